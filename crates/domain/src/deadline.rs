@@ -1,0 +1,231 @@
+//! How long a state may last, who watches it, and what follows. No state of a bot is without a deadline and an owner,
+//! and the clock of a deadline starts when its state starts: time in the queue is never charged to the start.
+
+use std::time::Duration;
+
+use crate::status::Status;
+
+/// A stretch of a bot's life with a clock of its own. Several may share one stored status.
+#[derive(Clone, Copy, Debug)]
+pub struct Phase {
+    pub name: &'static str,
+    pub status: &'static [Status],
+    pub clock_starts: &'static str,
+    pub key: &'static str,
+    pub default: Duration,
+    pub owner: &'static str,
+    pub then: &'static str,
+}
+
+/// Every phase, in the order of a bot's life.
+pub const PHASES: &[Phase] = &[
+    Phase {
+        name: "waiting in the queue",
+        status: &[Status::Reserved],
+        clock_starts: "when it was queued",
+        key: "queue.default_timeout",
+        default: Duration::from_mins(5),
+        owner: "queue expiry",
+        then: "`failed`, `queue_timeout`",
+    },
+    Phase {
+        name: "waiting at the deploy gate",
+        status: &[Status::Reserved],
+        clock_starts: "when it asked for the gate",
+        key: "deploy.timeout",
+        default: Duration::from_mins(30),
+        owner: "deployment",
+        then: "`failed`, `deploy_timeout`; the slot goes back",
+    },
+    Phase {
+        name: "deployed, not yet heard of",
+        status: &[Status::Reserved],
+        clock_starts: "when the provider's start call returned",
+        key: "sweeper.no_start",
+        default: Duration::from_mins(5),
+        owner: "sweeper",
+        then: "`failed`, `no_start`; the slot goes to error",
+    },
+    Phase {
+        name: "on its way in, the lobby included",
+        status: &[Status::Starting, Status::AwaitingAdmission, Status::NeedsHelp],
+        clock_starts: "with `started`",
+        key: "sweeper.no_join",
+        default: Duration::from_mins(10),
+        owner: "sweeper",
+        then: "`failed`, `no_join`",
+    },
+    Phase {
+        name: "in the meeting",
+        status: &[Status::Active],
+        clock_starts: "with each heartbeat",
+        key: "sweeper.heartbeat_lost",
+        default: Duration::from_mins(2),
+        owner: "sweeper",
+        then: "`failed`, `heartbeat_lost`",
+    },
+    Phase {
+        name: "leaving",
+        status: &[Status::Stopping],
+        clock_starts: "when it was asked, or said so",
+        key: "sweeper.stop_grace",
+        default: Duration::from_secs(90),
+        owner: "sweeper",
+        then: "the provider kills it; `completed`, `stopped`",
+    },
+];
+
+/// The deadlines of one installation, as configured.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Deadlines {
+    pub queue_default: Duration,
+    pub queue_max: Duration,
+    pub queue_poll: Duration,
+    pub deploy: Duration,
+    pub recovery_interval: Duration,
+    pub sweeper_interval: Duration,
+    pub no_start: Duration,
+    pub no_join: Duration,
+    pub heartbeat_lost: Duration,
+    pub stop_grace: Duration,
+    pub heartbeat_interval: Duration,
+}
+
+impl Default for Deadlines {
+    fn default() -> Self {
+        Self {
+            queue_default: Duration::from_mins(5),
+            queue_max: Duration::from_mins(10),
+            queue_poll: Duration::from_secs(1),
+            deploy: Duration::from_mins(30),
+            recovery_interval: Duration::from_mins(5),
+            sweeper_interval: Duration::from_mins(1),
+            no_start: Duration::from_mins(5),
+            no_join: Duration::from_mins(10),
+            heartbeat_lost: Duration::from_mins(2),
+            stop_grace: Duration::from_secs(90),
+            heartbeat_interval: Duration::from_secs(30),
+        }
+    }
+}
+
+impl Deadlines {
+    /// One sentence for each pair of deadlines that cannot both be meant; none when they agree.
+    pub fn contradictions(&self) -> Vec<String> {
+        let mut found = Vec::new();
+        let mut refuse = |broken: bool, sentence: String| {
+            if broken {
+                found.push(sentence);
+            }
+        };
+        refuse(
+            self.queue_default > self.queue_max,
+            format!(
+                "queue.default_timeout ({}) is longer than queue.max_timeout ({}), so a bot without a timeout of its \
+                 own would be refused",
+                words(self.queue_default),
+                words(self.queue_max)
+            ),
+        );
+        refuse(
+            self.queue_poll > self.queue_default,
+            format!(
+                "queue.poll_interval ({}) is longer than queue.default_timeout ({}), so a bot could wait out its time \
+                 without being looked at",
+                words(self.queue_poll),
+                words(self.queue_default)
+            ),
+        );
+        refuse(
+            self.heartbeat_lost < self.heartbeat_interval * 2,
+            format!(
+                "sweeper.heartbeat_lost ({}) is shorter than two heartbeats (heartbeat.interval is {}), so one lost \
+                 packet would end a healthy bot",
+                words(self.heartbeat_lost),
+                words(self.heartbeat_interval)
+            ),
+        );
+        refuse(
+            self.stop_grace < self.heartbeat_interval,
+            format!(
+                "sweeper.stop_grace ({}) is shorter than heartbeat.interval ({}), so a bot that hears its commands by \
+                 heartbeat would be killed before it heard to leave",
+                words(self.stop_grace),
+                words(self.heartbeat_interval)
+            ),
+        );
+        for (key, deadline) in [
+            ("no_start", self.no_start),
+            ("no_join", self.no_join),
+            ("heartbeat_lost", self.heartbeat_lost),
+            ("stop_grace", self.stop_grace),
+        ] {
+            refuse(
+                self.sweeper_interval > deadline,
+                format!(
+                    "sweeper.interval ({}) is longer than sweeper.{key} ({}), so that deadline could not be kept",
+                    words(self.sweeper_interval),
+                    words(deadline)
+                ),
+            );
+        }
+        found
+    }
+}
+
+/// A duration as it is written in the configuration: `90s`, `5m`, `250ms`.
+pub fn words(duration: Duration) -> String {
+    let millis = duration.as_millis();
+    for (size, unit) in [(3_600_000, "h"), (60_000, "m"), (1_000, "s")] {
+        if millis >= size && millis.is_multiple_of(size) {
+            return format!("{}{unit}", millis / size);
+        }
+    }
+    format!("{millis}ms")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_defaults_do_not_contradict_each_other() {
+        assert_eq!(Deadlines::default().contradictions(), Vec::<String>::new());
+    }
+
+    #[test]
+    fn every_contradiction_is_told_at_once() {
+        let deadlines = Deadlines {
+            queue_default: Duration::from_mins(20),
+            heartbeat_interval: Duration::from_mins(3),
+            ..Deadlines::default()
+        };
+        let told = deadlines.contradictions();
+        assert_eq!(told.len(), 3, "{told:#?}");
+        assert!(told[0].contains("queue.default_timeout (20m)"));
+        assert!(told[1].contains("sweeper.heartbeat_lost (2m)"));
+        assert!(told[2].contains("sweeper.stop_grace (90s)"));
+    }
+
+    #[test]
+    fn a_sweeper_that_looks_too_seldom_is_told_for_each_deadline_it_would_miss() {
+        let deadlines = Deadlines { sweeper_interval: Duration::from_mins(6), ..Deadlines::default() };
+        assert_eq!(deadlines.contradictions().len(), 3);
+    }
+
+    #[test]
+    fn every_open_state_has_a_deadline_and_an_owner() {
+        for status in Status::OPEN {
+            assert!(PHASES.iter().any(|phase| phase.status.contains(&status)), "{status} has no deadline");
+        }
+        assert!(PHASES.iter().all(|phase| !phase.owner.is_empty()));
+    }
+
+    #[test]
+    fn a_duration_is_told_in_its_largest_whole_unit() {
+        assert_eq!(words(Duration::from_secs(90)), "90s");
+        assert_eq!(words(Duration::from_mins(5)), "5m");
+        assert_eq!(words(Duration::from_hours(2)), "2h");
+        assert_eq!(words(Duration::from_millis(1500)), "1500ms");
+    }
+}

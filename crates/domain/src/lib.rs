@@ -1,0 +1,27 @@
+//! The vocabulary of Greenroom and every rule that needs no I/O: what a bot is, which states it passes through,
+//! what may move it, and how long each state may last. Nothing here reads a clock, a file or a socket, so that all
+//! of it can be tested by itself and rendered into the documentation.
+//!
+//! In reading order:
+//! - [`ids`]: the names of things
+//! - [`meeting`]: links as people paste them, to a platform and a native id
+//! - [`status`]: the states of a bot, as stored and as shown
+//! - [`reason`]: why a bot is where it is
+//! - [`lifecycle`]: the one transition table
+//! - [`deadline`]: how long a state may last, who watches it, what follows
+//! - [`command`]: what a caller may ask of a running bot
+
+pub mod command;
+pub mod deadline;
+pub mod ids;
+pub mod lifecycle;
+pub mod meeting;
+pub mod reason;
+pub mod status;
+
+pub use command::Action;
+pub use deadline::Deadlines;
+pub use ids::{BotId, CommandId, ConnectionId, EventId, KeyId, UserId};
+pub use meeting::{Meeting, MeetingError, Platform};
+pub use reason::Reason;
+pub use status::{ShownStatus, Status};

@@ -1,0 +1,281 @@
+//! The one transition table. Whatever moves a bot is a [`Trigger`]; [`decide`] says what follows, and nothing else in
+//! Greenroom may choose a status. A repeat holds, a late word after the end is told so, and what the table does not
+//! have is refused.
+//!
+//! - this file: the triggers, the table, the decision
+//! - [`render`]: the table as a page of the documentation
+
+pub mod render;
+#[cfg(test)]
+mod tests;
+
+use crate::reason::Reason;
+use crate::status::Status::{self, *};
+
+/// What may move a bot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Trigger {
+    /// The bot says that it runs. `new_session` when nothing was heard under this connection before.
+    Started { new_session: bool },
+    /// The bot stands in the lobby.
+    AwaitingAdmission { reason: Option<Reason> },
+    /// The bot cannot go on without a person.
+    NeedsHelp { reason: Option<Reason> },
+    /// The bot is in the meeting.
+    Joined,
+    /// The bot leaves by itself, or because it was told to.
+    Stopping { reason: Option<Reason> },
+    /// The bot's process ended.
+    Exited { exit_code: i32, reason: Option<Reason> },
+    /// The bot's user wants it to leave. `assigned` when something may already run for it.
+    StopAsked { assigned: bool },
+    /// A state lasted longer than it may.
+    Passed(Overdue),
+}
+
+/// Which deadline passed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Overdue {
+    QueueTimeout,
+    DeployTimeout,
+    DeployFailed,
+    NoStart,
+    NoJoin,
+    HeartbeatLost,
+    StopGrace,
+}
+
+/// What the decision needs to know of a bot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Standing {
+    pub status: Status,
+    /// Whether its user has asked it to leave.
+    pub stop_asked: bool,
+    /// With which code it exited, if it did.
+    pub exit_code: Option<i32>,
+}
+
+/// What follows from a trigger.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// The status changes.
+    Move { to: Status, reason: Option<Reason> },
+    /// The effect already holds: nothing changes, and the answer is the same as the first time.
+    Hold,
+    /// The state does not allow it.
+    Refuse,
+    /// The bot is at an end, and this is not a repeat of what ended it.
+    Ended,
+}
+
+/// The kind of a trigger: what the table is keyed by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum On {
+    Started,
+    Restarted,
+    AwaitingAdmission,
+    NeedsHelp,
+    Joined,
+    Stopping,
+    ExitedWell,
+    ExitedBadly,
+    StopAskedUnassigned,
+    StopAsked,
+    Passed(Overdue),
+}
+
+/// Who speaks when a rule fires.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Speaker {
+    Bot,
+    User,
+    Keeper,
+}
+
+/// Where the reason of a move comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Because {
+    /// None is recorded.
+    Nothing,
+    /// The bot's own word, if it gave one.
+    Own,
+    /// The bot's own word, or this one; but `stopped` when its user had asked it to leave.
+    OwnUnlessStopAsked(&'static Reason),
+    /// The bot's own word, or this one.
+    OwnOr(&'static Reason),
+    /// Always this one.
+    Always(&'static Reason),
+}
+
+/// One row of the table.
+#[derive(Clone, Copy, Debug)]
+pub struct Rule {
+    pub on: On,
+    pub speaker: Speaker,
+    pub from: &'static [Status],
+    pub to: Status,
+    pub because: Because,
+    /// The states in which the effect already holds.
+    pub holds_in: &'static [Status],
+}
+
+const IN_SLOT: &[Status] = &[Starting, Status::AwaitingAdmission, Status::NeedsHelp, Active];
+const OPEN: &[Status] = &Status::OPEN;
+
+/// The table. Rows are in the order of a bot's life.
+pub const TABLE: &[Rule] = &[
+    Rule {
+        on: On::Started,
+        speaker: Speaker::Bot,
+        from: &[Reserved],
+        to: Starting,
+        because: Because::Nothing,
+        holds_in: &[Starting, Status::AwaitingAdmission, Status::NeedsHelp, Active, Status::Stopping],
+    },
+    Rule {
+        on: On::Restarted,
+        speaker: Speaker::Bot,
+        from: IN_SLOT,
+        to: Starting,
+        because: Because::Always(&Reason::Restarted),
+        holds_in: &[Status::Stopping],
+    },
+    Rule {
+        on: On::AwaitingAdmission,
+        speaker: Speaker::Bot,
+        from: &[Starting, Status::NeedsHelp],
+        to: Status::AwaitingAdmission,
+        because: Because::Own,
+        holds_in: &[Status::AwaitingAdmission],
+    },
+    Rule {
+        on: On::NeedsHelp,
+        speaker: Speaker::Bot,
+        from: &[Starting, Status::AwaitingAdmission, Active],
+        to: Status::NeedsHelp,
+        because: Because::Own,
+        holds_in: &[Status::NeedsHelp],
+    },
+    Rule {
+        on: On::Joined,
+        speaker: Speaker::Bot,
+        from: &[Starting, Status::AwaitingAdmission, Status::NeedsHelp],
+        to: Active,
+        because: Because::Nothing,
+        holds_in: &[Active],
+    },
+    Rule {
+        on: On::Stopping,
+        speaker: Speaker::Bot,
+        from: IN_SLOT,
+        to: Status::Stopping,
+        because: Because::Own,
+        holds_in: &[Status::Stopping],
+    },
+    Rule {
+        on: On::StopAskedUnassigned,
+        speaker: Speaker::User,
+        from: &[Reserved],
+        to: Completed,
+        because: Because::Always(&Reason::Stopped),
+        holds_in: &[],
+    },
+    Rule {
+        on: On::StopAsked,
+        speaker: Speaker::User,
+        from: &[Reserved, Starting, Status::AwaitingAdmission, Status::NeedsHelp, Active],
+        to: Status::Stopping,
+        because: Because::Always(&Reason::Stopped),
+        holds_in: &[Status::Stopping, Completed, Failed],
+    },
+    Rule {
+        on: On::ExitedWell,
+        speaker: Speaker::Bot,
+        from: OPEN,
+        to: Completed,
+        because: Because::OwnUnlessStopAsked(&Reason::Finished),
+        holds_in: &[],
+    },
+    Rule {
+        on: On::ExitedBadly,
+        speaker: Speaker::Bot,
+        from: OPEN,
+        to: Failed,
+        because: Because::OwnOr(&Reason::Crashed),
+        holds_in: &[],
+    },
+    overdue(Overdue::QueueTimeout, &[Reserved], Failed, &Reason::QueueTimeout),
+    overdue(Overdue::DeployTimeout, &[Reserved], Failed, &Reason::DeployTimeout),
+    overdue(Overdue::DeployFailed, &[Reserved], Failed, &Reason::DeployFailed),
+    overdue(Overdue::NoStart, &[Reserved], Failed, &Reason::NoStart),
+    overdue(Overdue::NoJoin, &[Starting, Status::AwaitingAdmission, Status::NeedsHelp], Failed, &Reason::NoJoin),
+    overdue(Overdue::HeartbeatLost, &[Active], Failed, &Reason::HeartbeatLost),
+    overdue(Overdue::StopGrace, &[Status::Stopping], Completed, &Reason::Stopped),
+];
+
+const fn overdue(which: Overdue, from: &'static [Status], to: Status, reason: &'static Reason) -> Rule {
+    Rule { on: On::Passed(which), speaker: Speaker::Keeper, from, to, because: Because::Always(reason), holds_in: &[] }
+}
+
+/// What follows when `trigger` meets a bot that stands as `standing` says.
+pub fn decide(standing: &Standing, trigger: &Trigger) -> Verdict {
+    let on = trigger.on(standing.status);
+    let Some(rule) = TABLE.iter().find(|rule| rule.on == on) else {
+        return Verdict::Refuse;
+    };
+    if rule.from.contains(&standing.status) {
+        return Verdict::Move { to: rule.to, reason: rule.because.reason(standing, trigger) };
+    }
+    if rule.holds_in.contains(&standing.status) {
+        return Verdict::Hold;
+    }
+    if !standing.status.is_ended() {
+        return Verdict::Refuse;
+    }
+    match trigger {
+        Trigger::Exited { exit_code, .. } if standing.exit_code == Some(*exit_code) => Verdict::Hold,
+        _ => Verdict::Ended,
+    }
+}
+
+impl Trigger {
+    fn on(&self, status: Status) -> On {
+        match self {
+            Trigger::Started { new_session: true } if status != Reserved => On::Restarted,
+            Trigger::Started { .. } => On::Started,
+            Trigger::AwaitingAdmission { .. } => On::AwaitingAdmission,
+            Trigger::NeedsHelp { .. } => On::NeedsHelp,
+            Trigger::Joined => On::Joined,
+            Trigger::Stopping { .. } => On::Stopping,
+            Trigger::Exited { exit_code: 0, .. } => On::ExitedWell,
+            Trigger::Exited { .. } => On::ExitedBadly,
+            Trigger::StopAsked { assigned: false } if status == Reserved => On::StopAskedUnassigned,
+            Trigger::StopAsked { .. } => On::StopAsked,
+            Trigger::Passed(which) => On::Passed(*which),
+        }
+    }
+
+    fn own_reason(&self) -> Option<Reason> {
+        match self {
+            Trigger::AwaitingAdmission { reason }
+            | Trigger::NeedsHelp { reason }
+            | Trigger::Stopping { reason }
+            | Trigger::Exited { reason, .. } => reason.clone(),
+            Trigger::Started { .. } | Trigger::Joined | Trigger::StopAsked { .. } | Trigger::Passed(_) => None,
+        }
+    }
+}
+
+impl Because {
+    fn reason(self, standing: &Standing, trigger: &Trigger) -> Option<Reason> {
+        match self {
+            Because::Nothing => None,
+            Because::Own => trigger.own_reason(),
+            Because::OwnUnlessStopAsked(_) if standing.stop_asked => Some(Reason::Stopped),
+            Because::OwnUnlessStopAsked(otherwise) | Because::OwnOr(otherwise) => {
+                Some(trigger.own_reason().unwrap_or_else(|| otherwise.clone()))
+            }
+            Because::Always(reason) => Some(reason.clone()),
+        }
+    }
+}

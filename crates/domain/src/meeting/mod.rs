@@ -1,0 +1,254 @@
+//! Meeting links as people paste them, each read into its platform and the platform's own id.
+//! The rules here are shared by all platforms: cleaning what chat programs add, refusing what could
+//! lead a bot to another host, and finding the platform. The forms of each platform are in its module.
+
+mod google_meet;
+mod teams;
+#[cfg(test)]
+mod tests;
+mod zoom;
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use url::Url;
+
+/// The link forms that [`Meeting::from_link`] reads, as text for people.
+pub const UNDERSTOOD_FORMS: &str = "Google Meet (https://meet.google.com/abc-defg-hij), \
+    Microsoft Teams (https://teams.microsoft.com/l/meetup-join/… or \
+    https://teams.microsoft.com/meet/1234567890123?p=…, also on teams.live.com) and \
+    Zoom (https://zoom.us/j/81234567890, also /w/, /s/, /wc/ and /my/name, on any Zoom subdomain)";
+
+/// Longer than any link a platform makes, and short enough for every database and browser.
+const MAX_LINK_CHARS: usize = 2048;
+
+/// Pairs that chat programs and documents put around a link.
+const WRAPPERS: [(char, char); 7] =
+    [('<', '>'), ('"', '"'), ('\'', '\''), ('`', '`'), ('“', '”'), ('‘', '’'), ('«', '»')];
+
+/// A meeting platform that bots can join.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Platform {
+    GoogleMeet,
+    Teams,
+    Zoom,
+}
+
+impl Platform {
+    pub const ALL: [Self; 3] = [Self::GoogleMeet, Self::Teams, Self::Zoom];
+
+    /// The name used in the API and the database.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::GoogleMeet => "google_meet",
+            Self::Teams => "teams",
+            Self::Zoom => "zoom",
+        }
+    }
+
+    /// The name people know it by.
+    const fn label(self) -> &'static str {
+        match self {
+            Self::GoogleMeet => "Google Meet",
+            Self::Teams => "Microsoft Teams",
+            Self::Zoom => "Zoom",
+        }
+    }
+
+    const fn link_forms(self) -> &'static str {
+        match self {
+            Self::GoogleMeet => google_meet::LINK_FORMS,
+            Self::Teams => teams::LINK_FORMS,
+            Self::Zoom => zoom::LINK_FORMS,
+        }
+    }
+
+    const fn id_form(self) -> &'static str {
+        match self {
+            Self::GoogleMeet => google_meet::ID_FORM,
+            Self::Teams => teams::ID_FORM,
+            Self::Zoom => zoom::ID_FORM,
+        }
+    }
+
+    fn of_host(host: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|platform| match platform {
+            Self::GoogleMeet => google_meet::owns(host),
+            Self::Teams => teams::owns(host),
+            Self::Zoom => zoom::owns(host),
+        })
+    }
+}
+
+impl fmt::Display for Platform {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+/// A platform name that is none of [`Platform::ALL`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("unknown platform: it is one of google_meet, teams, zoom")]
+pub struct UnknownPlatform;
+
+impl FromStr for Platform {
+    type Err = UnknownPlatform;
+
+    fn from_str(name: &str) -> Result<Self, Self::Err> {
+        Self::ALL.into_iter().find(|platform| platform.as_str() == name).ok_or(UnknownPlatform)
+    }
+}
+
+/// Why a link or a native id was refused. Messages never repeat the input: it may hold a passcode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum MeetingError {
+    #[error("this is not a meeting link that is understood; the links understood are {UNDERSTOOD_FORMS}")]
+    NotUnderstood,
+    #[error(
+        "this {} link does not lead to a meeting; a meeting link looks like {}",
+        .0.label(),
+        .0.link_forms()
+    )]
+    NotAMeeting(Platform),
+    #[error("this is not a {} meeting id; it must be {}", .0.label(), .0.id_form())]
+    InvalidNativeId(Platform),
+}
+
+/// A meeting on a platform, with the address a bot should open to join it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Meeting {
+    pub platform: Platform,
+    /// The platform's own id in its one canonical spelling, so equal meetings compare equal.
+    pub native_id: String,
+    pub url: String,
+}
+
+impl Meeting {
+    /// Reads a link as pasted. The path and query are retained, as they carry passcodes and context.
+    pub fn from_link(pasted: &str) -> Result<Self, MeetingError> {
+        let text = without_wrapping(pasted);
+        if text.chars().count() > MAX_LINK_CHARS || text.contains(|c: char| c.is_control() || c.is_whitespace()) {
+            return Err(MeetingError::NotUnderstood);
+        }
+        let link = Link::parse(text).ok_or(MeetingError::NotUnderstood)?;
+        let platform = link
+            .url
+            .host_str()
+            .and_then(Platform::of_host)
+            .filter(|platform| link.app.is_none_or(|app| app == *platform))
+            .ok_or(MeetingError::NotUnderstood)?;
+        let read = match (platform, link.app) {
+            (Platform::GoogleMeet, _) => google_meet::read(link.url),
+            (Platform::Teams, _) => teams::read(link.url),
+            (Platform::Zoom, None) => zoom::read(link.url),
+            (Platform::Zoom, Some(_)) => zoom::read_app_link(&link.url),
+        };
+        let (native_id, mut url) = read.ok_or(MeetingError::NotAMeeting(platform))?;
+        url.set_fragment(None);
+        let url = String::from(url);
+        // Escaping can make an address longer than what was pasted; what comes out must go in again.
+        if url.len() > MAX_LINK_CHARS {
+            return Err(MeetingError::NotUnderstood);
+        }
+        Ok(Self { platform, native_id, url })
+    }
+
+    /// Checks an id of the platform and gives the meeting its canonical address.
+    pub fn from_native_id(platform: Platform, id: &str) -> Result<Self, MeetingError> {
+        let id = id.trim();
+        let canonical = match platform {
+            Platform::GoogleMeet => google_meet::canonical(id),
+            Platform::Teams => teams::canonical(id),
+            Platform::Zoom => zoom::canonical(id),
+        };
+        let (native_id, url) = canonical.ok_or(MeetingError::InvalidNativeId(platform))?;
+        Ok(Self { platform, native_id, url })
+    }
+}
+
+/// A pasted link as the https address it stands for.
+struct Link {
+    url: Url,
+    /// Set when the scheme was that of a platform's own program, which opens nothing else.
+    app: Option<Platform>,
+}
+
+impl Link {
+    fn parse(text: &str) -> Option<Self> {
+        let (app, rest) = match split_scheme(text) {
+            None => (None, text),
+            Some((scheme, rest)) => {
+                let app = match scheme.to_ascii_lowercase().as_str() {
+                    "http" | "https" => None,
+                    "msteams" => Some(Platform::Teams),
+                    "zoommtg" => Some(Platform::Zoom),
+                    _ => return None,
+                };
+                match (app, rest.strip_prefix("//")) {
+                    (_, Some(rest)) => (app, rest),
+                    // The Teams program also takes a bare path, which means its main host.
+                    (Some(Platform::Teams), None) => {
+                        let url = https(&format!("{}{rest}", teams::MAIN_HOST))?;
+                        return Some(Self { url, app });
+                    }
+                    _ => return None,
+                }
+            }
+        };
+        let url = https(rest)?;
+        Some(Self { url, app })
+    }
+}
+
+/// Splits at a scheme's colon when a slash follows, so that `host:port` is not taken for a scheme.
+fn split_scheme(text: &str) -> Option<(&str, &str)> {
+    let (scheme, rest) = text.split_once(':')?;
+    let is_scheme = scheme.starts_with(|c: char| c.is_ascii_alphabetic())
+        && scheme.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '+' | '-' | '.'));
+    (is_scheme && rest.starts_with('/')).then_some((scheme, rest))
+}
+
+/// Parses what follows `https://`. The authority is checked as text, because the parser forgives and
+/// drops what is refused here: extra slashes, an empty user name, the default port.
+fn https(rest: &str) -> Option<Url> {
+    let authority = rest.split(['/', '\\', '?', '#']).next()?;
+    if authority.is_empty() || authority.contains(['@', ':']) {
+        return None;
+    }
+    Url::parse(&format!("https://{rest}")).ok()
+}
+
+/// Removes the white space and the pairs of brackets or quotes around a link.
+fn without_wrapping(pasted: &str) -> &str {
+    // Web chats leave invisible marks at the ends of copied text, which would end up in a passcode.
+    let trim = |text| {
+        str::trim_matches(text, |c: char| c.is_whitespace() || matches!(c, '\u{200b}' | '\u{2060}' | '\u{feff}'))
+    };
+    let mut text = trim(pasted);
+    while let Some(inner) = WRAPPERS.iter().find_map(|(open, close)| text.strip_prefix(*open)?.strip_suffix(*close)) {
+        text = trim(inner);
+    }
+    text
+}
+
+/// The path's segments; one slash at the end makes no difference.
+fn segments(url: &Url) -> Vec<&str> {
+    let path = url.path();
+    let path = path.strip_prefix('/').unwrap_or(path);
+    path.strip_suffix('/').unwrap_or(path).split('/').collect()
+}
+
+/// A query parameter's value as it was written, so that passing it on cannot change its escaping.
+fn raw_parameter<'a>(url: &'a Url, name: &str) -> Option<&'a str> {
+    url.query()?
+        .split('&')
+        .filter_map(|pair| pair.split_once('='))
+        .find_map(|(key, value)| (key == name).then_some(value))
+}
+
+/// Whether the text is that many decimal digits, as `str::parse` would also take a sign.
+fn is_digits(text: &str, length: std::ops::RangeInclusive<usize>) -> bool {
+    length.contains(&text.len()) && text.bytes().all(|b| b.is_ascii_digit())
+}

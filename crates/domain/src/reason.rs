@@ -1,0 +1,64 @@
+//! Why a bot is where it is. The words that Greenroom itself gives are fixed; a bot may end with a word of its own.
+
+use std::fmt;
+
+use serde::{Serialize, Serializer};
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Reason {
+    /// The bot went by itself and said that all was well.
+    Finished,
+    /// Its user asked it to leave.
+    Stopped,
+    /// It started again under a new connection.
+    Restarted,
+    /// No slot became free in time.
+    QueueTimeout,
+    /// The deploy gate did not open in time.
+    DeployTimeout,
+    /// The provider could not start it.
+    DeployFailed,
+    /// Deployed, and never heard of.
+    NoStart,
+    /// It never came into the meeting.
+    NoJoin,
+    /// It was in the meeting and fell silent.
+    HeartbeatLost,
+    /// It ended with an error.
+    Crashed,
+    /// The bot's own word.
+    Own(String),
+}
+
+impl Reason {
+    /// The longest word a bot may give.
+    pub const MAX_CHARS: usize = 200;
+
+    pub fn as_str(&self) -> &str {
+        match self {
+            Reason::Finished => "finished",
+            Reason::Stopped => "stopped",
+            Reason::Restarted => "restarted",
+            Reason::QueueTimeout => "queue_timeout",
+            Reason::DeployTimeout => "deploy_timeout",
+            Reason::DeployFailed => "deploy_failed",
+            Reason::NoStart => "no_start",
+            Reason::NoJoin => "no_join",
+            Reason::HeartbeatLost => "heartbeat_lost",
+            Reason::Crashed => "crashed",
+            Reason::Own(word) => word,
+        }
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl Serialize for Reason {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.as_str())
+    }
+}

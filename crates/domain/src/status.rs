@@ -1,0 +1,174 @@
+//! The states of a bot. What is stored is only what the bot itself or a deadline has decided; that a bot waits in the
+//! queue or is being deployed is read from the queue and the slot, and exists only in what is shown.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+/// A word that is not a status.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is not a status; known are {known}", known = ShownStatus::ALL.map(|s| s.as_str()).join(", "))]
+pub struct UnknownStatus(pub String);
+
+macro_rules! words {
+    ($name:ident { $($variant:ident = $word:literal),+ $(,)? }) => {
+        impl $name {
+            pub const ALL: [Self; [$($word),+].len()] = [$(Self::$variant),+];
+
+            pub fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $word),+
+                }
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(self.as_str())
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = UnknownStatus;
+
+            fn from_str(word: &str) -> Result<Self, Self::Err> {
+                match word {
+                    $($word => Ok(Self::$variant),)+
+                    _ => Err(UnknownStatus(word.to_owned())),
+                }
+            }
+        }
+    };
+}
+
+/// A bot's status as stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Status {
+    /// Admitted under its user's limit; the bot itself has not spoken yet.
+    Reserved,
+    /// The bot's process runs and is on its way into the meeting.
+    Starting,
+    /// The bot stands in the lobby.
+    AwaitingAdmission,
+    /// The bot cannot go on without a person.
+    NeedsHelp,
+    /// The bot is in the meeting.
+    Active,
+    /// The bot was asked to leave, or leaves by itself.
+    Stopping,
+    /// At an end, as it should be.
+    Completed,
+    /// At an end, as it should not be.
+    Failed,
+}
+
+words!(Status {
+    Reserved = "reserved",
+    Starting = "starting",
+    AwaitingAdmission = "awaiting_admission",
+    NeedsHelp = "needs_help",
+    Active = "active",
+    Stopping = "stopping",
+    Completed = "completed",
+    Failed = "failed",
+});
+
+impl Status {
+    /// The states that are not an end.
+    pub const OPEN: [Status; 6] = [
+        Status::Reserved,
+        Status::Starting,
+        Status::AwaitingAdmission,
+        Status::NeedsHelp,
+        Status::Active,
+        Status::Stopping,
+    ];
+
+    /// `completed` and `failed` are final.
+    pub fn is_ended(self) -> bool {
+        matches!(self, Status::Completed | Status::Failed)
+    }
+
+    /// Whether a bot in this state counts against its user's limit and keeps other bots of its user out of its
+    /// meeting. One that is on its way out does neither.
+    pub fn is_running(self) -> bool {
+        !self.is_ended() && self != Status::Stopping
+    }
+}
+
+/// A bot's status as shown: the stored one, and what is read from the schedule, the queue and the slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ShownStatus {
+    Scheduled,
+    Reserved,
+    Queued,
+    Deploying,
+    Starting,
+    AwaitingAdmission,
+    NeedsHelp,
+    Active,
+    Stopping,
+    Completed,
+    Failed,
+}
+
+words!(ShownStatus {
+    Scheduled = "scheduled",
+    Reserved = "reserved",
+    Queued = "queued",
+    Deploying = "deploying",
+    Starting = "starting",
+    AwaitingAdmission = "awaiting_admission",
+    NeedsHelp = "needs_help",
+    Active = "active",
+    Stopping = "stopping",
+    Completed = "completed",
+    Failed = "failed",
+});
+
+impl From<Status> for ShownStatus {
+    fn from(status: Status) -> Self {
+        match status {
+            Status::Reserved => ShownStatus::Reserved,
+            Status::Starting => ShownStatus::Starting,
+            Status::AwaitingAdmission => ShownStatus::AwaitingAdmission,
+            Status::NeedsHelp => ShownStatus::NeedsHelp,
+            Status::Active => ShownStatus::Active,
+            Status::Stopping => ShownStatus::Stopping,
+            Status::Completed => ShownStatus::Completed,
+            Status::Failed => ShownStatus::Failed,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_status_is_read_back_from_its_own_word() {
+        for status in Status::ALL {
+            assert_eq!(status.as_str().parse(), Ok(status));
+            assert_eq!(ShownStatus::from(status).as_str(), status.as_str());
+        }
+        for status in ShownStatus::ALL {
+            assert_eq!(status.as_str().parse(), Ok(status));
+        }
+    }
+
+    #[test]
+    fn an_unknown_status_is_refused_with_the_known_ones() {
+        let message = "sleeping".parse::<ShownStatus>().map_err(|e| e.to_string());
+        assert!(matches!(message, Err(text) if text.contains("`sleeping`") && text.contains("awaiting_admission")));
+    }
+
+    #[test]
+    fn a_bot_on_its_way_out_is_open_but_not_running() {
+        assert!(!Status::Stopping.is_running());
+        assert!(!Status::Stopping.is_ended());
+        assert!(Status::OPEN.iter().all(|status| !status.is_ended()));
+    }
+}
