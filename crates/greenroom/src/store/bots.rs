@@ -1,0 +1,407 @@
+//! Bots: one row each, the single source of truth of its state.
+
+use domain::lifecycle::Standing;
+use domain::{BotId, ConnectionId, Platform, Reason, Status, UserId};
+use jiff::Timestamp;
+use serde_json::{Map, Value};
+use uuid::Uuid;
+
+use super::sql::{Row, args, sql, sql_locking};
+use super::{Run, Store, StoreError, Tx};
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct BotRow {
+    pub id: BotId,
+    pub user_id: UserId,
+    pub platform: Platform,
+    pub native_meeting_id: String,
+    pub meeting_url: String,
+    pub bot_display_name: Option<String>,
+    pub status: Status,
+    pub reason: Option<String>,
+    pub error: Option<String>,
+    pub exit_code: Option<i64>,
+    pub container_id: Option<String>,
+    pub connection_id: Option<ConnectionId>,
+    pub priority: i64,
+    pub queue_timeout_ms: i64,
+    pub config: Map<String, Value>,
+    pub metadata: Map<String, Value>,
+    pub stop_asked_at: Option<Timestamp>,
+    pub start_time: Option<Timestamp>,
+    pub end_time: Option<Timestamp>,
+    pub created_at: Timestamp,
+    pub updated_at: Timestamp,
+}
+
+impl BotRow {
+    /// What the lifecycle needs to know of it.
+    pub fn standing(&self) -> Standing {
+        Standing {
+            status: self.status,
+            stop_asked: self.stop_asked_at.is_some(),
+            exit_code: self.exit_code.and_then(|code| i32::try_from(code).ok()),
+        }
+    }
+}
+
+/// A bot that was admitted.
+#[derive(Clone, Debug)]
+pub struct NewBot {
+    pub id: BotId,
+    pub user_id: UserId,
+    pub platform: Platform,
+    pub native_meeting_id: String,
+    pub meeting_url: String,
+    pub bot_display_name: Option<String>,
+    pub priority: i64,
+    pub queue_timeout_ms: i64,
+    pub config: Map<String, Value>,
+    pub metadata: Map<String, Value>,
+}
+
+impl NewBot {
+    /// The row as it stands right after the insert.
+    pub fn into_row(self, now: Timestamp) -> BotRow {
+        BotRow {
+            id: self.id,
+            user_id: self.user_id,
+            platform: self.platform,
+            native_meeting_id: self.native_meeting_id,
+            meeting_url: self.meeting_url,
+            bot_display_name: self.bot_display_name,
+            status: Status::Reserved,
+            reason: None,
+            error: None,
+            exit_code: None,
+            container_id: None,
+            connection_id: None,
+            priority: self.priority,
+            queue_timeout_ms: self.queue_timeout_ms,
+            config: self.config,
+            metadata: self.metadata,
+            stop_asked_at: None,
+            start_time: None,
+            end_time: None,
+            created_at: now,
+            updated_at: now,
+        }
+    }
+}
+
+/// A change of status, with what goes with it. What is `None` stays as it is.
+#[derive(Clone, Debug)]
+pub struct Change {
+    pub to: Status,
+    pub reason: Option<Reason>,
+    pub error: Option<String>,
+    pub exit_code: Option<i32>,
+}
+
+/// Which bots a list shows.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct BotFilter {
+    pub status: Option<Status>,
+    pub platform: Option<Platform>,
+    /// Only those older than this one.
+    pub before: Option<BotId>,
+}
+
+impl BotFilter {
+    /// An id that is above all others stands for "from the newest on", so that one index range serves both.
+    fn before(&self) -> BotId {
+        self.before.unwrap_or(BotId(Uuid::max()))
+    }
+}
+
+macro_rules! bot_columns {
+    () => {
+        "id, user_id, platform, native_meeting_id, meeting_url, bot_display_name, status, reason, error, exit_code, \
+         container_id, connection_id, priority, queue_timeout_ms, config, metadata, stop_asked_at, start_time, \
+         end_time, created_at, updated_at"
+    };
+}
+
+// The same words as in the partial indexes, so that both databases see that the index answers.
+macro_rules! running {
+    () => {
+        "status IN ('reserved', 'starting', 'awaiting_admission', 'needs_help', 'active')"
+    };
+}
+macro_rules! open {
+    () => {
+        "status IN ('reserved', 'starting', 'awaiting_admission', 'needs_help', 'active', 'stopping')"
+    };
+}
+
+fn bot(row: &Row) -> Result<BotRow, StoreError> {
+    Ok(BotRow {
+        id: BotId(row.id("id")?),
+        user_id: UserId(row.id("user_id")?),
+        platform: row.word("platform")?,
+        native_meeting_id: row.text("native_meeting_id")?,
+        meeting_url: row.text("meeting_url")?,
+        bot_display_name: row.maybe_text("bot_display_name")?,
+        status: row.word("status")?,
+        reason: row.maybe_text("reason")?,
+        error: row.maybe_text("error")?,
+        exit_code: row.maybe_int("exit_code")?,
+        container_id: row.maybe_text("container_id")?,
+        connection_id: row.maybe_id("connection_id")?.map(ConnectionId),
+        priority: row.int("priority")?,
+        queue_timeout_ms: row.int("queue_timeout_ms")?,
+        config: row.json("config")?,
+        metadata: row.json("metadata")?,
+        stop_asked_at: row.maybe_time("stop_asked_at")?,
+        start_time: row.maybe_time("start_time")?,
+        end_time: row.maybe_time("end_time")?,
+        created_at: row.time("created_at")?,
+        updated_at: row.time("updated_at")?,
+    })
+}
+
+fn counts(rows: &[Row]) -> Result<Vec<(Status, i64)>, StoreError> {
+    rows.iter().map(|row| Ok((row.word("status")?, row.int("n")?))).collect()
+}
+
+impl Store {
+    pub async fn bot(&self, id: BotId) -> Result<Option<BotRow>, StoreError> {
+        self.reader()
+            .first(sql!("bots.read", "SELECT ", bot_columns!(), " FROM bots WHERE id = $1"), args![id])
+            .await?
+            .as_ref()
+            .map(bot)
+            .transpose()
+    }
+
+    /// A user's bots, newest first.
+    pub async fn bots_of(&self, user: UserId, filter: &BotFilter, limit: i64) -> Result<Vec<BotRow>, StoreError> {
+        self.reader()
+            .all(
+                sql!(
+                    "bots.list_of_user",
+                    "SELECT ",
+                    bot_columns!(),
+                    " FROM bots
+                      WHERE user_id = $1 AND id < $2
+                        AND ($3 IS NULL OR status = $3) AND ($4 IS NULL OR platform = $4)
+                      ORDER BY id DESC LIMIT $5"
+                ),
+                args![
+                    user,
+                    filter.before(),
+                    filter.status.map(Status::as_str),
+                    filter.platform.map(Platform::as_str),
+                    limit
+                ],
+            )
+            .await?
+            .iter()
+            .map(bot)
+            .collect()
+    }
+
+    /// Everyone's bots, newest first.
+    pub async fn bots(&self, filter: &BotFilter, limit: i64) -> Result<Vec<BotRow>, StoreError> {
+        self.reader()
+            .all(
+                sql!(
+                    "bots.list",
+                    "SELECT ",
+                    bot_columns!(),
+                    " FROM bots
+                      WHERE id < $1 AND ($2 IS NULL OR status = $2) AND ($3 IS NULL OR platform = $3)
+                      ORDER BY id DESC LIMIT $4"
+                ),
+                args![filter.before(), filter.status.map(Status::as_str), filter.platform.map(Platform::as_str), limit],
+            )
+            .await?
+            .iter()
+            .map(bot)
+            .collect()
+    }
+
+    /// A user's bots that are not at an end, newest first.
+    pub async fn open_bots_of(&self, user: UserId) -> Result<Vec<BotRow>, StoreError> {
+        self.reader()
+            .all(
+                sql!(
+                    "bots.open_of_user",
+                    "SELECT ",
+                    bot_columns!(),
+                    " FROM bots WHERE user_id = $1 AND ",
+                    open!(),
+                    " ORDER BY id DESC"
+                ),
+                args![user],
+            )
+            .await?
+            .iter()
+            .map(bot)
+            .collect()
+    }
+
+    /// How many bots a user has in each status.
+    pub async fn bots_of_by_status(&self, user: UserId) -> Result<Vec<(Status, i64)>, StoreError> {
+        let rows = self
+            .reader()
+            .all(
+                sql!("bots.count_of_user", "SELECT status, count(*) AS n FROM bots WHERE user_id = $1 GROUP BY status"),
+                args![user],
+            )
+            .await?;
+        counts(&rows)
+    }
+
+    /// How many bots there are in each status that is not an end. Ended ones only ever grow, and are not counted.
+    pub async fn open_bots_by_status(&self) -> Result<Vec<(Status, i64)>, StoreError> {
+        let rows = self
+            .reader()
+            .all(
+                sql!("bots.count_open", "SELECT status, count(*) AS n FROM bots WHERE ", open!(), " GROUP BY status"),
+                vec![],
+            )
+            .await?;
+        counts(&rows)
+    }
+}
+
+impl Tx {
+    pub async fn bot(&mut self, id: BotId) -> Result<Option<BotRow>, StoreError> {
+        self.first(sql!("bots.read", "SELECT ", bot_columns!(), " FROM bots WHERE id = $1"), args![id])
+            .await?
+            .as_ref()
+            .map(bot)
+            .transpose()
+    }
+
+    /// The bot, held until the transaction ends: what moves it is decided one after the other.
+    pub async fn hold_bot(&mut self, id: BotId) -> Result<Option<BotRow>, StoreError> {
+        self.first(sql_locking!("bots.hold", "SELECT ", bot_columns!(), " FROM bots WHERE id = $1"), args![id])
+            .await?
+            .as_ref()
+            .map(bot)
+            .transpose()
+    }
+
+    /// How many of the user's bots count against its limit, and which of them is at this meeting. Right only while
+    /// the user is held.
+    pub async fn running_bots_of(
+        &mut self,
+        user: UserId,
+        platform: Platform,
+        native_meeting_id: &str,
+    ) -> Result<(i64, Option<BotId>), StoreError> {
+        let count = self
+            .first(
+                sql!("bots.count_running", "SELECT count(*) AS n FROM bots WHERE user_id = $1 AND ", running!()),
+                args![user],
+            )
+            .await?
+            .map_or(Ok(0), |row| row.int("n"))?;
+        let there = self
+            .first(
+                sql!(
+                    "bots.at_meeting",
+                    "SELECT id FROM bots
+                      WHERE user_id = $1 AND platform = $2 AND native_meeting_id = $3 AND ",
+                    running!()
+                ),
+                args![user, platform.as_str(), native_meeting_id],
+            )
+            .await?
+            .map(|row| row.id("id").map(BotId))
+            .transpose()?;
+        Ok((count, there))
+    }
+
+    pub async fn insert_bot(&mut self, new: &NewBot, now: Timestamp) -> Result<(), StoreError> {
+        self.run(
+            sql!(
+                "bots.insert",
+                "INSERT INTO bots (id, user_id, platform, native_meeting_id, meeting_url, bot_display_name, priority,
+                                   queue_timeout_ms, config, metadata, status, status_since, created_at, updated_at)
+                 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, 'reserved', $11, $11, $11)"
+            ),
+            args![
+                new.id,
+                new.user_id,
+                new.platform.as_str(),
+                new.native_meeting_id.as_str(),
+                new.meeting_url.as_str(),
+                new.bot_display_name.as_deref(),
+                new.priority,
+                new.queue_timeout_ms,
+                &new.config,
+                &new.metadata,
+                now
+            ],
+        )
+        .await
+    }
+
+    /// Moves a held bot. `start_time` is when it first started, `end_time` when it ended.
+    pub async fn move_bot(&mut self, id: BotId, change: &Change, now: Timestamp) -> Result<(), StoreError> {
+        let started = (change.to == Status::Starting).then_some(now);
+        let ended = change.to.is_ended().then_some(now);
+        self.run(
+            sql!(
+                "bots.move",
+                "UPDATE bots SET status = $2, status_since = $3, reason = $4, error = coalesce($5, error),
+                        exit_code = coalesce($6, exit_code), start_time = coalesce(start_time, $7),
+                        end_time = $8, updated_at = $3
+                  WHERE id = $1"
+            ),
+            args![
+                id,
+                change.to.as_str(),
+                now,
+                change.reason.as_ref().map(Reason::as_str),
+                change.error.as_deref(),
+                change.exit_code.map(i64::from),
+                started,
+                ended
+            ],
+        )
+        .await
+    }
+
+    /// Notes that the bot's user wants it to leave, whatever its state is then.
+    pub async fn note_stop_asked(&mut self, id: BotId, now: Timestamp) -> Result<(), StoreError> {
+        self.run(
+            sql!("bots.stop_asked", "UPDATE bots SET stop_asked_at = $2, updated_at = $2 WHERE id = $1"),
+            args![id, now],
+        )
+        .await
+    }
+
+    /// Gives a held bot a new connection; every older one is fenced off from here on.
+    pub async fn connect_bot(&mut self, id: BotId, to: ConnectionId, now: Timestamp) -> Result<(), StoreError> {
+        self.run(
+            sql!("bots.connect", "UPDATE bots SET connection_id = $2, updated_at = $3 WHERE id = $1"),
+            args![id, to, now],
+        )
+        .await
+    }
+
+    pub async fn set_container(&mut self, id: BotId, container: &str, now: Timestamp) -> Result<(), StoreError> {
+        self.run(
+            sql!("bots.container", "UPDATE bots SET container_id = $2, updated_at = $3 WHERE id = $1"),
+            args![id, container, now],
+        )
+        .await
+    }
+
+    pub async fn configure_bot(
+        &mut self,
+        id: BotId,
+        config: &Map<String, Value>,
+        now: Timestamp,
+    ) -> Result<(), StoreError> {
+        self.run(
+            sql!("bots.configure", "UPDATE bots SET config = $2, updated_at = $3 WHERE id = $1"),
+            args![id, config, now],
+        )
+        .await
+    }
+}

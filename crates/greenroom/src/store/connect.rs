@@ -1,0 +1,93 @@
+//! Opening the database that the URL names. SQLite is one writer and a pool of readers on a file in WAL mode, each
+//! commit on disk before it is acknowledged; PostgreSQL is one pool.
+
+use std::str::FromStr;
+use std::time::Duration;
+
+use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
+use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous};
+
+use super::StoreError;
+
+/// How long a call may wait for a connection. Under a burst calls wait in line; they are not refused.
+const WAIT_FOR_CONNECTION: Duration = Duration::from_secs(30);
+const SQLITE_READERS: u32 = 4;
+const POSTGRES_CONNECTIONS: u32 = 16;
+
+#[derive(Clone, Debug)]
+pub(super) enum Pools {
+    Sqlite { writer: SqlitePool, readers: SqlitePool },
+    Postgres(PgPool),
+}
+
+pub(super) async fn connect(url: &str) -> Result<Pools, StoreError> {
+    if url.starts_with("sqlite:") {
+        sqlite(url).await
+    } else if url.starts_with("postgres://") || url.starts_with("postgresql://") {
+        postgres(url).await
+    } else {
+        Err(StoreError::Url("the database URL begins with neither sqlite: nor postgres://".to_owned()))
+    }
+}
+
+async fn sqlite(url: &str) -> Result<Pools, StoreError> {
+    if url.contains(":memory:") || url.contains("mode=memory") {
+        return Err(StoreError::Url(
+            "an SQLite database in memory would forget every bot at the next start; name a file, as in \
+             sqlite:greenroom.db"
+                .to_owned(),
+        ));
+    }
+    let options = SqliteConnectOptions::from_str(url)
+        .map_err(|source| StoreError::Url(format!("the SQLite URL cannot be read: {source}")))?
+        .create_if_missing(true)
+        .journal_mode(SqliteJournalMode::Wal)
+        .synchronous(SqliteSynchronous::Full)
+        .foreign_keys(true)
+        .busy_timeout(WAIT_FOR_CONNECTION);
+    keep_private(&options)?;
+    let failed = |source| StoreError::call("connect", source);
+    let writer = SqlitePoolOptions::new()
+        .max_connections(1)
+        .acquire_timeout(WAIT_FOR_CONNECTION)
+        .idle_timeout(None)
+        .max_lifetime(None)
+        .connect_with(options.clone())
+        .await
+        .map_err(failed)?;
+    let readers = SqlitePoolOptions::new()
+        .max_connections(SQLITE_READERS)
+        .acquire_timeout(WAIT_FOR_CONNECTION)
+        .connect_with(options.pragma("query_only", "ON"))
+        .await
+        .map_err(failed)?;
+    Ok(Pools::Sqlite { writer, readers })
+}
+
+/// The file holds the secret that bots' tokens are made with: only its owner may read it.
+fn keep_private(options: &SqliteConnectOptions) -> Result<(), StoreError> {
+    use std::os::unix::fs::OpenOptionsExt;
+    let file = options.get_filename();
+    match std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(file) {
+        Ok(_) => Ok(()),
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
+        Err(error) => {
+            Err(StoreError::Url(format!("the SQLite file {} cannot be made: {error}", file.to_string_lossy())))
+        }
+    }
+}
+
+async fn postgres(url: &str) -> Result<Pools, StoreError> {
+    let options = PgConnectOptions::from_str(url)
+        .map_err(|_| {
+            StoreError::Url("the PostgreSQL URL cannot be read; it is postgres://user:password@host/db".into())
+        })?
+        .application_name("greenroom");
+    let pool = PgPoolOptions::new()
+        .max_connections(POSTGRES_CONNECTIONS)
+        .acquire_timeout(WAIT_FOR_CONNECTION)
+        .connect_with(options)
+        .await
+        .map_err(|source| StoreError::call("connect", source))?;
+    Ok(Pools::Postgres(pool))
+}

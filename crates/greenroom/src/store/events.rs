@@ -1,0 +1,208 @@
+//! The audit trail. An event is written in the transaction of the change that it tells, so that there is never one
+//! without the other.
+
+use domain::{BotId, EventId, Status, UserId};
+use jiff::Timestamp;
+
+use super::sql::{Row, args, sql};
+use super::{Run, Store, StoreError, Tx};
+
+macro_rules! words {
+    ($(#[$doc:meta])* $name:ident { $($variant:ident = $word:literal),+ $(,)? }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum $name {
+            $($variant),+
+        }
+
+        impl $name {
+            pub fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $word),+
+                }
+            }
+        }
+
+        impl std::str::FromStr for $name {
+            type Err = ();
+
+            fn from_str(word: &str) -> Result<Self, ()> {
+                match word {
+                    $($word => Ok(Self::$variant),)+
+                    _ => Err(()),
+                }
+            }
+        }
+    };
+}
+
+words!(
+    /// What happened.
+    Kind {
+        Created = "created",
+        Assigned = "assigned",
+        StatusChanged = "status_changed",
+        CommandSent = "command_sent",
+        CommandAcknowledged = "command_acknowledged",
+    }
+);
+
+words!(
+    /// Who made it happen.
+    Actor {
+        User = "user",
+        Bot = "bot",
+        Operator = "operator",
+        Keeper = "keeper",
+    }
+);
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct EventRow {
+    pub id: EventId,
+    pub bot_id: BotId,
+    pub user_id: UserId,
+    pub at: Timestamp,
+    pub kind: Kind,
+    pub from: Option<Status>,
+    pub to: Option<Status>,
+    pub reason: Option<String>,
+    pub actor: Actor,
+}
+
+#[derive(Clone, Debug)]
+pub struct NewEvent {
+    pub bot_id: BotId,
+    pub user_id: UserId,
+    pub kind: Kind,
+    pub from: Option<Status>,
+    pub to: Option<Status>,
+    pub reason: Option<String>,
+    pub actor: Actor,
+}
+
+macro_rules! event_columns {
+    () => {
+        "id, bot_id, user_id, at, kind, from_status, to_status, reason, actor"
+    };
+}
+
+fn event(row: &Row) -> Result<EventRow, StoreError> {
+    let status = |column| -> Result<Option<Status>, StoreError> {
+        row.maybe_text(column)?.map(|_| row.word(column)).transpose()
+    };
+    Ok(EventRow {
+        id: EventId(row.int("id")?),
+        bot_id: BotId(row.id("bot_id")?),
+        user_id: UserId(row.id("user_id")?),
+        at: row.time("at")?,
+        kind: row.word("kind")?,
+        from: status("from_status")?,
+        to: status("to_status")?,
+        reason: row.maybe_text("reason")?,
+        actor: row.word("actor")?,
+    })
+}
+
+impl Store {
+    /// A bot's events, oldest first.
+    pub async fn events_of_bot(&self, bot: BotId) -> Result<Vec<EventRow>, StoreError> {
+        self.reader()
+            .all(
+                sql!("events.of_bot", "SELECT ", event_columns!(), " FROM events WHERE bot_id = $1 ORDER BY id"),
+                args![bot],
+            )
+            .await?
+            .iter()
+            .map(event)
+            .collect()
+    }
+
+    /// A user's events after one and up to another, oldest first.
+    pub async fn events_of_user(
+        &self,
+        user: UserId,
+        after: EventId,
+        up_to: EventId,
+        limit: i64,
+    ) -> Result<Vec<EventRow>, StoreError> {
+        self.reader()
+            .all(
+                sql!(
+                    "events.of_user",
+                    "SELECT ",
+                    event_columns!(),
+                    " FROM events WHERE user_id = $1 AND id > $2 AND id <= $3 ORDER BY id LIMIT $4"
+                ),
+                args![user, after.0, up_to.0, limit],
+            )
+            .await?
+            .iter()
+            .map(event)
+            .collect()
+    }
+
+    /// Everyone's events after one, oldest first. On a shared database an earlier one may still be on its way.
+    pub async fn events_after(&self, after: EventId, limit: i64) -> Result<Vec<EventRow>, StoreError> {
+        self.reader()
+            .all(
+                sql!("events.after", "SELECT ", event_columns!(), " FROM events WHERE id > $1 ORDER BY id LIMIT $2"),
+                args![after.0, limit],
+            )
+            .await?
+            .iter()
+            .map(event)
+            .collect()
+    }
+
+    pub async fn last_event(&self) -> Result<EventId, StoreError> {
+        self.reader()
+            .first(sql!("events.last", "SELECT coalesce(max(id), 0) AS id FROM events"), vec![])
+            .await?
+            .map_or(Ok(EventId(0)), |row| row.int("id").map(EventId))
+    }
+
+    /// The transactions that may still be under way, as the oldest that is and the next that will be. What has begun
+    /// before some moment has ended once the oldest has reached what was then the next.
+    pub async fn horizon(&self) -> Result<(i64, i64), StoreError> {
+        self.reader()
+            .first(
+                sql!(
+                    "events.horizon",
+                    sqlite: "SELECT 0 AS oldest, 0 AS next",
+                    postgres: "SELECT pg_snapshot_xmin(s)::text::bigint AS oldest,
+                                      pg_snapshot_xmax(s)::text::bigint AS next
+                                 FROM pg_current_snapshot() s",
+                ),
+                vec![],
+            )
+            .await?
+            .map_or(Ok((0, 0)), |row| Ok((row.int("oldest")?, row.int("next")?)))
+    }
+}
+
+impl Tx {
+    /// Writes an event. It must not be the first thing that its transaction writes: the feed relies on it to know
+    /// which transactions may still bring an event under an id that is already taken.
+    pub async fn record(&mut self, event: &NewEvent, now: Timestamp) -> Result<(), StoreError> {
+        self.has_events = true;
+        self.run(
+            sql!(
+                "events.insert",
+                "INSERT INTO events (bot_id, user_id, at, kind, from_status, to_status, reason, actor)
+                 VALUES ($1, $2, $3, $4, $5, $6, $7, $8)"
+            ),
+            args![
+                event.bot_id,
+                event.user_id,
+                now,
+                event.kind.as_str(),
+                event.from.map(Status::as_str),
+                event.to.map(Status::as_str),
+                event.reason.as_deref(),
+                event.actor.as_str()
+            ],
+        )
+        .await
+    }
+}

@@ -1,0 +1,103 @@
+//! Bringing the database to the schema of this version. All of it happens in one transaction under a lock, so that
+//! several processes may start at once and the first does the work; a database that is newer is left as it is.
+
+use jiff::Timestamp;
+
+use super::connect::Pools;
+use super::sql::{args, sql};
+use super::{Run, StoreError, Tx, TxInner};
+
+/// One step of the schema.
+struct Migration {
+    version: i64,
+    name: &'static str,
+    sqlite: &'static str,
+    postgres: &'static str,
+}
+
+macro_rules! migration {
+    ($version:literal, $file:literal) => {
+        Migration {
+            version: $version,
+            name: $file,
+            sqlite: include_str!(concat!("../../../../migrations/sqlite/", $file, ".sql")),
+            postgres: include_str!(concat!("../../../../migrations/postgres/", $file, ".sql")),
+        }
+    };
+}
+
+const MIGRATIONS: &[Migration] = &[migration!(1, "0001_a_bots_life")];
+
+/// Any number will do, as long as every version of greenroom takes the same.
+const LOCK: &str = "SELECT pg_advisory_xact_lock(7700)";
+
+pub(super) async fn migrate(pools: &Pools) -> Result<(), StoreError> {
+    let failed = |source| StoreError::call("migrate", source);
+    let inner = match pools {
+        Pools::Sqlite { writer, .. } => TxInner::Sqlite(writer.begin_with("BEGIN IMMEDIATE").await.map_err(failed)?),
+        Pools::Postgres(pool) => {
+            let mut tx = pool.begin().await.map_err(failed)?;
+            sqlx::raw_sql(LOCK).execute(&mut *tx).await.map_err(failed)?;
+            TxInner::Postgres(tx)
+        }
+    };
+    let mut tx = Tx { inner, told: None, has_events: false };
+    let found = version(&mut tx).await?;
+    let known = MIGRATIONS.last().map_or(0, |migration| migration.version);
+    if found > known {
+        return Err(StoreError::Newer { found, known });
+    }
+    if found == known {
+        return Ok(());
+    }
+    for migration in MIGRATIONS.iter().filter(|migration| migration.version > found) {
+        match &mut tx.inner {
+            TxInner::Sqlite(tx) => {
+                sqlx::raw_sql(migration.sqlite).execute(&mut **tx).await.map_err(failed)?;
+            }
+            TxInner::Postgres(tx) => {
+                sqlx::raw_sql(migration.postgres).execute(&mut **tx).await.map_err(failed)?;
+            }
+        }
+        tx.run(
+            sql!("migrate.record", "INSERT INTO schema_versions (version, name, applied_at) VALUES ($1, $2, $3)"),
+            args![migration.version, migration.name, Timestamp::now()],
+        )
+        .await?;
+        tracing::info!(version = migration.version, name = migration.name, "schema migrated");
+    }
+    tx.commit().await
+}
+
+/// The version that the database is at: 0 when it is empty.
+async fn version(tx: &mut Tx) -> Result<i64, StoreError> {
+    let there = tx
+        .first(
+            sql!(
+                "migrate.look",
+                sqlite: "SELECT count(*) AS n FROM sqlite_master WHERE type = 'table' AND name = 'schema_versions'",
+                postgres: "SELECT count(*) AS n FROM pg_tables
+                            WHERE schemaname = current_schema() AND tablename = 'schema_versions'",
+            ),
+            vec![],
+        )
+        .await?
+        .map_or(Ok(0), |row| row.int("n"))?;
+    if there == 0 {
+        tx.run(
+            sql!(
+                "migrate.begin",
+                sqlite: "CREATE TABLE schema_versions (
+                             version INTEGER PRIMARY KEY, name TEXT NOT NULL, applied_at TEXT NOT NULL) STRICT",
+                postgres: "CREATE TABLE schema_versions (
+                               version BIGINT PRIMARY KEY, name TEXT NOT NULL, applied_at TIMESTAMPTZ NOT NULL)",
+            ),
+            vec![],
+        )
+        .await?;
+        return Ok(0);
+    }
+    tx.first(sql!("migrate.version", "SELECT coalesce(max(version), 0) AS version FROM schema_versions"), vec![])
+        .await?
+        .map_or(Ok(0), |row| row.int("version"))
+}

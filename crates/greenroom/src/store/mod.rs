@@ -1,0 +1,199 @@
+//! The store: the only place that knows SQL. SQLite and PostgreSQL stand behind one interface, chosen by the URL of
+//! the database. What is read by one statement goes through [`Store`]; what must hold together goes through a
+//! [`Tx`], which commits all of it or nothing.
+//!
+//! In reading order:
+//! - [`error`], [`sql`], [`connect`], [`migrate`]: the database itself
+//! - [`settings`], [`users`]: who may ask
+//! - [`bots`], [`idempotency`]: what was asked
+//! - [`sessions`], [`commands`], [`transcript`]: what the bot and its user say to each other
+//! - [`events`]: the audit trail
+
+mod bots;
+mod commands;
+mod connect;
+mod error;
+mod events;
+mod idempotency;
+mod migrate;
+mod sessions;
+mod settings;
+pub(crate) mod sql;
+mod transcript;
+mod users;
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use sqlx::{Postgres, Sqlite, Transaction};
+use tokio::sync::Notify;
+
+pub use bots::{BotFilter, BotRow, Change, NewBot};
+pub use commands::CommandRow;
+use connect::Pools;
+pub use error::StoreError;
+pub use events::{Actor, EventRow, Kind, NewEvent};
+pub use idempotency::KnownKey;
+pub use sessions::{Beat, SessionRow};
+use sql::{Arg, Inner, Row, Sql};
+pub use transcript::SegmentRow;
+pub use users::{KeyRow, UserChange, UserRow};
+
+/// The database, open and at the schema that this version knows.
+#[derive(Clone, Debug)]
+pub struct Store {
+    pools: Pools,
+    told: Arc<Notify>,
+}
+
+/// A transaction. Dropped without [`Tx::commit`], it leaves no trace.
+#[derive(Debug)]
+pub struct Tx {
+    inner: TxInner,
+    /// Whom to wake after the commit; set once an event is among what was written.
+    told: Option<Arc<Notify>>,
+    has_events: bool,
+}
+
+#[derive(Debug)]
+enum TxInner {
+    Sqlite(Transaction<'static, Sqlite>),
+    Postgres(Transaction<'static, Postgres>),
+}
+
+/// What runs statements: a transaction, or the store for reads that need none.
+pub trait Run: Send {
+    fn all(&mut self, sql: &'static Sql, args: Vec<Arg>) -> impl Future<Output = Result<Vec<Row>, StoreError>> + Send;
+
+    fn first(
+        &mut self,
+        sql: &'static Sql,
+        args: Vec<Arg>,
+    ) -> impl Future<Output = Result<Option<Row>, StoreError>> + Send {
+        async move { Ok(self.all(sql, args).await?.into_iter().next()) }
+    }
+}
+
+impl Store {
+    /// Opens the database and brings it to the schema of this version, one process at a time.
+    pub async fn open(url: &str) -> Result<Self, StoreError> {
+        let pools = connect::connect(url).await?;
+        migrate::migrate(&pools).await?;
+        Ok(Self { pools, told: Arc::new(Notify::new()) })
+    }
+
+    /// Begins a transaction that may write. On SQLite it is the only one until it ends.
+    pub async fn begin(&self) -> Result<Tx, StoreError> {
+        let call = "begin";
+        let failed = |source| StoreError::call(call, source);
+        let inner = match &self.pools {
+            Pools::Sqlite { writer, .. } => {
+                TxInner::Sqlite(measured(call, writer.begin_with("BEGIN IMMEDIATE")).await.map_err(failed)?)
+            }
+            Pools::Postgres(pool) => TxInner::Postgres(measured(call, pool.begin()).await.map_err(failed)?),
+        };
+        Ok(Tx { inner, told: Some(self.told.clone()), has_events: false })
+    }
+
+    /// Answers when the database does.
+    pub async fn ping(&self) -> Result<(), StoreError> {
+        self.reader().all(sql::sql!("ping", "SELECT 1"), vec![]).await.map(drop)
+    }
+
+    /// Gives the connections back. What is under way ends first.
+    pub async fn close(&self) {
+        match &self.pools {
+            Pools::Sqlite { writer, readers } => {
+                readers.close().await;
+                writer.close().await;
+            }
+            Pools::Postgres(pool) => pool.close().await,
+        }
+    }
+
+    /// Whether other processes may commit to this database at the same time, in an order that ids do not tell.
+    pub fn is_shared(&self) -> bool {
+        matches!(self.pools, Pools::Postgres(_))
+    }
+
+    /// Wakes when this process has committed an event.
+    pub async fn told(&self) {
+        self.told.notified().await;
+    }
+
+    fn reader(&self) -> Reader<'_> {
+        Reader { pools: &self.pools }
+    }
+}
+
+/// Reads outside any transaction.
+struct Reader<'a> {
+    pools: &'a Pools,
+}
+
+impl Run for Reader<'_> {
+    async fn all(&mut self, sql: &'static Sql, args: Vec<Arg>) -> Result<Vec<Row>, StoreError> {
+        let call = sql.name;
+        let failed = |source| StoreError::call(call, source);
+        match self.pools {
+            Pools::Sqlite { readers, .. } => {
+                let query = sqlx::query_with(sql.sqlite, sql::for_sqlite(args).map_err(failed)?);
+                let rows = measured(call, query.fetch_all(readers)).await.map_err(failed)?;
+                Ok(rows.into_iter().map(|row| Row { call, inner: Inner::Sqlite(row) }).collect())
+            }
+            Pools::Postgres(pool) => {
+                let query = sqlx::query_with(sql.postgres, sql::for_postgres(args).map_err(failed)?);
+                let rows = measured(call, query.fetch_all(pool)).await.map_err(failed)?;
+                Ok(rows.into_iter().map(|row| Row { call, inner: Inner::Postgres(row) }).collect())
+            }
+        }
+    }
+}
+
+impl Run for Tx {
+    async fn all(&mut self, sql: &'static Sql, args: Vec<Arg>) -> Result<Vec<Row>, StoreError> {
+        let call = sql.name;
+        let failed = |source| StoreError::call(call, source);
+        match &mut self.inner {
+            TxInner::Sqlite(tx) => {
+                let query = sqlx::query_with(sql.sqlite, sql::for_sqlite(args).map_err(failed)?);
+                let rows = measured(call, query.fetch_all(&mut **tx)).await.map_err(failed)?;
+                Ok(rows.into_iter().map(|row| Row { call, inner: Inner::Sqlite(row) }).collect())
+            }
+            TxInner::Postgres(tx) => {
+                let query = sqlx::query_with(sql.postgres, sql::for_postgres(args).map_err(failed)?);
+                let rows = measured(call, query.fetch_all(&mut **tx)).await.map_err(failed)?;
+                Ok(rows.into_iter().map(|row| Row { call, inner: Inner::Postgres(row) }).collect())
+            }
+        }
+    }
+}
+
+impl Tx {
+    /// Makes all of it last. Only after this may a caller be told.
+    pub async fn commit(self) -> Result<(), StoreError> {
+        let call = "commit";
+        match self.inner {
+            TxInner::Sqlite(tx) => measured(call, tx.commit()).await,
+            TxInner::Postgres(tx) => measured(call, tx.commit()).await,
+        }
+        .map_err(|source| StoreError::call(call, source))?;
+        if let Some(told) = self.told.filter(|_| self.has_events) {
+            told.notify_one();
+        }
+        Ok(())
+    }
+
+    /// Runs a statement for its effect.
+    async fn run(&mut self, sql: &'static Sql, args: Vec<Arg>) -> Result<(), StoreError> {
+        self.all(sql, args).await.map(drop)
+    }
+}
+
+/// Every call to the database is measured by its name.
+async fn measured<T>(call: &'static str, work: impl Future<Output = T>) -> T {
+    let begun = Instant::now();
+    let done = work.await;
+    metrics::histogram!("greenroom_database_call_seconds", "call" => call).record(begun.elapsed());
+    done
+}

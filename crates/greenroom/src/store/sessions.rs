@@ -1,0 +1,138 @@
+//! Sessions, and the heartbeats that keep them: one connection of a running bot each.
+
+use domain::{BotId, ConnectionId};
+use jiff::Timestamp;
+
+use super::sql::{args, sql};
+use super::{Run, Store, StoreError, Tx};
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct SessionRow {
+    pub connection_id: ConnectionId,
+    pub container_id: Option<String>,
+    pub started_at: Timestamp,
+    pub joined_at: Option<Timestamp>,
+    pub ended_at: Option<Timestamp>,
+    pub last_heartbeat_at: Option<Timestamp>,
+}
+
+/// The last sign of life under a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Beat {
+    pub bot_id: BotId,
+    pub connection_id: ConnectionId,
+    pub at: Timestamp,
+}
+
+impl Store {
+    /// A bot's sessions, oldest first.
+    pub async fn sessions(&self, bot: BotId) -> Result<Vec<SessionRow>, StoreError> {
+        self.reader()
+            .all(
+                sql!(
+                    "sessions.list",
+                    "SELECT s.connection_id, s.container_id, s.started_at, s.joined_at, s.ended_at, h.at
+                       FROM sessions s
+                       LEFT JOIN heartbeats h ON h.bot_id = s.bot_id AND h.connection_id = s.connection_id
+                      WHERE s.bot_id = $1 ORDER BY s.started_at, s.connection_id"
+                ),
+                args![bot],
+            )
+            .await?
+            .iter()
+            .map(|row| {
+                Ok(SessionRow {
+                    connection_id: ConnectionId(row.id("connection_id")?),
+                    container_id: row.maybe_text("container_id")?,
+                    started_at: row.time("started_at")?,
+                    joined_at: row.maybe_time("joined_at")?,
+                    ended_at: row.maybe_time("ended_at")?,
+                    last_heartbeat_at: row.maybe_time("at")?,
+                })
+            })
+            .collect()
+    }
+
+    /// Writes the gathered signs of life in one statement. An older one never replaces a newer one.
+    pub async fn write_heartbeats(&self, beats: &[Beat]) -> Result<(), StoreError> {
+        if beats.is_empty() {
+            return Ok(());
+        }
+        // In the order of the ids, so that two processes that write at once lock the rows in the same order.
+        let mut beats = beats.to_vec();
+        beats.sort_by_key(|beat| beat.bot_id);
+        let rows: Vec<_> = beats
+            .iter()
+            .map(|beat| serde_json::json!({"b": beat.bot_id, "c": beat.connection_id, "t": format!("{:.6}", beat.at)}))
+            .collect();
+        let mut tx = self.begin().await?;
+        tx.run(
+            sql!(
+                "heartbeats.write",
+                sqlite: "INSERT INTO heartbeats (bot_id, connection_id, at)
+                         SELECT value ->> 'b', value ->> 'c', value ->> 't' FROM json_each($1) WHERE true
+                         ON CONFLICT (bot_id) DO UPDATE
+                            SET connection_id = excluded.connection_id, at = excluded.at
+                          WHERE excluded.at > heartbeats.at",
+                postgres: "INSERT INTO heartbeats (bot_id, connection_id, at)
+                           SELECT b, c, t FROM json_to_recordset($1) AS beat (b UUID, c UUID, t TIMESTAMPTZ)
+                           ON CONFLICT (bot_id) DO UPDATE
+                              SET connection_id = excluded.connection_id, at = excluded.at
+                            WHERE excluded.at > heartbeats.at",
+            ),
+            args![&serde_json::Value::Array(rows)],
+        )
+        .await?;
+        tx.commit().await
+    }
+}
+
+impl Tx {
+    /// Makes the session of a connection. True when there was none.
+    pub async fn make_session(
+        &mut self,
+        bot: BotId,
+        connection: ConnectionId,
+        container: Option<&str>,
+        now: Timestamp,
+    ) -> Result<bool, StoreError> {
+        let made = self
+            .first(
+                sql!(
+                    "sessions.make",
+                    "INSERT INTO sessions (connection_id, bot_id, container_id, started_at) VALUES ($1, $2, $3, $4)
+                     ON CONFLICT (connection_id) DO NOTHING RETURNING connection_id"
+                ),
+                args![connection, bot, container, now],
+            )
+            .await?;
+        Ok(made.is_some())
+    }
+
+    pub async fn has_session(&mut self, connection: ConnectionId) -> Result<bool, StoreError> {
+        Ok(self
+            .first(
+                sql!("sessions.read", "SELECT connection_id FROM sessions WHERE connection_id = $1"),
+                args![connection],
+            )
+            .await?
+            .is_some())
+    }
+
+    pub async fn note_joined(&mut self, connection: ConnectionId, now: Timestamp) -> Result<(), StoreError> {
+        self.run(
+            sql!("sessions.joined", "UPDATE sessions SET joined_at = coalesce(joined_at, $2) WHERE connection_id = $1"),
+            args![connection, now],
+        )
+        .await
+    }
+
+    /// Ends all sessions of a bot that are still open.
+    pub async fn end_sessions(&mut self, bot: BotId, now: Timestamp) -> Result<(), StoreError> {
+        self.run(
+            sql!("sessions.end", "UPDATE sessions SET ended_at = $2 WHERE bot_id = $1 AND ended_at IS NULL"),
+            args![bot, now],
+        )
+        .await
+    }
+}

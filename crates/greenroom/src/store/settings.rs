@@ -1,0 +1,28 @@
+//! What the installation made for itself on its first start and keeps: the hash of the admin token, the secret that
+//! bots' tokens are made with. The first writer of a name wins, so that replicas that start at once agree.
+
+use super::sql::{args, sql};
+use super::{Run, StoreError, Tx};
+
+impl Tx {
+    /// Keeps `value` under `name` unless something is kept there already. True when this call was the first.
+    pub async fn keep_setting(&mut self, name: &'static str, value: &str) -> Result<bool, StoreError> {
+        let kept = self
+            .first(
+                sql!(
+                    "settings.keep",
+                    "INSERT INTO settings (name, value) VALUES ($1, $2) ON CONFLICT (name) DO NOTHING RETURNING name"
+                ),
+                args![name, value],
+            )
+            .await?;
+        Ok(kept.is_some())
+    }
+
+    pub async fn setting(&mut self, name: &'static str) -> Result<Option<String>, StoreError> {
+        self.first(sql!("settings.read", "SELECT value FROM settings WHERE name = $1"), args![name])
+            .await?
+            .map(|row| row.text("value"))
+            .transpose()
+    }
+}

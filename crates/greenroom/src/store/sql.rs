@@ -1,0 +1,258 @@
+//! The one home of what SQLite and PostgreSQL do differently on the wire: how a value is bound, how a column is read,
+//! and the few statements whose text cannot be shared. Everything else in the store is written once.
+
+use domain::{BotId, CommandId, ConnectionId, KeyId, UserId};
+use jiff::Timestamp;
+use sqlx::postgres::{PgArguments, PgRow, PgTypeInfo, PgValueRef};
+use sqlx::sqlite::{SqliteArguments, SqliteRow};
+use sqlx::{Arguments, Decode, Encode, Postgres, Row as _, Type};
+use uuid::Uuid;
+
+use super::StoreError;
+
+/// A statement, by the name under which it is measured.
+#[derive(Clone, Copy, Debug)]
+pub struct Sql {
+    pub name: &'static str,
+    pub sqlite: &'static str,
+    pub postgres: &'static str,
+}
+
+/// One text for both databases, or one for each.
+macro_rules! sql {
+    ($name:literal, $($text:expr),+ $(,)?) => {
+        &$crate::store::sql::Sql { name: $name, sqlite: concat!($($text),+), postgres: concat!($($text),+) }
+    };
+    ($name:literal, sqlite: $sqlite:expr, postgres: $postgres:expr $(,)?) => {
+        &$crate::store::sql::Sql { name: $name, sqlite: $sqlite, postgres: $postgres }
+    };
+}
+
+/// A select whose rows stay as read until the transaction ends. SQLite has one writer and holds the whole database;
+/// PostgreSQL locks the rows, in a mode that lets others refer to them.
+macro_rules! sql_locking {
+    ($name:literal, $($text:expr),+ $(,)?) => {
+        &$crate::store::sql::Sql {
+            name: $name,
+            sqlite: concat!($($text),+),
+            postgres: concat!($($text),+, " FOR NO KEY UPDATE"),
+        }
+    };
+}
+
+pub(super) use {sql, sql_locking};
+
+/// A value to bind. Each carries its type even when it is absent, because PostgreSQL wants to know.
+#[derive(Clone, Debug)]
+pub enum Arg {
+    Int(Option<i64>),
+    Real(Option<f64>),
+    Text(Option<String>),
+    Id(Option<Uuid>),
+    Time(Option<Timestamp>),
+    /// A document, as the text of its JSON.
+    Json(Option<String>),
+}
+
+macro_rules! arg_from {
+    ($($from:ty => $variant:ident($convert:expr)),+ $(,)?) => {
+        $(
+            impl From<$from> for Arg {
+                fn from(value: $from) -> Self {
+                    #[allow(clippy::redundant_closure_call)]
+                    Arg::$variant(Some(($convert)(value)))
+                }
+            }
+            impl From<Option<$from>> for Arg {
+                fn from(value: Option<$from>) -> Self {
+                    Arg::$variant(value.map($convert))
+                }
+            }
+        )+
+    };
+}
+
+arg_from! {
+    i64 => Int(|v| v),
+    f64 => Real(|v| v),
+    String => Text(|v| v),
+    &str => Text(|v: &str| v.to_owned()),
+    BotId => Id(|v: BotId| v.0),
+    UserId => Id(|v: UserId| v.0),
+    ConnectionId => Id(|v: ConnectionId| v.0),
+    CommandId => Id(|v: CommandId| v.0),
+    KeyId => Id(|v: KeyId| v.0),
+    Timestamp => Time(|v| v),
+    &serde_json::Map<String, serde_json::Value> => Json(document),
+    &serde_json::Value => Json(|v: &serde_json::Value| v.to_string()),
+}
+
+fn document(map: &serde_json::Map<String, serde_json::Value>) -> String {
+    serde_json::to_string(map).unwrap_or_else(|_| "{}".to_owned())
+}
+
+/// The values of a statement, in the order of `$1`, `$2`, …
+macro_rules! args {
+    ($($value:expr),* $(,)?) => { vec![$($crate::store::sql::Arg::from($value)),*] };
+}
+
+pub(super) use args;
+
+/// A time as SQLite keeps it: text of a fixed width, so that it sorts.
+fn sortable(time: Timestamp) -> String {
+    format!("{time:.6}")
+}
+
+pub(super) fn for_sqlite(args: Vec<Arg>) -> Result<SqliteArguments, sqlx::Error> {
+    let mut bound = SqliteArguments::default();
+    for arg in args {
+        match arg {
+            Arg::Int(value) => bound.add(value),
+            Arg::Real(value) => bound.add(value),
+            Arg::Text(value) | Arg::Json(value) => bound.add(value),
+            Arg::Id(value) => bound.add(value.map(|id| id.to_string())),
+            Arg::Time(value) => bound.add(value.map(sortable)),
+        }
+        .map_err(sqlx::Error::Encode)?;
+    }
+    Ok(bound)
+}
+
+pub(super) fn for_postgres(args: Vec<Arg>) -> Result<PgArguments, sqlx::Error> {
+    let mut bound = PgArguments::default();
+    for arg in args {
+        match arg {
+            Arg::Int(value) => bound.add(value),
+            Arg::Real(value) => bound.add(value),
+            Arg::Text(value) => bound.add(value),
+            Arg::Id(value) => bound.add(value),
+            Arg::Time(value) => bound.add(value.map(jiff_sqlx::Timestamp::from)),
+            Arg::Json(value) => bound.add(value.map(JsonText)),
+        }
+        .map_err(sqlx::Error::Encode)?;
+    }
+    Ok(bound)
+}
+
+/// JSON that is handed through as it was written; `jsonb` would reorder it and refuse some of it.
+#[derive(Debug)]
+struct JsonText(String);
+
+impl Type<Postgres> for JsonText {
+    fn type_info() -> PgTypeInfo {
+        PgTypeInfo::with_oid(sqlx::postgres::types::Oid(114))
+    }
+
+    fn compatible(ty: &PgTypeInfo) -> bool {
+        *ty == Self::type_info()
+    }
+}
+
+impl Encode<'_, Postgres> for JsonText {
+    fn encode_by_ref(
+        &self,
+        buffer: &mut sqlx::postgres::PgArgumentBuffer,
+    ) -> Result<sqlx::encode::IsNull, sqlx::error::BoxDynError> {
+        <&str as Encode<'_, Postgres>>::encode(self.0.as_str(), buffer)
+    }
+}
+
+impl<'r> Decode<'r, Postgres> for JsonText {
+    fn decode(value: PgValueRef<'r>) -> Result<Self, sqlx::error::BoxDynError> {
+        Ok(JsonText(value.as_str()?.to_owned()))
+    }
+}
+
+/// A row of either database. A column is read by its type; what does not fit is an error that names it.
+#[derive(Debug)]
+pub struct Row {
+    pub(super) call: &'static str,
+    pub(super) inner: Inner,
+}
+
+#[derive(Debug)]
+pub(super) enum Inner {
+    Sqlite(SqliteRow),
+    Postgres(PgRow),
+}
+
+macro_rules! column {
+    ($self:ident, $column:ident, $sqlite:ty, $postgres:ty) => {
+        match &$self.inner {
+            Inner::Sqlite(row) => row.try_get::<$sqlite, _>($column).map(Into::into),
+            Inner::Postgres(row) => row.try_get::<$postgres, _>($column).map(Into::into),
+        }
+        .map_err(|source| StoreError::call($self.call, source))
+    };
+}
+
+impl Row {
+    pub fn int(&self, column: &'static str) -> Result<i64, StoreError> {
+        column!(self, column, i64, i64)
+    }
+
+    pub fn maybe_int(&self, column: &'static str) -> Result<Option<i64>, StoreError> {
+        column!(self, column, Option<i64>, Option<i64>)
+    }
+
+    pub fn real(&self, column: &'static str) -> Result<f64, StoreError> {
+        column!(self, column, f64, f64)
+    }
+
+    pub fn text(&self, column: &'static str) -> Result<String, StoreError> {
+        column!(self, column, String, String)
+    }
+
+    pub fn maybe_text(&self, column: &'static str) -> Result<Option<String>, StoreError> {
+        column!(self, column, Option<String>, Option<String>)
+    }
+
+    pub fn id(&self, column: &'static str) -> Result<Uuid, StoreError> {
+        self.maybe_id(column)?.ok_or_else(|| self.inconsistent(column, "nothing"))
+    }
+
+    pub fn maybe_id(&self, column: &'static str) -> Result<Option<Uuid>, StoreError> {
+        match &self.inner {
+            Inner::Postgres(_) => column!(self, column, Option<Uuid>, Option<Uuid>),
+            Inner::Sqlite(_) => self.parsed(column),
+        }
+    }
+
+    pub fn time(&self, column: &'static str) -> Result<Timestamp, StoreError> {
+        self.maybe_time(column)?.ok_or_else(|| self.inconsistent(column, "nothing"))
+    }
+
+    pub fn maybe_time(&self, column: &'static str) -> Result<Option<Timestamp>, StoreError> {
+        match &self.inner {
+            Inner::Postgres(row) => row
+                .try_get::<Option<jiff_sqlx::Timestamp>, _>(column)
+                .map(|time| time.map(jiff_sqlx::Timestamp::to_jiff))
+                .map_err(|source| StoreError::call(self.call, source)),
+            Inner::Sqlite(_) => self.parsed(column),
+        }
+    }
+
+    pub fn json<T: serde::de::DeserializeOwned>(&self, column: &'static str) -> Result<T, StoreError> {
+        let text = match &self.inner {
+            Inner::Sqlite(_) => self.text(column)?,
+            Inner::Postgres(row) => {
+                row.try_get::<JsonText, _>(column).map_err(|source| StoreError::call(self.call, source))?.0
+            }
+        };
+        serde_json::from_str(&text).map_err(|_| self.inconsistent(column, "JSON of another shape"))
+    }
+
+    /// A word of the vocabulary.
+    pub fn word<T: std::str::FromStr>(&self, column: &'static str) -> Result<T, StoreError> {
+        let text = self.text(column)?;
+        text.parse().map_err(|_| self.inconsistent(column, &text))
+    }
+
+    fn parsed<T: std::str::FromStr>(&self, column: &'static str) -> Result<Option<T>, StoreError> {
+        self.maybe_text(column)?.map(|text| text.parse().map_err(|_| self.inconsistent(column, &text))).transpose()
+    }
+
+    fn inconsistent(&self, column: &'static str, found: &str) -> StoreError {
+        StoreError::Inconsistent { call: self.call, column, found: format!("`{found}`") }
+    }
+}

@@ -1,0 +1,106 @@
+//! Transcript segments. Each carries a digest of what it says, so that a batch that is sent twice is stored once.
+
+use domain::{BotId, ConnectionId};
+use jiff::Timestamp;
+use serde_json::json;
+
+use super::sql::{args, sql};
+use super::{Run, Store, StoreError, Tx};
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct SegmentRow {
+    pub connection_id: ConnectionId,
+    pub digest: String,
+    pub start_time: f64,
+    pub end_time: f64,
+    pub text: String,
+    pub speaker: Option<String>,
+    pub language: Option<String>,
+}
+
+impl Store {
+    /// What was said, in the order in which it was said.
+    pub async fn transcript(&self, bot: BotId) -> Result<Vec<SegmentRow>, StoreError> {
+        self.reader()
+            .all(
+                sql!(
+                    "transcript.list",
+                    "SELECT connection_id, digest, start_time, end_time, text, speaker, language
+                       FROM transcript_segments WHERE bot_id = $1 ORDER BY start_time, end_time, id"
+                ),
+                args![bot],
+            )
+            .await?
+            .iter()
+            .map(|row| {
+                Ok(SegmentRow {
+                    connection_id: ConnectionId(row.id("connection_id")?),
+                    digest: row.text("digest")?,
+                    start_time: row.real("start_time")?,
+                    end_time: row.real("end_time")?,
+                    text: row.text("text")?,
+                    speaker: row.maybe_text("speaker")?,
+                    language: row.maybe_text("language")?,
+                })
+            })
+            .collect()
+    }
+}
+
+impl Tx {
+    /// Stores what is not stored yet, in one statement, and says how many that were.
+    pub async fn insert_segments(
+        &mut self,
+        bot: BotId,
+        segments: &[SegmentRow],
+        now: Timestamp,
+    ) -> Result<u64, StoreError> {
+        let Some(first) = segments.first() else { return Ok(0) };
+        let rows: Vec<_> = segments
+            .iter()
+            .map(|s| {
+                json!({"d": s.digest, "s": s.start_time, "e": s.end_time, "t": s.text, "w": s.speaker, "l": s.language})
+            })
+            .collect();
+        let stored = self
+            .all(
+                sql!(
+                    "transcript.insert",
+                    sqlite: "INSERT INTO transcript_segments
+                                    (bot_id, connection_id, created_at, digest, start_time, end_time, text, speaker,
+                                     language)
+                             SELECT $1, $2, $3, value ->> 'd', value ->> 's', value ->> 'e', value ->> 't',
+                                    value ->> 'w', value ->> 'l'
+                               FROM json_each($4) WHERE true
+                             ON CONFLICT (bot_id, digest) DO NOTHING RETURNING id",
+                    postgres: "INSERT INTO transcript_segments
+                                      (bot_id, connection_id, created_at, digest, start_time, end_time, text, speaker,
+                                       language)
+                               SELECT $1, $2, $3, d, s, e, t, w, l
+                                 FROM json_to_recordset($4)
+                                      AS segment (d TEXT, s DOUBLE PRECISION, e DOUBLE PRECISION, t TEXT, w TEXT, l TEXT)
+                               ON CONFLICT (bot_id, digest) DO NOTHING RETURNING id",
+                ),
+                args![bot, first.connection_id, now, &serde_json::Value::Array(rows)],
+            )
+            .await?;
+        Ok(stored.len() as u64)
+    }
+
+    /// How many of these digests are stored already.
+    pub async fn known_segments(&mut self, bot: BotId, digests: &[String]) -> Result<u64, StoreError> {
+        let known = self
+            .first(
+                sql!(
+                    "transcript.known",
+                    sqlite: "SELECT count(*) AS n FROM transcript_segments
+                              WHERE bot_id = $1 AND digest IN (SELECT value FROM json_each($2))",
+                    postgres: "SELECT count(*) AS n FROM transcript_segments
+                                WHERE bot_id = $1 AND digest IN (SELECT json_array_elements_text($2))",
+                ),
+                args![bot, &json!(digests)],
+            )
+            .await?;
+        known.map_or(Ok(0), |row| row.int("n")).map(i64::unsigned_abs)
+    }
+}
