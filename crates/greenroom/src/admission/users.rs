@@ -1,0 +1,87 @@
+//! Making users and their keys.
+
+use std::time::Duration;
+
+use domain::UserId;
+use jiff::Timestamp;
+use serde_json::{Map, Value};
+
+use super::keys::ApiKey;
+use super::{Admission, AdmissionError};
+use crate::store::{KeyRow, Tx, UserChange, UserRow};
+
+/// A user as an operator asks for it.
+#[derive(Clone, Debug)]
+pub struct NewUser {
+    pub email: String,
+    pub name: String,
+    pub image_url: Option<String>,
+    pub max_concurrent_bots: i64,
+    pub data: Map<String, Value>,
+}
+
+impl Admission {
+    /// Makes a user and its first key.
+    pub async fn create_user(&self, new: NewUser) -> Result<(UserRow, ApiKey), AdmissionError> {
+        let mut tx = self.store.begin().await?;
+        let made = self.create_user_in(&mut tx, new).await?;
+        tx.commit().await?;
+        tracing::info!(user = %made.0.id, "user created");
+        Ok(made)
+    }
+
+    /// Makes a user and its first key as part of something larger.
+    pub async fn create_user_in(&self, tx: &mut Tx, new: NewUser) -> Result<(UserRow, ApiKey), AdmissionError> {
+        let now = self.clock.now();
+        let user = UserRow {
+            id: UserId(self.random.id(now)?),
+            email: new.email,
+            name: new.name,
+            image_url: new.image_url,
+            max_concurrent_bots: new.max_concurrent_bots,
+            data: new.data,
+            created_at: now,
+            updated_at: now,
+        };
+        tx.insert_user(&user).await?;
+        let key = self.insert_key(tx, user.id, now).await?;
+        Ok((user, key))
+    }
+
+    /// Changes a user. `None` when there is none of that id.
+    pub async fn change_user(&self, id: UserId, change: UserChange) -> Result<Option<UserRow>, AdmissionError> {
+        let mut tx = self.store.begin().await?;
+        let Some(mut user) = tx.hold_user(id).await? else { return Ok(None) };
+        user.email = change.email.unwrap_or(user.email);
+        user.name = change.name.unwrap_or(user.name);
+        user.image_url = change.image_url.unwrap_or(user.image_url);
+        user.max_concurrent_bots = change.max_concurrent_bots.unwrap_or(user.max_concurrent_bots);
+        user.data = change.data.unwrap_or(user.data);
+        user.updated_at = self.clock.now();
+        tx.update_user(&user).await?;
+        tx.commit().await?;
+        tracing::info!(user = %user.id, max_concurrent_bots = user.max_concurrent_bots, "user changed");
+        Ok(Some(user))
+    }
+
+    /// Makes a new key; those before it end after `grace`. `None` when there is no user of that id.
+    pub async fn rotate_key(&self, id: UserId, grace: Duration) -> Result<Option<ApiKey>, AdmissionError> {
+        let mut tx = self.store.begin().await?;
+        if tx.hold_user(id).await?.is_none() {
+            return Ok(None);
+        }
+        let now = self.clock.now();
+        tx.expire_keys(id, now.saturating_add(grace).unwrap_or(Timestamp::MAX)).await?;
+        let key = self.insert_key(&mut tx, id, now).await?;
+        tx.commit().await?;
+        tracing::info!(user = %id, key = %key.id, "API key rotated");
+        Ok(Some(key))
+    }
+
+    async fn insert_key(&self, tx: &mut Tx, user: UserId, now: Timestamp) -> Result<ApiKey, AdmissionError> {
+        let key = ApiKey::make(&self.random, now)?;
+        let row = KeyRow { id: key.id, user_id: user, hash: key.hash(), created_at: now, expires_at: None };
+        tx.insert_key(&row).await?;
+        Ok(key)
+    }
+}

@@ -1,0 +1,218 @@
+//! What a bot says. Every callback comes under the token of an assignment and is fenced by its connection; a repeat
+//! changes nothing and is answered as the first time.
+
+use domain::lifecycle::{Trigger, Verdict, decide};
+use domain::{CommandId, ConnectionId, Status};
+use jiff::Timestamp;
+use sha2::{Digest, Sha256};
+
+use super::tokens::Claim;
+use super::{Lifecycle, LifecycleError, refuse_ended};
+use crate::store::{Actor, Beat, BotRow, Change, CommandRow, Kind, NewEvent, SegmentRow, Tx};
+
+/// Who speaks, and under which connection it says to speak.
+#[derive(Clone, Copy, Debug)]
+pub struct Voice {
+    pub claim: Claim,
+    pub connection_id: ConnectionId,
+}
+
+/// A stretch of speech, as a bot sends it.
+#[derive(Clone, Debug)]
+pub struct Said {
+    pub start_time: f64,
+    pub end_time: f64,
+    pub text: String,
+    pub speaker: Option<String>,
+    pub language: Option<String>,
+}
+
+impl Lifecycle {
+    /// Whose token it is.
+    pub fn claim(&self, token: &str) -> Result<Claim, LifecycleError> {
+        self.tokens.read(token).ok_or(LifecycleError::Unauthorized)
+    }
+
+    /// The bot runs. Makes the session of its connection.
+    pub async fn started(&self, voice: Voice, container: Option<&str>) -> Result<Status, LifecycleError> {
+        let mut tx = self.store.begin().await?;
+        let bot = self.held(&mut tx, voice).await?;
+        let new_session = !tx.has_session(voice.connection_id).await?;
+        let verdict = decide(&bot.standing(), &Trigger::Started { new_session });
+        let now = self.clock.now();
+        if new_session && matches!(verdict, Verdict::Move { .. } | Verdict::Hold) {
+            tx.make_session(bot.id, voice.connection_id, container, now).await?;
+            if let Some(container) = container {
+                tx.set_container(bot.id, container, now).await?;
+            }
+        }
+        self.follow(tx, bot, verdict, now, Change::to).await
+    }
+
+    /// The bot is in the meeting.
+    pub async fn joined(&self, voice: Voice) -> Result<Status, LifecycleError> {
+        let mut tx = self.store.begin().await?;
+        let bot = self.held(&mut tx, voice).await?;
+        let verdict = decide(&bot.standing(), &Trigger::Joined);
+        let now = self.clock.now();
+        if let Verdict::Move { .. } = verdict {
+            tx.note_joined(voice.connection_id, now).await?;
+        }
+        self.follow(tx, bot, verdict, now, Change::to).await
+    }
+
+    /// The bot tells a state of its own.
+    pub async fn status(&self, voice: Voice, trigger: Trigger) -> Result<Status, LifecycleError> {
+        let mut tx = self.store.begin().await?;
+        let bot = self.held(&mut tx, voice).await?;
+        let verdict = decide(&bot.standing(), &trigger);
+        self.follow(tx, bot, verdict, self.clock.now(), Change::to).await
+    }
+
+    /// The bot's process ended.
+    pub async fn exited(
+        &self,
+        voice: Voice,
+        exit_code: i32,
+        reason: Option<domain::Reason>,
+        error: Option<String>,
+    ) -> Result<Status, LifecycleError> {
+        let mut tx = self.store.begin().await?;
+        let bot = self.held(&mut tx, voice).await?;
+        let verdict = decide(&bot.standing(), &Trigger::Exited { exit_code, reason });
+        let change = |to, reason| Change { to, reason, error, exit_code: Some(exit_code) };
+        self.follow(tx, bot, verdict, self.clock.now(), change).await
+    }
+
+    /// The bot lives, and has heard some commands. Answers with its status and all commands it has not heard yet.
+    pub async fn heartbeat(
+        &self,
+        voice: Voice,
+        acked: &[CommandId],
+    ) -> Result<(Status, Vec<CommandRow>), LifecycleError> {
+        let bot = self.store.bot(voice.claim.bot).await?.ok_or(LifecycleError::Unauthorized)?;
+        speaks_for(&bot, voice)?;
+        if bot.status == Status::Reserved {
+            return Err(LifecycleError::InvalidTransition(bot.status));
+        }
+        let now = self.clock.now();
+        self.heartbeats.note(Beat { bot_id: bot.id, connection_id: voice.connection_id, at: now });
+        if !acked.is_empty() {
+            self.acknowledge(&bot, acked).await?;
+        }
+        Ok((bot.status, self.store.open_commands(bot.id).await?))
+    }
+
+    /// Stores what was said, and says how much of it was new.
+    pub async fn transcript(&self, voice: Voice, said: Vec<Said>) -> Result<u64, LifecycleError> {
+        let mut tx = self.store.begin().await?;
+        let bot = tx.hold_bot(voice.claim.bot).await?.ok_or(LifecycleError::Unauthorized)?;
+        fence(&bot, voice)?;
+        let segments: Vec<SegmentRow> = said.into_iter().map(|said| segment(voice.connection_id, said)).collect();
+        if bot.status.is_ended() {
+            // A batch that had arrived before the end is a repeat; anything new comes too late.
+            let mut digests: Vec<String> = segments.into_iter().map(|segment| segment.digest).collect();
+            digests.sort();
+            digests.dedup();
+            let known = tx.known_segments(bot.id, &digests).await?;
+            return if known == digests.len() as u64 { Ok(0) } else { refuse_ended(&bot).map(|()| 0) };
+        }
+        if bot.status == Status::Reserved {
+            return Err(LifecycleError::InvalidTransition(bot.status));
+        }
+        let stored = tx.insert_segments(bot.id, &segments, self.clock.now()).await?;
+        tx.commit().await?;
+        Ok(stored)
+    }
+
+    async fn acknowledge(&self, bot: &BotRow, acked: &[CommandId]) -> Result<(), LifecycleError> {
+        let now = self.clock.now();
+        let mut acked = acked.to_vec();
+        acked.sort_unstable();
+        let mut tx = self.store.begin().await?;
+        for id in acked {
+            let Some(action) = tx.acknowledge(bot.id, id, now).await? else { continue };
+            let event = NewEvent {
+                bot_id: bot.id,
+                user_id: bot.user_id,
+                kind: Kind::CommandAcknowledged,
+                from: None,
+                to: None,
+                reason: Some(action.as_str().to_owned()),
+                actor: Actor::Bot,
+            };
+            tx.record(&event, now).await?;
+        }
+        Ok(tx.commit().await?)
+    }
+
+    /// The bot that speaks, held, and speaking under its own connection.
+    async fn held(&self, tx: &mut Tx, voice: Voice) -> Result<BotRow, LifecycleError> {
+        let bot = tx.hold_bot(voice.claim.bot).await?.ok_or(LifecycleError::Unauthorized)?;
+        fence(&bot, voice)?;
+        Ok(bot)
+    }
+
+    /// Does what was decided, and answers with the status that holds then.
+    async fn follow(
+        &self,
+        mut tx: Tx,
+        bot: BotRow,
+        verdict: Verdict,
+        now: Timestamp,
+        change: impl FnOnce(Status, Option<domain::Reason>) -> Change,
+    ) -> Result<Status, LifecycleError> {
+        match verdict {
+            Verdict::Move { to, reason } => {
+                let told = self.move_bot(&mut tx, &bot, change(to, reason), Actor::Bot, now).await?;
+                tx.commit().await?;
+                told.log();
+                Ok(to)
+            }
+            Verdict::Hold => {
+                tx.commit().await?;
+                Ok(bot.status)
+            }
+            Verdict::Refuse => Err(LifecycleError::InvalidTransition(bot.status)),
+            Verdict::Ended => Err(LifecycleError::BotEnded { status: bot.status, reason: bot.reason }),
+        }
+    }
+}
+
+/// A connection speaks for its bot only while it is the bot's own.
+fn fence(bot: &BotRow, voice: Voice) -> Result<(), LifecycleError> {
+    let current = bot.connection_id;
+    if current == Some(voice.claim.connection) && current == Some(voice.connection_id) {
+        Ok(())
+    } else {
+        Err(LifecycleError::StaleConnection)
+    }
+}
+
+/// Whether what this voice says still matters.
+pub(super) fn speaks_for(bot: &BotRow, voice: Voice) -> Result<(), LifecycleError> {
+    fence(bot, voice)?;
+    refuse_ended(bot)
+}
+
+fn segment(connection_id: ConnectionId, said: Said) -> SegmentRow {
+    let mut digest = Sha256::new();
+    digest.update(connection_id.0.as_bytes());
+    digest.update(said.start_time.to_bits().to_be_bytes());
+    digest.update(said.end_time.to_bits().to_be_bytes());
+    for text in [Some(&said.text), said.speaker.as_ref(), said.language.as_ref()] {
+        // The length before the text, so that no two sequences of texts look alike.
+        digest.update(text.map_or(u64::MAX, |text| text.len() as u64).to_be_bytes());
+        digest.update(text.map_or("", String::as_str));
+    }
+    let digest = digest.finalize().iter().take(16).map(|byte| format!("{byte:02x}")).collect();
+    SegmentRow {
+        connection_id,
+        digest,
+        start_time: said.start_time,
+        end_time: said.end_time,
+        text: said.text,
+        speaker: said.speaker,
+        language: said.language,
+    }
+}

@@ -1,0 +1,48 @@
+//! What is waiting for a bot. Heartbeats answer with it; a bot that wants to hear sooner waits here.
+
+use std::time::Duration;
+
+use tokio::sync::broadcast::error::RecvError;
+use tokio_util::sync::CancellationToken;
+
+use super::callbacks::{Voice, speaks_for};
+use super::{Lifecycle, LifecycleError};
+use crate::store::{CommandRow, Kind};
+
+impl Lifecycle {
+    /// The commands that the bot has not acknowledged; when there are none, waits for one, as long as `wait`, the
+    /// bot's life and the server's last.
+    pub async fn commands(
+        &self,
+        voice: Voice,
+        wait: Duration,
+        stopping: &CancellationToken,
+    ) -> Result<Vec<CommandRow>, LifecycleError> {
+        // Listens before it looks, so that nothing falls between the two.
+        let mut listener = self.feed.listen();
+        let deadline = tokio::time::sleep(wait);
+        tokio::pin!(deadline);
+        loop {
+            let bot = self.store.bot(voice.claim.bot).await?.ok_or(LifecycleError::Unauthorized)?;
+            speaks_for(&bot, voice)?;
+            let open = self.store.open_commands(bot.id).await?;
+            if !open.is_empty() {
+                return Ok(open);
+            }
+            loop {
+                let heard = tokio::select! {
+                    heard = listener.live.recv() => heard,
+                    () = &mut deadline => return Ok(vec![]),
+                    () = stopping.cancelled() => return Ok(vec![]),
+                };
+                match heard {
+                    // Also its end, or another assignment: the waiting is over then.
+                    Ok(event) if event.bot_id == bot.id && event.kind != Kind::CommandAcknowledged => break,
+                    Ok(_) => {}
+                    Err(RecvError::Lagged(_)) => break,
+                    Err(RecvError::Closed) => return Ok(vec![]),
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,244 @@
+//! What a bot says, and what its state is then: the only writer of a bot's status. Each change is one transaction in
+//! which the bot is held, the table of `domain::lifecycle` decides, and the event is written beside the change.
+//!
+//! - this file: what users and operators ask of a bot
+//! - [`callbacks`]: what a bot says
+//! - [`commands`]: what is waiting for a bot
+//! - [`tokens`]: who speaks
+//! - [`heartbeats`]: signs of life, gathered
+//! - [`feed`]: every event, to whoever listens
+
+pub mod callbacks;
+pub mod commands;
+pub mod feed;
+pub mod heartbeats;
+pub mod tokens;
+
+use domain::lifecycle::{Trigger, Verdict, decide};
+use domain::{Action, BotId, CommandId, ConnectionId, Reason, Status, UserId};
+use jiff::Timestamp;
+use serde_json::{Map, Value};
+
+use crate::clock::Clock;
+use crate::random::{NoRandomness, Random};
+use crate::store::{Actor, BotRow, Change, CommandRow, Kind, NewEvent, SessionRow, Store, StoreError, Tx};
+use feed::Feed;
+use heartbeats::Heartbeats;
+use tokens::{Claim, Tokens};
+
+#[derive(Clone, Debug)]
+pub struct Lifecycle {
+    pub(crate) store: Store,
+    pub(crate) clock: Clock,
+    pub(crate) random: Random,
+    pub(crate) tokens: Tokens,
+    pub(crate) heartbeats: Heartbeats,
+    pub(crate) feed: Feed,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum LifecycleError {
+    /// There is none, or it is another user's: the same answer for both.
+    #[error("there is no such bot")]
+    NotFound,
+    #[error("the token is not that of a bot")]
+    Unauthorized,
+    #[error("this connection is not, or no longer, the bot's")]
+    StaleConnection,
+    #[error("a bot that is {0} does not allow this")]
+    InvalidTransition(Status),
+    #[error("the bot is at an end: {status}, {}", reason.as_deref().unwrap_or("without a reason"))]
+    BotEnded { status: Status, reason: Option<String> },
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Random(#[from] NoRandomness),
+}
+
+/// What came of asking a bot to leave.
+#[derive(Clone, Debug)]
+pub struct Stopped {
+    pub bot: BotRow,
+    /// It was at an end before.
+    pub had_ended: bool,
+}
+
+/// A bot's data, for whatever runs it.
+#[derive(Clone, Debug)]
+pub struct Assignment {
+    pub bot: BotRow,
+    pub connection_id: ConnectionId,
+    pub token: String,
+}
+
+impl Lifecycle {
+    pub fn new(store: Store, clock: Clock, random: Random, tokens: Tokens) -> Self {
+        Self { store, clock, random, tokens, heartbeats: Heartbeats::default(), feed: Feed::default() }
+    }
+
+    /// A bot's sessions, with the signs of life that are not written yet.
+    pub async fn sessions(&self, bot: BotId) -> Result<Vec<SessionRow>, StoreError> {
+        let mut sessions = self.store.sessions(bot).await?;
+        if let Some(beat) = self.heartbeats.unwritten(bot) {
+            for session in sessions.iter_mut().filter(|session| session.connection_id == beat.connection_id) {
+                session.last_heartbeat_at = session.last_heartbeat_at.max(Some(beat.at));
+            }
+        }
+        Ok(sessions)
+    }
+
+    /// Asks a bot to leave, whatever its state.
+    pub async fn stop(&self, user: UserId, id: BotId) -> Result<Stopped, LifecycleError> {
+        let mut tx = self.store.begin().await?;
+        let bot = self.own_bot(&mut tx, user, id).await?;
+        if bot.status.is_ended() {
+            return Ok(Stopped { bot, had_ended: true });
+        }
+        let now = self.clock.now();
+        if bot.stop_asked_at.is_some() {
+            return Ok(Stopped { bot, had_ended: false });
+        }
+        tx.note_stop_asked(id, now).await?;
+        let trigger = Trigger::StopAsked { assigned: bot.connection_id.is_some() };
+        let mut told = Vec::new();
+        if let Verdict::Move { to, reason } = decide(&bot.standing(), &trigger) {
+            told.push(self.move_bot(&mut tx, &bot, Change::to(to, reason), Actor::User, now).await?);
+        }
+        if bot.connection_id.is_some() {
+            self.send(&mut tx, &bot, Action::Leave, Value::Null, now).await?;
+        }
+        let bot = tx.bot(id).await?.ok_or(LifecycleError::NotFound)?;
+        tx.commit().await?;
+        told.into_iter().for_each(Told::log);
+        Ok(Stopped { bot, had_ended: false })
+    }
+
+    /// Gives a bot another configuration: in its data if it has not started, by command if it has.
+    pub async fn configure(
+        &self,
+        user: UserId,
+        id: BotId,
+        config: Map<String, Value>,
+    ) -> Result<BotRow, LifecycleError> {
+        let mut tx = self.store.begin().await?;
+        let mut bot = self.own_bot(&mut tx, user, id).await?;
+        refuse_ended(&bot)?;
+        let now = self.clock.now();
+        tx.configure_bot(id, &config, now).await?;
+        if bot.connection_id.is_some() {
+            self.send(&mut tx, &bot, Action::Reconfigure, Value::Object(config.clone()), now).await?;
+        }
+        tx.commit().await?;
+        bot.config = config;
+        bot.updated_at = now;
+        Ok(bot)
+    }
+
+    /// Assigns a bot to whatever the operator runs it in. Each call makes a new connection and fences the older off.
+    pub async fn assign(&self, id: BotId) -> Result<Assignment, LifecycleError> {
+        let mut tx = self.store.begin().await?;
+        let mut bot = tx.hold_bot(id).await?.ok_or(LifecycleError::NotFound)?;
+        refuse_ended(&bot)?;
+        if bot.status == Status::Stopping {
+            return Err(LifecycleError::InvalidTransition(bot.status));
+        }
+        let now = self.clock.now();
+        let connection_id = ConnectionId(self.random.id(now)?);
+        tx.connect_bot(id, connection_id, now).await?;
+        let event = NewEvent {
+            bot_id: id,
+            user_id: bot.user_id,
+            kind: Kind::Assigned,
+            from: None,
+            to: None,
+            reason: None,
+            actor: Actor::Operator,
+        };
+        tx.record(&event, now).await?;
+        tx.commit().await?;
+        tracing::info!(bot = %id, connection = %connection_id, "bot assigned");
+        bot.connection_id = Some(connection_id);
+        bot.updated_at = now;
+        let token = self.tokens.make(Claim { bot: id, connection: connection_id });
+        Ok(Assignment { bot, connection_id, token })
+    }
+
+    async fn own_bot(&self, tx: &mut Tx, user: UserId, id: BotId) -> Result<BotRow, LifecycleError> {
+        tx.hold_bot(id).await?.filter(|bot| bot.user_id == user).ok_or(LifecycleError::NotFound)
+    }
+
+    async fn send(
+        &self,
+        tx: &mut Tx,
+        bot: &BotRow,
+        action: Action,
+        payload: Value,
+        now: Timestamp,
+    ) -> Result<(), LifecycleError> {
+        let command = CommandRow { id: CommandId(self.random.id(now)?), action, payload };
+        tx.insert_command(bot.id, &command, now).await?;
+        let event = NewEvent {
+            bot_id: bot.id,
+            user_id: bot.user_id,
+            kind: Kind::CommandSent,
+            from: None,
+            to: None,
+            reason: Some(action.as_str().to_owned()),
+            actor: Actor::User,
+        };
+        Ok(tx.record(&event, now).await?)
+    }
+
+    /// Writes a move that was decided on a held bot, its sessions' end if it is one, and the event.
+    async fn move_bot(
+        &self,
+        tx: &mut Tx,
+        bot: &BotRow,
+        change: Change,
+        actor: Actor,
+        now: Timestamp,
+    ) -> Result<Told, LifecycleError> {
+        tx.move_bot(bot.id, &change, now).await?;
+        if change.to.is_ended() {
+            tx.end_sessions(bot.id, now).await?;
+        }
+        let event = NewEvent {
+            bot_id: bot.id,
+            user_id: bot.user_id,
+            kind: Kind::StatusChanged,
+            from: Some(bot.status),
+            to: Some(change.to),
+            reason: change.reason.as_ref().map(ToString::to_string),
+            actor,
+        };
+        tx.record(&event, now).await?;
+        Ok(Told(event))
+    }
+}
+
+impl Change {
+    fn to(to: Status, reason: Option<Reason>) -> Self {
+        Self { to, reason, error: None, exit_code: None }
+    }
+}
+
+fn refuse_ended(bot: &BotRow) -> Result<(), LifecycleError> {
+    if bot.status.is_ended() {
+        return Err(LifecycleError::BotEnded { status: bot.status, reason: bot.reason.clone() });
+    }
+    Ok(())
+}
+
+/// A change that is to be logged and counted once it is committed.
+#[must_use]
+struct Told(NewEvent);
+
+impl Told {
+    fn log(self) {
+        let Told(event) = self;
+        let [from, to] = [event.from, event.to].map(|status| status.map_or("", Status::as_str));
+        let reason = event.reason.as_deref().unwrap_or("");
+        tracing::info!(bot = %event.bot_id, from, to, reason, actor = event.actor.as_str(), "bot moved");
+        metrics::counter!("greenroom_bot_transitions_total", "to" => to).increment(1);
+    }
+}

@@ -1,0 +1,110 @@
+//! The token of an assignment. It names its bot and its connection and is signed with the secret of the installation,
+//! so that it can be made again for a slot that asks twice and checked without a look-up, on every replica alike.
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use domain::{BotId, ConnectionId};
+use hmac::{Hmac, KeyInit, Mac};
+use sha2::Sha256;
+use uuid::Uuid;
+
+const PREFIX: &str = "grb_";
+const ID: usize = 16;
+/// Half of the signature: 128 bits are out of reach of guessing, and the token stays short.
+const SIGNATURE: usize = 16;
+
+/// Whose token it is: a bot, under one of its connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Claim {
+    pub bot: BotId,
+    pub connection: ConnectionId,
+}
+
+/// Makes and checks tokens.
+#[derive(Clone)]
+pub struct Tokens {
+    secret: Vec<u8>,
+}
+
+impl std::fmt::Debug for Tokens {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Tokens")
+    }
+}
+
+impl Tokens {
+    pub fn new(secret: &str) -> Self {
+        Self { secret: secret.as_bytes().to_vec() }
+    }
+
+    pub fn make(&self, claim: Claim) -> String {
+        let mut bytes = claimed(claim).to_vec();
+        if let Some(mac) = self.mac(claim) {
+            bytes.extend_from_slice(&mac.finalize().into_bytes()[..SIGNATURE]);
+        }
+        format!("{PREFIX}{}", URL_SAFE_NO_PAD.encode(bytes))
+    }
+
+    /// Whose token this is; `None` when it is not one that this installation made.
+    pub fn read(&self, token: &str) -> Option<Claim> {
+        let bytes = URL_SAFE_NO_PAD.decode(token.strip_prefix(PREFIX)?).ok()?;
+        if bytes.len() != 2 * ID + SIGNATURE {
+            return None;
+        }
+        let claim = Claim {
+            bot: BotId(Uuid::from_slice(&bytes[..ID]).ok()?),
+            connection: ConnectionId(Uuid::from_slice(&bytes[ID..2 * ID]).ok()?),
+        };
+        // Compares in constant time.
+        self.mac(claim)?.verify_truncated_left(&bytes[2 * ID..]).ok()?;
+        Some(claim)
+    }
+
+    fn mac(&self, claim: Claim) -> Option<Hmac<Sha256>> {
+        let mut mac = Hmac::<Sha256>::new_from_slice(&self.secret).ok()?;
+        mac.update(b"greenroom assignment ");
+        mac.update(&claimed(claim));
+        Some(mac)
+    }
+}
+
+fn claimed(claim: Claim) -> [u8; 2 * ID] {
+    let mut bytes = [0; 2 * ID];
+    bytes[..ID].copy_from_slice(claim.bot.0.as_bytes());
+    bytes[ID..].copy_from_slice(claim.connection.0.as_bytes());
+    bytes
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn claim() -> Claim {
+        Claim { bot: BotId(Uuid::from_u128(1)), connection: ConnectionId(Uuid::from_u128(2)) }
+    }
+
+    #[test]
+    fn a_token_is_read_back_to_its_bot_and_connection() {
+        let tokens = Tokens::new("secret");
+        assert_eq!(tokens.read(&tokens.make(claim())), Some(claim()));
+    }
+
+    #[test]
+    fn a_token_of_another_installation_is_not_read() {
+        assert_eq!(Tokens::new("secret").read(&Tokens::new("other").make(claim())), None);
+    }
+
+    #[test]
+    fn a_token_that_was_changed_anywhere_is_not_read() {
+        let tokens = Tokens::new("secret");
+        let token = tokens.make(claim());
+        for place in PREFIX.len()..token.len() {
+            let mut changed = token.clone().into_bytes();
+            changed[place] = if changed[place] == b'A' { b'B' } else { b'A' };
+            assert_eq!(tokens.read(std::str::from_utf8(&changed).unwrap()), None, "changed at {place}");
+        }
+        assert_eq!(tokens.read(&token[..token.len() - 4]), None);
+        assert_eq!(tokens.read(""), None);
+    }
+}
