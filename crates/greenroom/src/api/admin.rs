@@ -1,0 +1,307 @@
+//! For operators: users and their keys, everyone's bots, and assigning a bot by hand.
+
+use std::time::Duration;
+
+use axum::Json as Answer;
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::http::StatusCode;
+use domain::{BotId, UserId};
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::{Map, Value};
+use utoipa::ToSchema;
+use uuid::Uuid;
+
+use super::App;
+use super::extract::{Asked, Id, Json, Operator, read_json};
+use super::problem::{Problem, ProblemShape};
+use super::reading::{Page, paged, with_sessions};
+use super::shapes::{Bots, OneBot, UserShape};
+use crate::admission::users::NewUser;
+use crate::store::UserChange;
+
+const MOST_BOTS: i64 = 1_000_000;
+const LONGEST_TEXT: usize = 255;
+const LONGEST_GRACE_MS: u64 = 30 * 24 * 3_600_000;
+
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = NewUser)]
+pub struct NewUserBody {
+    #[schema(example = "ada@example.com")]
+    pub email: String,
+    #[schema(example = "Ada")]
+    pub name: String,
+    pub image_url: Option<String>,
+    /// How many bots may run at once; 0 means none. Default 1.
+    #[schema(example = 3)]
+    pub max_concurrent_bots: Option<i64>,
+    /// For you; Greenroom gives it back.
+    pub data: Option<Map<String, Value>>,
+}
+
+/// A user and a key. The key is shown this once; only its hash is kept.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct UserWithKey {
+    pub user: UserShape,
+    pub api_key: String,
+}
+
+fn email(email: String) -> Result<String, Problem> {
+    let fits = email.len() <= LONGEST_TEXT
+        && email.split_once('@').is_some_and(|(name, host)| !name.is_empty() && !host.is_empty())
+        && !email.chars().any(|c| c.is_whitespace() || c.is_control());
+    if fits { Ok(email) } else { Err(Problem::invalid("email", "is not an address such as ada@example.com")) }
+}
+
+fn short(field: &str, text: String) -> Result<String, Problem> {
+    if text.trim().is_empty() || text.chars().count() > LONGEST_TEXT {
+        return Err(Problem::invalid(field, format!("must have 1 to {LONGEST_TEXT} characters")));
+    }
+    Ok(text)
+}
+
+fn limit(limit: i64) -> Result<i64, Problem> {
+    if (0..=MOST_BOTS).contains(&limit) {
+        return Ok(limit);
+    }
+    Err(Problem::invalid("max_concurrent_bots", format!("must be from 0 to {MOST_BOTS}")))
+}
+
+/// Make a user
+#[utoipa::path(
+    post, path = "/admin/users", tag = "For operators", request_body = NewUserBody,
+    responses((status = 201, description = "Made; the key is shown once", body = UserWithKey),
+              (status = 422, description = "`invalid`", body = ProblemShape, content_type = "application/problem+json")),
+    security(("admin_token" = [])),
+)]
+pub async fn create_user(
+    State(app): State<App>,
+    _: Operator,
+    Json(body): Json<NewUserBody>,
+) -> Result<(StatusCode, Answer<UserWithKey>), Problem> {
+    let new = NewUser {
+        email: email(body.email)?,
+        name: short("name", body.name)?,
+        image_url: body.image_url.map(|url| short("image_url", url)).transpose()?,
+        max_concurrent_bots: limit(body.max_concurrent_bots.unwrap_or(1))?,
+        data: body.data.unwrap_or_default(),
+    };
+    let (user, key) = app.admission.create_user(new).await?;
+    Ok((StatusCode::CREATED, Answer(UserWithKey { user: user.into(), api_key: key.reveal().to_owned() })))
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+pub struct Users {
+    pub users: Vec<UserShape>,
+    pub next_cursor: Option<String>,
+}
+
+/// List users
+#[utoipa::path(
+    get, path = "/admin/users", tag = "For operators",
+    params(("limit" = Option<i64>, Query, description = "How many, from 1 to 1000; 50 unless told"),
+           ("cursor" = Option<String>, Query, description = "The `next_cursor` of the page before")),
+    responses((status = 200, description = "A page, oldest first", body = Users)),
+    security(("admin_token" = [])),
+)]
+pub async fn users(State(app): State<App>, _: Operator, Asked(page): Asked<Page>) -> Result<Answer<Users>, Problem> {
+    let limit = page.limit()?;
+    let rows = app.store.users(page.cursor::<UserId>()?, limit + 1).await?;
+    let (rows, next_cursor) = paged(rows, limit, |user| user.id.to_string());
+    Ok(Answer(Users { users: rows.into_iter().map(Into::into).collect(), next_cursor }))
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+pub struct OneUser {
+    pub user: UserShape,
+}
+
+/// One user
+#[utoipa::path(
+    get, path = "/admin/users/{id}", tag = "For operators",
+    params(("id" = Uuid, Path, description = "The user")),
+    responses((status = 200, description = "As it is now", body = OneUser)),
+    security(("admin_token" = [])),
+)]
+pub async fn user(State(app): State<App>, _: Operator, Id(id): Id<UserId>) -> Result<Answer<OneUser>, Problem> {
+    let user = app.store.user(id).await?.ok_or_else(|| Problem::not_found("user"))?;
+    Ok(Answer(OneUser { user: user.into() }))
+}
+
+/// Tells `null` from absent: the first takes the value away, the second leaves it.
+fn said<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Option<String>>, D::Error> {
+    Option::deserialize(deserializer).map(Some)
+}
+
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = UserChange)]
+pub struct UserChangeBody {
+    pub email: Option<String>,
+    pub name: Option<String>,
+    /// `null` takes it away.
+    #[serde(default, deserialize_with = "said")]
+    #[schema(value_type = Option<String>)]
+    pub image_url: Option<Option<String>>,
+    /// Bots that run already go on under a lower limit.
+    pub max_concurrent_bots: Option<i64>,
+    /// Replaces what was there.
+    pub data: Option<Map<String, Value>>,
+}
+
+/// Change a user
+///
+/// What is not given stays as it is.
+#[utoipa::path(
+    patch, path = "/admin/users/{id}", tag = "For operators", request_body = UserChangeBody,
+    params(("id" = Uuid, Path, description = "The user")),
+    responses((status = 200, description = "As it is now", body = OneUser)),
+    security(("admin_token" = [])),
+)]
+pub async fn change_user(
+    State(app): State<App>,
+    _: Operator,
+    Id(id): Id<UserId>,
+    Json(body): Json<UserChangeBody>,
+) -> Result<Answer<OneUser>, Problem> {
+    let change = UserChange {
+        email: body.email.map(email).transpose()?,
+        name: body.name.map(|name| short("name", name)).transpose()?,
+        image_url: match body.image_url {
+            Some(Some(url)) => Some(Some(short("image_url", url)?)),
+            other => other,
+        },
+        max_concurrent_bots: body.max_concurrent_bots.map(limit).transpose()?,
+        data: body.data,
+    };
+    let user = app.admission.change_user(id, change).await?.ok_or_else(|| Problem::not_found("user"))?;
+    Ok(Answer(OneUser { user: user.into() }))
+}
+
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RotateBody {
+    /// How long the keys before it stay valid, so that clients can change over. 0 unless told: they end at once.
+    pub old_keys_valid_for_ms: Option<u64>,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+pub struct NewKey {
+    /// Shown this once; only its hash is kept.
+    pub api_key: String,
+}
+
+/// Rotate a user's key
+///
+/// Makes a new key and ends those before it. The body may be left out.
+#[utoipa::path(
+    post, path = "/admin/users/{id}/keys", tag = "For operators", request_body = Option<RotateBody>,
+    params(("id" = Uuid, Path, description = "The user")),
+    responses((status = 201, description = "The new key, shown once", body = NewKey)),
+    security(("admin_token" = [])),
+)]
+pub async fn rotate_key(
+    State(app): State<App>,
+    _: Operator,
+    Id(id): Id<UserId>,
+    body: Bytes,
+) -> Result<(StatusCode, Answer<NewKey>), Problem> {
+    let body: RotateBody = if body.is_empty() { RotateBody::default() } else { read_json(&body)? };
+    let grace = body.old_keys_valid_for_ms.unwrap_or(0);
+    if grace > LONGEST_GRACE_MS {
+        return Err(Problem::invalid("old_keys_valid_for_ms", format!("must be at most {LONGEST_GRACE_MS}")));
+    }
+    let key = app.admission.rotate_key(id, Duration::from_millis(grace)).await?;
+    let key = key.ok_or_else(|| Problem::not_found("user"))?;
+    Ok((StatusCode::CREATED, Answer(NewKey { api_key: key.reveal().to_owned() })))
+}
+
+/// List everyone's bots
+#[utoipa::path(
+    get, path = "/admin/bots", tag = "For operators", params(Page),
+    responses((status = 200, description = "A page, newest first", body = Bots)),
+    security(("admin_token" = [])),
+)]
+pub async fn bots(State(app): State<App>, _: Operator, Asked(page): Asked<Page>) -> Result<Answer<Bots>, Problem> {
+    let limit = page.limit()?;
+    let rows = match page.filter()? {
+        Some(filter) => app.store.bots(&filter, limit + 1).await?,
+        None => Vec::new(),
+    };
+    let (rows, next_cursor) = paged(rows, limit, |bot| bot.id.to_string());
+    Ok(Answer(Bots { bots: rows.into_iter().map(Into::into).collect(), next_cursor }))
+}
+
+/// One bot of anyone's, with its sessions
+#[utoipa::path(
+    get, path = "/admin/bots/{id}", tag = "For operators",
+    params(("id" = Uuid, Path, description = "The bot")),
+    responses((status = 200, description = "As it is now", body = OneBot)),
+    security(("admin_token" = [])),
+)]
+pub async fn bot(State(app): State<App>, _: Operator, Id(id): Id<BotId>) -> Result<Answer<OneBot>, Problem> {
+    let bot = app.store.bot(id).await?.ok_or_else(|| Problem::not_found("bot"))?;
+    Ok(Answer(with_sessions(&app, bot).await?))
+}
+
+/// A bot's data: all that whatever runs it needs.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct BotData {
+    pub bot_id: Uuid,
+    pub connection_id: Uuid,
+    pub platform: &'static str,
+    pub native_meeting_id: String,
+    pub meeting_url: String,
+    pub bot_display_name: Option<String>,
+    pub config: Map<String, Value>,
+    /// The callbacks are below it: `<callback_url>/started` and so on.
+    pub callback_url: String,
+    /// The bearer token of the callbacks. It belongs to this assignment alone.
+    pub token: String,
+    pub heartbeat_interval_ms: u64,
+    pub commands: CommandChannel,
+}
+
+/// Where commands arrive besides heartbeats.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct CommandChannel {
+    /// `null` where there is no Redis: wait at `<callback_url>/commands` instead.
+    pub redis_url: Option<String>,
+    pub channel: String,
+}
+
+/// Assign a bot by hand
+///
+/// Gives out the bot's data for something that you run yourself. Each call makes a new connection: whatever ran under
+/// an older one is fenced off and gets 409 `stale_connection`.
+#[utoipa::path(
+    post, path = "/admin/bots/{id}/assignment", tag = "For operators",
+    params(("id" = Uuid, Path, description = "The bot")),
+    responses((status = 201, description = "The bot's data, as in `BOT_DATA`", body = BotData),
+              (status = 409, description = "`bot_ended`, or `invalid_transition` while it is leaving",
+               body = ProblemShape, content_type = "application/problem+json")),
+    security(("admin_token" = [])),
+)]
+pub async fn assign(
+    State(app): State<App>,
+    _: Operator,
+    Id(id): Id<BotId>,
+) -> Result<(StatusCode, Answer<BotData>), Problem> {
+    let assignment = app.lifecycle.assign(id).await.map_err(|error| Problem::from(error).ended_is_conflict())?;
+    let bot = assignment.bot;
+    let data = BotData {
+        bot_id: bot.id.0,
+        connection_id: assignment.connection_id.0,
+        platform: bot.platform.as_str(),
+        native_meeting_id: bot.native_meeting_id,
+        meeting_url: bot.meeting_url,
+        bot_display_name: bot.bot_display_name,
+        config: bot.config,
+        callback_url: format!("{}/callback", app.public_url),
+        token: assignment.token,
+        heartbeat_interval_ms: u64::try_from(app.deadlines.heartbeat_interval.as_millis()).unwrap_or(u64::MAX),
+        commands: CommandChannel { redis_url: None, channel: format!("bot_commands:{}", assignment.connection_id) },
+    };
+    Ok((StatusCode::CREATED, Answer(data)))
+}

@@ -1,0 +1,138 @@
+//! What stands around every request: its id, its body within limits, its place in the logs and metrics, and a 500
+//! instead of a dropped connection when a handler panics.
+
+use std::panic::AssertUnwindSafe;
+use std::time::{Duration, Instant};
+
+use axum::body::{Body, Bytes};
+use axum::extract::{MatchedPath, Request, State};
+use axum::http::{HeaderValue, StatusCode};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use futures_util::FutureExt;
+use http_body_util::BodyExt;
+use tracing::Instrument;
+
+use super::App;
+use super::problem::Problem;
+
+/// The header by which a request is known, here and to its sender.
+pub const REQUEST_ID: &str = "x-request-id";
+const LONGEST_REQUEST_ID: usize = 128;
+
+tokio::task_local! {
+    static CURRENT: String;
+}
+
+/// How large and how slow a body may be.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    pub body_bytes: usize,
+    pub body_time: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { body_bytes: 1024 * 1024, body_time: Duration::from_secs(30) }
+    }
+}
+
+/// The id of the request that is being answered.
+pub fn request_id() -> String {
+    CURRENT.try_with(Clone::clone).unwrap_or_default()
+}
+
+/// Gives the request its id, answers for a handler that panics, and counts.
+pub async fn around(State(app): State<App>, request: Request, next: Next) -> Response {
+    let id = match sent_id(&request) {
+        Some(id) => id,
+        None => match app.random.id(app.clock.now()) {
+            Ok(id) => id.simple().to_string(),
+            Err(error) => return Problem::from(error).into_response(),
+        },
+    };
+    let method = request.method().clone();
+    let route = request.extensions().get::<MatchedPath>().map_or("unmatched", MatchedPath::as_str).to_owned();
+    let span = tracing::info_span!("request", id = %id, method = %method, route = %route);
+    let begun = Instant::now();
+    let header = HeaderValue::from_str(&id);
+    let answer = CURRENT.scope(id, async move {
+        AssertUnwindSafe(next.run(request)).catch_unwind().await.unwrap_or_else(|panic| {
+            let words = panic
+                .downcast_ref::<&str>()
+                .map(|text| (*text).to_owned())
+                .or_else(|| panic.downcast_ref::<String>().cloned())
+                .unwrap_or_default();
+            tracing::error!(panic = words, "a handler panicked");
+            Problem::internal().into_response()
+        })
+    });
+    let mut response = answer.instrument(span.clone()).await;
+    if let Ok(header) = header {
+        response.headers_mut().insert(REQUEST_ID, header);
+    }
+    let status = response.status().as_u16();
+    let took = begun.elapsed();
+    span.in_scope(|| tracing::debug!(status, took_ms = took.as_secs_f64() * 1000.0, "answered"));
+    let labels = [("method", method.as_str().to_owned()), ("route", route), ("status", status.to_string())];
+    metrics::counter!("greenroom_http_requests_total", &labels).increment(1);
+    metrics::histogram!("greenroom_http_request_seconds", &labels[..2]).record(took);
+    response
+}
+
+/// Reads the whole body before anything else looks at the request, so that no handler waits on a slow sender and a
+/// refusal never cuts off a sender that is still sending.
+pub async fn read_body(State(app): State<App>, request: Request, next: Next) -> Response {
+    let (parts, body) = request.into_parts();
+    match tokio::time::timeout(app.limits.body_time, collect(body, app.limits.body_bytes)).await {
+        Ok(Ok(bytes)) => next.run(Request::from_parts(parts, Body::from(bytes))).await,
+        Ok(Err(problem)) => problem.into_response(),
+        Err(_) => Problem::new(
+            StatusCode::REQUEST_TIMEOUT,
+            "timeout",
+            format!("the body did not arrive within {} s", app.limits.body_time.as_secs_f32()),
+        )
+        .into_response(),
+    }
+}
+
+async fn collect(mut body: Body, most: usize) -> Result<Bytes, Problem> {
+    let mut bytes = Vec::new();
+    let mut seen = 0;
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|error| Problem::malformed(format!("the body broke off: {error}")))?;
+        let Some(data) = frame.data_ref() else { continue };
+        seen += data.len();
+        if seen <= most {
+            bytes.extend_from_slice(data);
+        } else if seen > most * 16 {
+            break;
+        }
+    }
+    if seen > most {
+        let detail = format!("the body is larger than {most} bytes");
+        return Err(Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", detail));
+    }
+    Ok(bytes.into())
+}
+
+/// The id that the sender gave, if it is one that can be logged and sent back as it is.
+fn sent_id(request: &Request) -> Option<String> {
+    let id = request.headers().get(REQUEST_ID)?.to_str().ok()?;
+    let fits = !id.is_empty() && id.len() <= LONGEST_REQUEST_ID && id.bytes().all(|byte| byte.is_ascii_graphic());
+    fits.then(|| id.to_owned())
+}
+
+/// No route has this path.
+pub async fn no_such_path() -> Problem {
+    Problem::new(StatusCode::NOT_FOUND, "not_found", "there is nothing at this path; GET /docs shows what there is")
+}
+
+/// The path is there, with other methods.
+pub async fn no_such_method() -> Problem {
+    Problem::new(
+        StatusCode::METHOD_NOT_ALLOWED,
+        "method_not_allowed",
+        "this path does not take this method; the header Allow lists those it takes",
+    )
+}

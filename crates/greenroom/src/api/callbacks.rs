@@ -1,0 +1,316 @@
+//! For bots: what they say. Each call carries the token of the bot's assignment and its `connection_id`; each can be
+//! repeated without harm. Fields that are not known are left alone, so that a bot may say more than we listen to.
+
+use std::time::Duration;
+
+use axum::extract::State;
+use domain::lifecycle::Trigger;
+use domain::{CommandId, ConnectionId, Reason};
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+use uuid::Uuid;
+
+use super::App;
+use super::extract::{Asked, Bot, Json};
+use super::problem::{Problem, ProblemShape};
+use super::shapes::CommandShape;
+use crate::lifecycle::callbacks::{Said, Voice};
+
+const LONGEST_WAIT_MS: u64 = 60_000;
+const DEFAULT_WAIT_MS: u64 = 30_000;
+const LONGEST_ERROR: usize = 10_000;
+const LONGEST_CONTAINER_ID: usize = 255;
+
+fn voice(Bot(claim): Bot, connection_id: Uuid) -> Voice {
+    Voice { claim, connection_id: ConnectionId(connection_id) }
+}
+
+/// The bot's own word, if it gave one that says something.
+fn own_word(reason: Option<String>) -> Result<Option<Reason>, Problem> {
+    let Some(word) = reason.map(|word| word.trim().to_owned()).filter(|word| !word.is_empty()) else {
+        return Ok(None);
+    };
+    if word.chars().count() > Reason::MAX_CHARS {
+        return Err(Problem::invalid("reason", format!("has more than {} characters", Reason::MAX_CHARS)));
+    }
+    Ok(Some(Reason::Own(word)))
+}
+
+/// The status that holds now.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct Answer {
+    #[schema(example = "starting")]
+    pub status: &'static str,
+}
+
+fn answer(status: domain::Status) -> axum::Json<Answer> {
+    axum::Json(Answer { status: status.as_str() })
+}
+
+#[derive(Debug, Deserialize, ToSchema)]
+pub struct StartedBody {
+    pub connection_id: Uuid,
+    /// What the bot runs in, where it knows.
+    pub container_id: Option<String>,
+}
+
+/// The bot runs
+///
+/// `reserved` to `starting`; makes the session of this connection. Under a new connection of a bot that had started
+/// before, it starts again.
+#[utoipa::path(
+    post, path = "/callback/started", tag = "For bots", request_body = StartedBody,
+    responses((status = 200, description = "Now, or already", body = Answer),
+              (status = 409, description = "`stale_connection` or `invalid_transition`",
+               body = ProblemShape, content_type = "application/problem+json"),
+              (status = 410, description = "`bot_ended`",
+               body = ProblemShape, content_type = "application/problem+json")),
+    security(("bot_token" = [])),
+)]
+pub async fn started(
+    State(app): State<App>,
+    bot: Bot,
+    Json(body): Json<StartedBody>,
+) -> Result<axum::Json<Answer>, Problem> {
+    if body.container_id.as_ref().is_some_and(|id| id.chars().count() > LONGEST_CONTAINER_ID) {
+        return Err(Problem::invalid("container_id", format!("has more than {LONGEST_CONTAINER_ID} characters")));
+    }
+    let container = body.container_id.as_deref().filter(|id| !id.is_empty());
+    Ok(answer(app.lifecycle.started(voice(bot, body.connection_id), container).await?))
+}
+
+#[derive(Debug, Deserialize, ToSchema)]
+pub struct StatusBody {
+    pub connection_id: Uuid,
+    /// `awaiting_admission`, `needs_help` or `stopping`.
+    #[schema(example = "awaiting_admission")]
+    pub status: String,
+    pub reason: Option<String>,
+}
+
+/// The bot tells where it stands
+///
+/// In the lobby, in need of a person, or on its way out.
+#[utoipa::path(
+    patch, path = "/callback/status", tag = "For bots", request_body = StatusBody,
+    responses((status = 200, description = "Now, or already", body = Answer),
+              (status = 409, description = "`stale_connection` or `invalid_transition`",
+               body = ProblemShape, content_type = "application/problem+json"),
+              (status = 410, description = "`bot_ended`",
+               body = ProblemShape, content_type = "application/problem+json")),
+    security(("bot_token" = [])),
+)]
+pub async fn status(
+    State(app): State<App>,
+    bot: Bot,
+    Json(body): Json<StatusBody>,
+) -> Result<axum::Json<Answer>, Problem> {
+    let reason = own_word(body.reason)?;
+    let trigger = match body.status.as_str() {
+        "awaiting_admission" => Trigger::AwaitingAdmission { reason },
+        "needs_help" => Trigger::NeedsHelp { reason },
+        "stopping" => Trigger::Stopping { reason },
+        other => {
+            let why = format!("is `{other}`, but must be awaiting_admission, needs_help or stopping");
+            return Err(Problem::invalid("status", why));
+        }
+    };
+    Ok(answer(app.lifecycle.status(voice(bot, body.connection_id), trigger).await?))
+}
+
+#[derive(Debug, Deserialize, ToSchema)]
+pub struct JoinedBody {
+    pub connection_id: Uuid,
+}
+
+/// The bot is in the meeting
+#[utoipa::path(
+    post, path = "/callback/joined", tag = "For bots", request_body = JoinedBody,
+    responses((status = 200, description = "Now, or already", body = Answer),
+              (status = 409, description = "`stale_connection` or `invalid_transition`",
+               body = ProblemShape, content_type = "application/problem+json"),
+              (status = 410, description = "`bot_ended`",
+               body = ProblemShape, content_type = "application/problem+json")),
+    security(("bot_token" = [])),
+)]
+pub async fn joined(
+    State(app): State<App>,
+    bot: Bot,
+    Json(body): Json<JoinedBody>,
+) -> Result<axum::Json<Answer>, Problem> {
+    Ok(answer(app.lifecycle.joined(voice(bot, body.connection_id)).await?))
+}
+
+#[derive(Debug, Deserialize, ToSchema)]
+pub struct HeartbeatBody {
+    pub connection_id: Uuid,
+    /// The ids of the commands that were heard.
+    #[serde(default)]
+    pub acked: Vec<Uuid>,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+pub struct HeartbeatAnswer {
+    pub status: &'static str,
+    /// All commands that are not acknowledged, oldest first.
+    pub commands: Vec<CommandShape>,
+}
+
+/// The bot lives
+///
+/// Changes nothing but the time of the last sign of life, and acknowledges commands.
+#[utoipa::path(
+    post, path = "/callback/heartbeat", tag = "For bots", request_body = HeartbeatBody,
+    responses((status = 200, description = "What is open", body = HeartbeatAnswer),
+              (status = 409, description = "`stale_connection`, or `invalid_transition` before `started`",
+               body = ProblemShape, content_type = "application/problem+json"),
+              (status = 410, description = "`bot_ended`",
+               body = ProblemShape, content_type = "application/problem+json")),
+    security(("bot_token" = [])),
+)]
+pub async fn heartbeat(
+    State(app): State<App>,
+    bot: Bot,
+    Json(body): Json<HeartbeatBody>,
+) -> Result<axum::Json<HeartbeatAnswer>, Problem> {
+    let acked: Vec<CommandId> = body.acked.into_iter().map(CommandId).collect();
+    let (status, commands) = app.lifecycle.heartbeat(voice(bot, body.connection_id), &acked).await?;
+    let commands = commands.into_iter().map(CommandShape::from).collect();
+    Ok(axum::Json(HeartbeatAnswer { status: status.as_str(), commands }))
+}
+
+#[derive(Debug, Deserialize, ToSchema)]
+pub struct ExitedBody {
+    pub connection_id: Uuid,
+    /// 0 is well.
+    #[schema(example = 0)]
+    pub exit_code: i32,
+    /// The bot's own word for why.
+    pub reason: Option<String>,
+    /// What went wrong, for people.
+    pub error: Option<String>,
+}
+
+/// The bot's process ended
+///
+/// `completed` with code 0, otherwise `failed`.
+#[utoipa::path(
+    post, path = "/callback/exited", tag = "For bots", request_body = ExitedBody,
+    responses((status = 200, description = "Now, or already with this code", body = Answer),
+              (status = 409, description = "`stale_connection`",
+               body = ProblemShape, content_type = "application/problem+json"),
+              (status = 410, description = "`bot_ended`, in another way",
+               body = ProblemShape, content_type = "application/problem+json")),
+    security(("bot_token" = [])),
+)]
+pub async fn exited(
+    State(app): State<App>,
+    bot: Bot,
+    Json(body): Json<ExitedBody>,
+) -> Result<axum::Json<Answer>, Problem> {
+    let reason = own_word(body.reason)?;
+    // The end of a bot must not be lost for a long explanation of it.
+    let error = body.error.map(|text| text.chars().take(LONGEST_ERROR).collect());
+    let voice = voice(bot, body.connection_id);
+    Ok(answer(app.lifecycle.exited(voice, body.exit_code, reason, error).await?))
+}
+
+#[derive(Debug, Deserialize, ToSchema)]
+pub struct SegmentBody {
+    /// Seconds since the bot's own zero.
+    #[schema(example = 1.5)]
+    pub start_time: f64,
+    #[schema(example = 3.0)]
+    pub end_time: f64,
+    #[schema(example = "Good morning.")]
+    pub text: String,
+    pub speaker: Option<String>,
+    pub language: Option<String>,
+}
+
+#[derive(Debug, Deserialize, ToSchema)]
+pub struct TranscriptBody {
+    pub connection_id: Uuid,
+    pub segments: Vec<SegmentBody>,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+pub struct TranscriptAnswer {
+    /// How many of the segments were new.
+    pub stored: u64,
+}
+
+/// What was said
+///
+/// A batch that is sent twice is stored once.
+#[utoipa::path(
+    post, path = "/callback/transcript", tag = "For bots", request_body = TranscriptBody,
+    responses((status = 200, description = "Stored", body = TranscriptAnswer),
+              (status = 409, description = "`stale_connection`, or `invalid_transition` before `started`",
+               body = ProblemShape, content_type = "application/problem+json"),
+              (status = 410, description = "`bot_ended`",
+               body = ProblemShape, content_type = "application/problem+json")),
+    security(("bot_token" = [])),
+)]
+pub async fn transcript(
+    State(app): State<App>,
+    bot: Bot,
+    Json(body): Json<TranscriptBody>,
+) -> Result<axum::Json<TranscriptAnswer>, Problem> {
+    let mut said = Vec::with_capacity(body.segments.len());
+    for (index, segment) in body.segments.into_iter().enumerate() {
+        if segment.end_time < segment.start_time {
+            return Err(Problem::invalid(&format!("segments[{index}].end_time"), "is before start_time"));
+        }
+        said.push(Said {
+            start_time: segment.start_time,
+            end_time: segment.end_time,
+            text: segment.text,
+            speaker: segment.speaker,
+            language: segment.language,
+        });
+    }
+    let stored = app.lifecycle.transcript(voice(bot, body.connection_id), said).await?;
+    Ok(axum::Json(TranscriptAnswer { stored }))
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub struct Waiting {
+    pub connection_id: Uuid,
+    /// How long to wait when there is none yet, at most 60000.
+    #[param(default = 30000)]
+    pub wait_ms: Option<u64>,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+pub struct Commands {
+    /// All commands that are not acknowledged, oldest first.
+    pub commands: Vec<CommandShape>,
+}
+
+/// Wait for commands
+///
+/// Answers as soon as there is a command that is not acknowledged, or with none when the time is over.
+#[utoipa::path(
+    get, path = "/callback/commands", tag = "For bots", params(Waiting),
+    responses((status = 200, description = "What is open", body = Commands),
+              (status = 409, description = "`stale_connection`",
+               body = ProblemShape, content_type = "application/problem+json"),
+              (status = 410, description = "`bot_ended`",
+               body = ProblemShape, content_type = "application/problem+json")),
+    security(("bot_token" = [])),
+)]
+pub async fn commands(
+    State(app): State<App>,
+    bot: Bot,
+    Asked(asked): Asked<Waiting>,
+) -> Result<axum::Json<Commands>, Problem> {
+    let wait = asked.wait_ms.unwrap_or(DEFAULT_WAIT_MS);
+    if wait > LONGEST_WAIT_MS {
+        return Err(Problem::invalid("wait_ms", format!("must be at most {LONGEST_WAIT_MS}")));
+    }
+    let voice = voice(bot, asked.connection_id);
+    let commands = app.lifecycle.commands(voice, Duration::from_millis(wait), &app.stopping).await?;
+    Ok(axum::Json(Commands { commands: commands.into_iter().map(Into::into).collect() }))
+}

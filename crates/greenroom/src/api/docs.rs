@@ -1,0 +1,34 @@
+//! For everyone: the OpenAPI document, made from the code, and a page that shows it without anything from elsewhere.
+
+use axum::extract::Path;
+use axum::http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE};
+use axum::response::{IntoResponse, Redirect, Response};
+
+use super::problem::Problem;
+
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
+                      img-src 'self' data:; base-uri 'none'; form-action 'none'";
+
+fn page(kind: &'static str, text: &'static str) -> Response {
+    ([(CONTENT_TYPE, kind), (CACHE_CONTROL, "no-cache"), (CONTENT_SECURITY_POLICY, POLICY)], text).into_response()
+}
+
+pub async fn index() -> Response {
+    page("text/html; charset=utf-8", include_str!("docs_page/index.html"))
+}
+
+pub async fn file(Path(name): Path<String>) -> Result<Response, Problem> {
+    let script = "text/javascript; charset=utf-8";
+    match name.as_str() {
+        "docs.css" => Ok(page("text/css; charset=utf-8", include_str!("docs_page/docs.css"))),
+        "docs.js" => Ok(page(script, include_str!("docs_page/docs.js"))),
+        "schema.js" => Ok(page(script, include_str!("docs_page/schema.js"))),
+        "tryit.js" => Ok(page(script, include_str!("docs_page/tryit.js"))),
+        _ => Err(Problem::not_found("page")),
+    }
+}
+
+/// Until there is more to see at the root, it leads to the documentation.
+pub async fn root() -> Redirect {
+    Redirect::temporary("/docs")
+}

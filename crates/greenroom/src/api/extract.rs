@@ -1,0 +1,181 @@
+//! What handlers take from a request: who asks, the body by its type, the query by its type. Each refusal says what
+//! was wrong and names the field.
+
+use axum::body::Bytes;
+use axum::extract::{FromRequest, FromRequestParts, Query, Request};
+use axum::http::header::AUTHORIZATION;
+use axum::http::request::Parts;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use super::App;
+use super::problem::Problem;
+use crate::admission::keys::{self, ApiKey};
+use crate::lifecycle::tokens::Claim;
+use crate::store::UserRow;
+
+/// An API key that looks like one. Whose it is, if anyone's, is still to be seen.
+#[derive(Debug)]
+pub struct Key(pub ApiKey);
+
+/// The user who asks.
+#[derive(Debug)]
+pub struct User(pub UserRow);
+
+/// An operator asks.
+#[derive(Debug)]
+pub struct Operator;
+
+/// A bot speaks, under the token of one of its assignments.
+#[derive(Debug)]
+pub struct Bot(pub Claim);
+
+/// A JSON body of a known type.
+#[derive(Debug)]
+pub struct Json<T>(pub T);
+
+/// The query of a known type.
+#[derive(Debug)]
+pub struct Asked<T>(pub T);
+
+/// An id in the path. What is no id belongs to nothing.
+#[derive(Debug)]
+pub struct Id<T>(pub T);
+
+fn bearer(parts: &Parts) -> Option<&str> {
+    let value = parts.headers.get(AUTHORIZATION)?.to_str().ok()?;
+    let (scheme, token) = value.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
+}
+
+impl FromRequestParts<App> for Key {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _: &App) -> Result<Self, Problem> {
+        let header = || parts.headers.get("x-api-key").and_then(|value| value.to_str().ok());
+        let text = bearer(parts).or_else(header).ok_or_else(|| {
+            Problem::unauthorized("send your API key as `Authorization: Bearer <key>` or `X-API-Key: <key>`")
+        })?;
+        ApiKey::parse(text).map(Key).ok_or_else(|| Problem::unauthorized("this is not an API key"))
+    }
+}
+
+impl FromRequestParts<App> for User {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
+        let Key(key) = Key::from_request_parts(parts, app).await?;
+        Ok(User(app.admission.authenticate(&key).await?))
+    }
+}
+
+impl FromRequestParts<App> for Operator {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
+        let token = bearer(parts)
+            .ok_or_else(|| Problem::unauthorized("send the admin token as `Authorization: Bearer <token>`"))?;
+        if keys::same(&keys::hash(token), &app.admin_token_hash) {
+            Ok(Operator)
+        } else {
+            Err(Problem::unauthorized("this is not the admin token"))
+        }
+    }
+}
+
+impl FromRequestParts<App> for Bot {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
+        let token = bearer(parts)
+            .ok_or_else(|| Problem::unauthorized("send the bot's token as `Authorization: Bearer <token>`"))?;
+        Ok(Bot(app.lifecycle.claim(token)?))
+    }
+}
+
+impl<T: DeserializeOwned> FromRequest<App> for Json<T> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, app: &App) -> Result<Self, Problem> {
+        let bytes = Bytes::from_request(request, app).await.map_err(Problem::malformed)?;
+        read_json(&bytes).map(Json)
+    }
+}
+
+impl<T: DeserializeOwned> FromRequestParts<App> for Asked<T> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _: &App) -> Result<Self, Problem> {
+        let Query(asked) = Query::try_from_uri(&parts.uri).map_err(|rejection| {
+            let text = rejection.body_text();
+            let text = text.strip_prefix("Failed to deserialize query string: ").unwrap_or(&text);
+            let (field, why) = text.split_once(": ").unwrap_or(("query", text));
+            Problem::invalid(field, why)
+        })?;
+        Ok(Asked(asked))
+    }
+}
+
+impl<T: std::str::FromStr + Send> FromRequestParts<App> for Id<T> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
+        let path = axum::extract::Path::<String>::from_request_parts(parts, app).await;
+        let id = path.ok().and_then(|axum::extract::Path(text)| text.parse().ok());
+        let what = if parts.uri.path().starts_with("/admin/users") { "user" } else { "bot" };
+        id.map(Id).ok_or_else(|| Problem::not_found(what))
+    }
+}
+
+/// Reads a body: 400 when it is not JSON, 422 with the field when it is JSON of another shape.
+pub fn read_json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
+    refuse_nul(bytes)?;
+    let mut deserializer = serde_json::Deserializer::from_slice(bytes);
+    let read: T = serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
+        let path = error.path().to_string();
+        let error = error.into_inner();
+        if error.is_data() {
+            // Serde says where in the text as well; the field is what helps.
+            let words = error.to_string();
+            let words = words.split(" at line ").next().unwrap_or_default();
+            if path == "." {
+                return Problem::new(axum::http::StatusCode::UNPROCESSABLE_ENTITY, "invalid", words);
+            }
+            Problem::invalid(&path, words)
+        } else {
+            not_json(&error)
+        }
+    })?;
+    deserializer.end().map_err(|error| not_json(&error))?;
+    Ok(read)
+}
+
+fn not_json(error: &serde_json::Error) -> Problem {
+    Problem::malformed(format!("the body is not JSON: {error}"))
+}
+
+/// Text with a NUL in it cannot be stored by PostgreSQL, so it is refused at the door, for both databases alike.
+fn refuse_nul(bytes: &[u8]) -> Result<(), Problem> {
+    if !bytes.windows(6).any(|window| window == b"\\u0000") {
+        return Ok(());
+    }
+    let Ok(value) = serde_json::from_slice::<Value>(bytes) else { return Ok(()) };
+    match find_nul(&value, String::new()) {
+        Some(path) => Err(Problem::invalid(&path, "holds a NUL character, which cannot be stored")),
+        None => Ok(()),
+    }
+}
+
+fn find_nul(value: &Value, path: String) -> Option<String> {
+    let join = |key: &str| if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") };
+    match value {
+        Value::String(text) => text.contains('\0').then_some(path),
+        Value::Array(items) => {
+            items.iter().enumerate().find_map(|(index, item)| find_nul(item, format!("{path}[{index}]")))
+        }
+        Value::Object(entries) => entries
+            .iter()
+            .find_map(|(key, item)| if key.contains('\0') { Some(join("a key")) } else { find_nul(item, join(key)) }),
+        Value::Null | Value::Bool(_) | Value::Number(_) => None,
+    }
+}

@@ -1,0 +1,80 @@
+//! For everyone: whether the server is alive and ready, and its metrics.
+
+use std::time::Duration;
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::header;
+use axum::response::IntoResponse;
+use domain::Status;
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::App;
+use super::problem::{Problem, ProblemShape};
+
+const PATIENCE: Duration = Duration::from_secs(2);
+
+#[derive(Debug, Serialize, ToSchema)]
+pub struct Health {
+    #[schema(example = "ok")]
+    pub status: &'static str,
+    pub version: &'static str,
+}
+
+/// Whether the process is alive
+#[utoipa::path(
+    get, path = "/healthz", tag = "For everyone",
+    responses((status = 200, description = "It answers", body = Health)),
+)]
+pub async fn healthz() -> Json<Health> {
+    Json(Health { status: "ok", version: env!("CARGO_PKG_VERSION") })
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+pub struct Readiness {
+    #[schema(example = "ready")]
+    pub status: &'static str,
+    /// `ok` when the database answers.
+    pub store: &'static str,
+}
+
+/// Whether the server can serve
+///
+/// The database answers, and the server is not about to stop.
+#[utoipa::path(
+    get, path = "/readyz", tag = "For everyone",
+    responses((status = 200, description = "It can", body = Readiness),
+              (status = 503, description = "`unavailable`: it cannot; `store` or `detail` says why",
+               body = ProblemShape, content_type = "application/problem+json")),
+)]
+pub async fn readyz(State(app): State<App>) -> Result<Json<Readiness>, Problem> {
+    if app.stopping.is_cancelled() {
+        return Err(Problem::unavailable("the server is stopping"));
+    }
+    let why = match tokio::time::timeout(PATIENCE, app.store.ping()).await {
+        Ok(Ok(())) => return Ok(Json(Readiness { status: "ready", store: "ok" })),
+        Ok(Err(error)) => {
+            tracing::warn!(%error, "not ready");
+            "the database does not answer".to_owned()
+        }
+        Err(_) => format!("the database did not answer within {} s", PATIENCE.as_secs()),
+    };
+    Err(Problem::unavailable(why.clone()).with("store", why))
+}
+
+/// Metrics for Prometheus
+#[utoipa::path(
+    get, path = "/metrics", tag = "For everyone",
+    responses((status = 200, description = "The text format of Prometheus", body = String, content_type = "text/plain")),
+)]
+pub async fn metrics(State(app): State<App>) -> Result<impl IntoResponse, Problem> {
+    let counted = app.store.open_bots_by_status().await?;
+    for status in Status::OPEN {
+        let count = counted.iter().find(|(counted, _)| *counted == status).map_or(0, |(_, count)| *count);
+        #[allow(clippy::cast_precision_loss)]
+        metrics::gauge!("greenroom_bots", "status" => status.as_str()).set(count as f64);
+    }
+    let text = app.metrics.render();
+    Ok(([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text))
+}

@@ -1,0 +1,176 @@
+//! HTTP, and nothing but the api knows HTTP. Handlers take what they need from the request by its type, ask admission,
+//! lifecycle or the store, and give the answer its shape; they decide nothing.
+//!
+//! In reading order:
+//! - [`around`]: what stands around every request
+//! - [`extract`], [`problem`], [`shapes`]: what comes in and what goes out
+//! - [`wish`], [`bots`], [`reading`], [`events`]: for users
+//! - [`callbacks`]: for bots
+//! - [`admin`]: for operators
+//! - [`health`], [`docs`]: for everyone
+
+pub mod admin;
+pub mod around;
+pub mod bots;
+pub mod callbacks;
+pub mod docs;
+pub mod events;
+pub mod extract;
+pub mod health;
+pub mod problem;
+pub mod reading;
+pub mod shapes;
+#[cfg(test)]
+mod tests;
+pub mod wish;
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::http::header::CONTENT_TYPE;
+use axum::middleware::from_fn_with_state;
+use axum::response::IntoResponse;
+use axum::routing::get;
+use domain::Deadlines;
+use metrics_exporter_prometheus::PrometheusHandle;
+use tokio_util::sync::CancellationToken;
+use utoipa::openapi::OpenApi;
+use utoipa::openapi::security::{ApiKey, ApiKeyValue, HttpAuthScheme, HttpBuilder, SecurityScheme};
+use utoipa::openapi::tag::TagBuilder;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::admission::Admission;
+use crate::clock::Clock;
+use crate::lifecycle::Lifecycle;
+use crate::random::Random;
+use crate::store::Store;
+use around::Limits;
+
+/// What every handler can reach.
+#[derive(Clone, Debug)]
+pub struct App(Arc<Inner>);
+
+#[derive(Debug)]
+pub struct Inner {
+    pub store: Store,
+    pub clock: Clock,
+    pub random: Random,
+    pub admission: Admission,
+    pub lifecycle: Lifecycle,
+    pub deadlines: Deadlines,
+    pub public_url: String,
+    pub admin_token_hash: String,
+    pub limits: Limits,
+    pub metrics: PrometheusHandle,
+    /// Cancelled when the server stops: what waits ends then, what works goes on.
+    pub stopping: CancellationToken,
+}
+
+impl App {
+    pub fn new(inner: Inner) -> Self {
+        Self(Arc::new(inner))
+    }
+}
+
+impl std::ops::Deref for App {
+    type Target = Inner;
+
+    fn deref(&self) -> &Inner {
+        &self.0
+    }
+}
+
+/// Everything that the server answers to.
+pub fn router(app: App) -> Router {
+    let (routes, document) = documented().split_for_parts();
+    let document = described(document);
+    let json: Arc<str> = document.to_pretty_json().unwrap_or_default().into();
+    let routes = routes
+        .route("/openapi.json", get(move || openapi(json.clone())))
+        .route("/docs", get(docs::index))
+        .route("/docs/{file}", get(docs::file))
+        .route("/", get(docs::root));
+    surrounded(routes, app)
+}
+
+/// Puts around `routes` what stands around every request.
+fn surrounded(routes: Router<App>, app: App) -> Router {
+    routes
+        .fallback(around::no_such_path)
+        .method_not_allowed_fallback(around::no_such_method)
+        .layer(from_fn_with_state(app.clone(), around::read_body))
+        .layer(from_fn_with_state(app.clone(), around::around))
+        .with_state(app)
+}
+
+/// The OpenAPI document by itself.
+pub fn document() -> OpenApi {
+    described(documented().split_for_parts().1)
+}
+
+async fn openapi(json: Arc<str>) -> impl IntoResponse {
+    ([(CONTENT_TYPE, "application/json")], json.to_string())
+}
+
+fn documented() -> OpenApiRouter<App> {
+    OpenApiRouter::new()
+        .routes(routes!(bots::create, reading::list))
+        .routes(routes!(bots::start))
+        .routes(routes!(bots::stop))
+        .routes(routes!(bots::configure_by_body))
+        .routes(routes!(reading::active))
+        .routes(routes!(reading::usage))
+        .routes(routes!(reading::meetings))
+        .routes(routes!(reading::one, bots::delete))
+        .routes(routes!(bots::configure))
+        .routes(routes!(reading::events))
+        .routes(routes!(reading::transcript))
+        .routes(routes!(events::stream))
+        .routes(routes!(callbacks::started))
+        .routes(routes!(callbacks::status))
+        .routes(routes!(callbacks::joined))
+        .routes(routes!(callbacks::heartbeat))
+        .routes(routes!(callbacks::exited))
+        .routes(routes!(callbacks::transcript))
+        .routes(routes!(callbacks::commands))
+        .routes(routes!(admin::create_user, admin::users))
+        .routes(routes!(admin::user, admin::change_user))
+        .routes(routes!(admin::rotate_key))
+        .routes(routes!(admin::bots))
+        .routes(routes!(admin::bot))
+        .routes(routes!(admin::assign))
+        .routes(routes!(health::healthz))
+        .routes(routes!(health::readyz))
+        .routes(routes!(health::metrics))
+}
+
+fn described(mut document: OpenApi) -> OpenApi {
+    document.info.title = "Greenroom".to_owned();
+    document.info.version = env!("CARGO_PKG_VERSION").to_owned();
+    document.info.description = Some(
+        "The control plane that keeps meeting bots warm.\n\nTimes are RFC 3339 in UTC, durations in milliseconds. A \
+         refusal is `application/problem+json`: a program looks at `code`, a person reads `detail`, and `request_id` \
+         finds it in the log."
+            .to_owned(),
+    );
+    document.tags = Some(
+        [
+            ("For users", "Asking for bots and reading their state, with an API key."),
+            ("For bots", "What a bot says of itself, with the token of its assignment."),
+            ("For operators", "Users, keys and everyone's bots, with the admin token."),
+            ("For everyone", "Health and metrics."),
+        ]
+        .map(|(name, words)| TagBuilder::new().name(name).description(Some(words)).build())
+        .to_vec(),
+    );
+    let bearer = |words: &str| {
+        SecurityScheme::Http(HttpBuilder::new().scheme(HttpAuthScheme::Bearer).description(Some(words)).build())
+    };
+    let components = document.components.get_or_insert_default();
+    components.add_security_scheme("api_key", bearer("The API key of a user, `grk_…`"));
+    components.add_security_scheme("x_api_key", SecurityScheme::ApiKey(ApiKey::Header(ApiKeyValue::new("X-API-Key"))));
+    components.add_security_scheme("bot_token", bearer("The token of a bot's assignment, `grb_…`"));
+    components.add_security_scheme("admin_token", bearer("The admin token"));
+    document
+}

@@ -1,0 +1,220 @@
+//! Refusals: RFC 9457 problem documents. The one place that turns the errors of every module into what a caller sees.
+
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use domain::MeetingError;
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+
+use crate::admission::AdmissionError;
+use crate::lifecycle::LifecycleError;
+use crate::random::NoRandomness;
+use crate::store::StoreError;
+
+use super::around::request_id;
+
+/// How long a user at its limit is asked to wait before it tries again: bots end when they end.
+const RETRY_AFTER_LIMIT: u32 = 10;
+/// How long to wait for a database that does not answer.
+const RETRY_AFTER_UNAVAILABLE: u32 = 2;
+
+/// Why a request was refused. `code` is what a program looks at, `detail` what a person reads.
+#[derive(Debug)]
+pub struct Problem {
+    status: StatusCode,
+    code: &'static str,
+    detail: String,
+    more: Map<String, Value>,
+    retry_after: Option<u32>,
+}
+
+/// The shape of a problem document, for the OpenAPI document.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+#[schema(as = Problem)]
+pub struct ProblemShape {
+    /// `about:blank`, or a URI of its own.
+    #[serde(rename = "type")]
+    #[schema(example = "about:blank")]
+    pub kind: String,
+    /// The name of the HTTP status.
+    #[schema(example = "Unprocessable Entity")]
+    pub title: String,
+    #[schema(example = 422)]
+    pub status: u16,
+    /// What a program looks at.
+    #[schema(example = "invalid")]
+    pub code: String,
+    /// What a person reads; it names the field where there is one.
+    #[schema(example = "`priority`: invalid type: string \"high\", expected i32")]
+    pub detail: String,
+    /// To be quoted when asking for help. The same as the header `X-Request-Id`.
+    pub request_id: String,
+}
+
+impl Problem {
+    pub fn new(status: StatusCode, code: &'static str, detail: impl Into<String>) -> Self {
+        Self { status, code, detail: detail.into(), more: Map::new(), retry_after: None }
+    }
+
+    /// A field that is there and cannot be taken.
+    pub fn invalid(field: &str, why: impl std::fmt::Display) -> Self {
+        Self::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid", format!("`{field}`: {why}"))
+    }
+
+    /// A field of the contract whose part is not built yet: never ignored.
+    pub fn unsupported(field: &str) -> Self {
+        Self::new(
+            StatusCode::UNPROCESSABLE_ENTITY,
+            "unsupported",
+            format!("`{field}`: this version of Greenroom cannot do this yet, so the request was not taken"),
+        )
+    }
+
+    pub fn malformed(why: impl std::fmt::Display) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "malformed", why.to_string())
+    }
+
+    pub fn unauthorized(why: impl Into<String>) -> Self {
+        Self::new(StatusCode::UNAUTHORIZED, "unauthorized", why)
+    }
+
+    pub fn not_found(what: &str) -> Self {
+        Self::new(StatusCode::NOT_FOUND, "not_found", format!("there is no such {what}"))
+    }
+
+    /// Something is wrong here, not there. What it is goes to the log; the caller gets the id to ask with.
+    pub fn internal() -> Self {
+        Self::new(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            "internal",
+            "something went wrong here; the log has it under the request id",
+        )
+    }
+
+    pub fn unavailable(detail: impl Into<String>) -> Self {
+        let mut problem = Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", detail);
+        problem.retry_after = Some(RETRY_AFTER_UNAVAILABLE);
+        problem
+    }
+
+    pub fn with(mut self, key: &str, value: impl Into<Value>) -> Self {
+        self.more.insert(key.to_owned(), value.into());
+        self
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let mut body = self.more;
+        for (key, value) in [
+            ("type", json!("about:blank")),
+            ("title", json!(self.status.canonical_reason().unwrap_or("Error"))),
+            ("status", json!(self.status.as_u16())),
+            ("code", json!(self.code)),
+            ("detail", json!(self.detail)),
+            ("request_id", json!(request_id())),
+        ] {
+            body.insert(key.to_owned(), value);
+        }
+        let mut response = (self.status, Value::Object(body).to_string()).into_response();
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        if let Some(seconds) = self.retry_after {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        if self.status == StatusCode::UNAUTHORIZED {
+            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        response
+    }
+}
+
+impl From<StoreError> for Problem {
+    fn from(error: StoreError) -> Self {
+        match error {
+            StoreError::Unavailable { .. } => {
+                tracing::error!(%error, "the store is away");
+                Problem::unavailable("the database does not answer; try again")
+            }
+            _ => {
+                tracing::error!(%error, "the store failed");
+                Problem::internal()
+            }
+        }
+    }
+}
+
+impl From<NoRandomness> for Problem {
+    fn from(error: NoRandomness) -> Self {
+        tracing::error!(%error, "no randomness");
+        Problem::internal()
+    }
+}
+
+impl From<AdmissionError> for Problem {
+    fn from(error: AdmissionError) -> Self {
+        match error {
+            AdmissionError::Unauthorized => Problem::unauthorized(error.to_string()),
+            AdmissionError::IdempotencyMismatch => {
+                Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "idempotency_mismatch", error.to_string())
+            }
+            AdmissionError::DuplicateBot(bot) => {
+                Problem::new(StatusCode::CONFLICT, "duplicate_bot", format!("{error}: {bot}"))
+                    .with("bot_id", bot.to_string())
+            }
+            AdmissionError::LimitReached { running, limit } => {
+                let detail = if limit == 0 {
+                    "your limit is 0: you may run no bots".to_owned()
+                } else {
+                    format!("{running} of the {limit} bots that you may run at once are running")
+                };
+                let mut problem = Problem::new(StatusCode::TOO_MANY_REQUESTS, "limit_reached", detail)
+                    .with("running", running)
+                    .with("max_concurrent_bots", limit);
+                problem.retry_after = Some(RETRY_AFTER_LIMIT);
+                problem
+            }
+            AdmissionError::Store(error) => error.into(),
+            AdmissionError::Random(error) => error.into(),
+        }
+    }
+}
+
+impl From<LifecycleError> for Problem {
+    fn from(error: LifecycleError) -> Self {
+        match error {
+            LifecycleError::NotFound => Problem::not_found("bot"),
+            LifecycleError::Unauthorized => Problem::unauthorized(error.to_string()),
+            LifecycleError::StaleConnection => {
+                Problem::new(StatusCode::CONFLICT, "stale_connection", error.to_string())
+            }
+            LifecycleError::InvalidTransition(status) => {
+                Problem::new(StatusCode::CONFLICT, "invalid_transition", error.to_string())
+                    .with("bot_status", status.as_str())
+            }
+            LifecycleError::BotEnded { status, ref reason } => {
+                let reason = reason.clone();
+                Problem::new(StatusCode::GONE, "bot_ended", error.to_string())
+                    .with("bot_status", status.as_str())
+                    .with("reason", reason)
+            }
+            LifecycleError::Store(error) => error.into(),
+            LifecycleError::Random(error) => error.into(),
+        }
+    }
+}
+
+impl Problem {
+    /// For users and operators a bot's end is a conflict with what they ask; for the bot itself it is gone.
+    pub fn ended_is_conflict(mut self) -> Self {
+        if self.code == "bot_ended" {
+            self.status = StatusCode::CONFLICT;
+        }
+        self
+    }
+
+    /// A meeting that was not understood, under the field that named it.
+    pub fn meeting(field: &str, error: MeetingError) -> Self {
+        Problem::invalid(field, error)
+    }
+}

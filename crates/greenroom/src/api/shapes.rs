@@ -1,0 +1,294 @@
+//! The shapes of what is answered: bots, meetings, sessions, events, users. Fields are as the contract names them.
+
+use domain::ShownStatus;
+use jiff::Timestamp;
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+use utoipa::ToSchema;
+use uuid::Uuid;
+
+use crate::store::{BotRow, CommandRow, EventRow, SegmentRow, SessionRow, UserRow};
+
+/// One attendance of one meeting.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Bot)]
+pub struct BotShape {
+    pub id: Uuid,
+    pub user_id: Uuid,
+    /// `google_meet`, `teams` or `zoom`.
+    #[schema(example = "google_meet")]
+    pub platform: &'static str,
+    #[schema(example = "abc-defg-hij")]
+    pub native_meeting_id: String,
+    #[schema(example = "https://meet.google.com/abc-defg-hij")]
+    pub meeting_url: String,
+    pub bot_display_name: Option<String>,
+    /// `scheduled`, `reserved`, `queued`, `deploying`, `starting`, `awaiting_admission`, `needs_help`, `active`,
+    /// `stopping`, `completed` or `failed`.
+    #[schema(example = "active")]
+    pub status: &'static str,
+    /// Why it is in this status: at an end `finished`, `stopped`, `crashed`, … or the bot's own word.
+    pub reason: Option<String>,
+    /// What the bot said of its own failure.
+    pub error: Option<String>,
+    pub pool: Option<String>,
+    pub slot: Option<String>,
+    pub container_id: Option<String>,
+    pub connection_id: Option<Uuid>,
+    /// Lower goes first.
+    pub priority: i64,
+    pub requirements: Option<Map<String, Value>>,
+    pub config: Map<String, Value>,
+    pub metadata: Map<String, Value>,
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub join_at: Option<Timestamp>,
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub start_time: Option<Timestamp>,
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub end_time: Option<Timestamp>,
+    #[schema(value_type = String, format = DateTime)]
+    pub created_at: Timestamp,
+    #[schema(value_type = String, format = DateTime)]
+    pub updated_at: Timestamp,
+    pub queue_position: Option<i64>,
+    pub estimated_wait_ms: Option<i64>,
+    /// Its sessions, where one bot is asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sessions: Option<Vec<SessionShape>>,
+}
+
+impl From<BotRow> for BotShape {
+    fn from(bot: BotRow) -> Self {
+        Self {
+            id: bot.id.0,
+            user_id: bot.user_id.0,
+            platform: bot.platform.as_str(),
+            native_meeting_id: bot.native_meeting_id,
+            meeting_url: bot.meeting_url,
+            bot_display_name: bot.bot_display_name,
+            status: ShownStatus::from(bot.status).as_str(),
+            reason: bot.reason,
+            error: bot.error,
+            pool: None,
+            slot: None,
+            container_id: bot.container_id,
+            connection_id: bot.connection_id.map(|id| id.0),
+            priority: bot.priority,
+            requirements: None,
+            config: bot.config,
+            metadata: bot.metadata,
+            join_at: None,
+            start_time: bot.start_time,
+            end_time: bot.end_time,
+            created_at: bot.created_at,
+            updated_at: bot.updated_at,
+            queue_position: None,
+            estimated_wait_ms: None,
+            sessions: None,
+        }
+    }
+}
+
+/// One bot.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct OneBot {
+    pub bot: BotShape,
+}
+
+impl From<BotRow> for OneBot {
+    fn from(bot: BotRow) -> Self {
+        Self { bot: bot.into() }
+    }
+}
+
+/// A page of bots, newest first.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct Bots {
+    pub bots: Vec<BotShape>,
+    /// To be sent as `cursor` for the next page; `null` on the last.
+    pub next_cursor: Option<String>,
+}
+
+/// One connection of a running bot.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Session)]
+pub struct SessionShape {
+    pub connection_id: Uuid,
+    pub container_id: Option<String>,
+    #[schema(value_type = String, format = DateTime)]
+    pub started_at: Timestamp,
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub joined_at: Option<Timestamp>,
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub ended_at: Option<Timestamp>,
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub last_heartbeat_at: Option<Timestamp>,
+}
+
+impl From<SessionRow> for SessionShape {
+    fn from(session: SessionRow) -> Self {
+        Self {
+            connection_id: session.connection_id.0,
+            container_id: session.container_id,
+            started_at: session.started_at,
+            joined_at: session.joined_at,
+            ended_at: session.ended_at,
+            last_heartbeat_at: session.last_heartbeat_at,
+        }
+    }
+}
+
+/// A bot as the meeting that it attends.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Meeting)]
+pub struct MeetingShape {
+    pub id: Uuid,
+    pub user_id: Uuid,
+    pub platform: &'static str,
+    pub platform_specific_id: String,
+    pub status: &'static str,
+    pub bot_container_id: Option<String>,
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub start_time: Option<Timestamp>,
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub end_time: Option<Timestamp>,
+    /// The link, the bot's name, the reason, the configuration and the metadata.
+    pub data: Value,
+    #[schema(value_type = String, format = DateTime)]
+    pub created_at: Timestamp,
+    #[schema(value_type = String, format = DateTime)]
+    pub updated_at: Timestamp,
+}
+
+impl From<BotRow> for MeetingShape {
+    fn from(bot: BotRow) -> Self {
+        Self {
+            id: bot.id.0,
+            user_id: bot.user_id.0,
+            platform: bot.platform.as_str(),
+            platform_specific_id: bot.native_meeting_id,
+            status: ShownStatus::from(bot.status).as_str(),
+            bot_container_id: bot.container_id,
+            start_time: bot.start_time,
+            end_time: bot.end_time,
+            data: json!({
+                "meeting_url": bot.meeting_url,
+                "bot_display_name": bot.bot_display_name,
+                "reason": bot.reason,
+                "config": bot.config,
+                "metadata": bot.metadata,
+            }),
+            created_at: bot.created_at,
+            updated_at: bot.updated_at,
+        }
+    }
+}
+
+/// Something that happened to a bot.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Event)]
+pub struct EventShape {
+    pub id: i64,
+    pub bot_id: Uuid,
+    #[schema(value_type = String, format = DateTime)]
+    pub at: Timestamp,
+    /// `created`, `assigned`, `status_changed`, `command_sent` or `command_acknowledged`.
+    pub kind: &'static str,
+    pub from: Option<&'static str>,
+    pub to: Option<&'static str>,
+    /// Why; for commands, which.
+    pub reason: Option<String>,
+    /// `user`, `bot`, `operator` or `keeper`.
+    pub actor: &'static str,
+}
+
+impl From<&EventRow> for EventShape {
+    fn from(event: &EventRow) -> Self {
+        Self {
+            id: event.id.0,
+            bot_id: event.bot_id.0,
+            at: event.at,
+            kind: event.kind.as_str(),
+            from: event.from.map(domain::Status::as_str),
+            to: event.to.map(domain::Status::as_str),
+            reason: event.reason.clone(),
+            actor: event.actor.as_str(),
+        }
+    }
+}
+
+/// A stretch of speech.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Segment)]
+pub struct SegmentShape {
+    /// Seconds since the bot's own zero.
+    pub start_time: f64,
+    pub end_time: f64,
+    pub text: String,
+    pub speaker: Option<String>,
+    pub language: Option<String>,
+    /// The connection under which it was heard.
+    pub session_uid: Uuid,
+}
+
+impl From<SegmentRow> for SegmentShape {
+    fn from(segment: SegmentRow) -> Self {
+        Self {
+            start_time: segment.start_time,
+            end_time: segment.end_time,
+            text: segment.text,
+            speaker: segment.speaker,
+            language: segment.language,
+            session_uid: segment.connection_id.0,
+        }
+    }
+}
+
+/// A request to a running bot.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Command)]
+pub struct CommandShape {
+    pub id: Uuid,
+    /// `leave` or `reconfigure`.
+    pub action: &'static str,
+    /// For `reconfigure` the new configuration.
+    pub payload: Value,
+}
+
+impl From<CommandRow> for CommandShape {
+    fn from(command: CommandRow) -> Self {
+        Self { id: command.id.0, action: command.action.as_str(), payload: command.payload }
+    }
+}
+
+/// Who owns bots.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = User)]
+pub struct UserShape {
+    pub id: Uuid,
+    pub email: String,
+    pub name: String,
+    pub image_url: Option<String>,
+    /// How many bots may run at once; 0 means none.
+    pub max_concurrent_bots: i64,
+    pub data: Map<String, Value>,
+    #[schema(value_type = String, format = DateTime)]
+    pub created_at: Timestamp,
+    #[schema(value_type = String, format = DateTime)]
+    pub updated_at: Timestamp,
+}
+
+impl From<UserRow> for UserShape {
+    fn from(user: UserRow) -> Self {
+        Self {
+            id: user.id.0,
+            email: user.email,
+            name: user.name,
+            image_url: user.image_url,
+            max_concurrent_bots: user.max_concurrent_bots,
+            data: user.data,
+            created_at: user.created_at,
+            updated_at: user.updated_at,
+        }
+    }
+}

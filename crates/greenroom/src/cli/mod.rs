@@ -1,0 +1,137 @@
+//! The commands of the binary. Plain `greenroom` serves.
+
+mod serve;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+use secrecy::ExposeSecret;
+
+use crate::config::{Complaints, Config, Sources};
+use crate::store::Store;
+use crate::{api, telemetry};
+
+/// Keeps meeting bots warm.
+#[derive(Debug, Parser)]
+#[command(name = "greenroom", version, about, args_conflicts_with_subcommands = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Option<Command>,
+    #[command(flatten)]
+    settings: Settings,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Serve. The same as no command at all.
+    Serve(Settings),
+    /// Look at the configuration without serving.
+    Config {
+        #[command(subcommand)]
+        command: ConfigCommand,
+    },
+    /// Bring the database to the schema of this version, and do nothing else.
+    Migrate(Settings),
+    /// Print the OpenAPI document.
+    Openapi,
+}
+
+#[derive(Debug, Subcommand)]
+enum ConfigCommand {
+    /// Tell everything that is wrong with it, or that nothing is.
+    Check(Settings),
+}
+
+/// Where the configuration comes from: file, environment, flags, in rising order.
+#[derive(Debug, Default, Args)]
+struct Settings {
+    /// The configuration file. Without it greenroom.toml is read, if it is there.
+    #[arg(long, value_name = "FILE", env = "GREENROOM_CONFIG")]
+    config: Option<PathBuf>,
+    /// The address to listen on.
+    #[arg(long, value_name = "ADDRESS")]
+    listen: Option<String>,
+    /// How bots reach this server.
+    #[arg(long, value_name = "URL")]
+    public_url: Option<String>,
+    /// The database: sqlite:FILE or postgres://…
+    #[arg(long, value_name = "URL")]
+    database: Option<String>,
+    /// Any key of the configuration, as in --set deploy.max_concurrent=2. May be given several times.
+    #[arg(long, value_name = "KEY=VALUE")]
+    set: Vec<String>,
+}
+
+impl Settings {
+    fn load(self) -> Result<Config, Complaints> {
+        let mut flags = Vec::new();
+        for (key, value) in [("listen", self.listen), ("public_url", self.public_url), ("database", self.database)] {
+            flags.extend(value.map(|value| format!("{key}={value}")));
+        }
+        flags.extend(self.set);
+        let variables =
+            std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
+        Config::load(&Sources { file: self.config, variables: variables.collect(), flags })
+    }
+}
+
+/// Does what the command line says.
+pub async fn run() -> ExitCode {
+    let cli = Cli::parse();
+    let done = match cli.command.unwrap_or(Command::Serve(cli.settings)) {
+        Command::Serve(settings) => serve(settings).await,
+        Command::Config { command: ConfigCommand::Check(settings) } => check(settings),
+        Command::Migrate(settings) => migrate(settings).await,
+        Command::Openapi => openapi(),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("greenroom: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+type Done = Result<(), Box<dyn std::error::Error>>;
+
+async fn serve(settings: Settings) -> Done {
+    let config = settings.load()?;
+    telemetry::log();
+    serve::serve(&config).await
+}
+
+fn check(settings: Settings) -> Done {
+    let config = settings.load()?;
+    match &config.file {
+        Some(file) => println!("{} is in order.", file.display()),
+        None => println!("There is no configuration file; the defaults are in order."),
+    }
+    println!("  listen    {}", config.listen);
+    println!("  database  {}", config.database_shown());
+    for pool in &config.pools {
+        println!(
+            "  pool      {} ({}, {}, at most {})",
+            pool.name,
+            pool.platform,
+            pool.provider.as_str(),
+            pool.max_slots
+        );
+    }
+    Ok(())
+}
+
+async fn migrate(settings: Settings) -> Done {
+    let config = settings.load()?;
+    telemetry::log();
+    let store = Store::open(config.database.expose_secret()).await?;
+    store.close().await;
+    println!("The database {} is at the schema of this version.", config.database_shown());
+    Ok(())
+}
+
+fn openapi() -> Done {
+    println!("{}", api::document().to_pretty_json()?);
+    Ok(())
+}

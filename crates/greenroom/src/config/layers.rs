@@ -1,0 +1,178 @@
+//! Where settings come from, in rising order: the file, the environment, the flags. Each value keeps its origin, so
+//! that a complaint can say where to look.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+
+/// Where a value was set.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Origin {
+    File(PathBuf),
+    Variable(String),
+    Flag(String),
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Origin::File(path) => write!(f, "in {}", path.display()),
+            Origin::Variable(name) => write!(f, "from the environment variable {name}"),
+            Origin::Flag(name) => write!(f, "from the flag {name}"),
+        }
+    }
+}
+
+/// All settings, nested as in the file.
+#[derive(Clone)]
+pub enum Tree {
+    Leaf(toml::Value, Origin),
+    Table(BTreeMap<String, Tree>),
+    List(Vec<Tree>),
+}
+
+/// Values may be secrets, so only the keys are shown.
+impl fmt::Debug for Tree {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Tree::Leaf(_, origin) => write!(f, "set {origin}"),
+            Tree::Table(entries) => f.debug_map().entries(entries).finish(),
+            Tree::List(items) => f.debug_list().entries(items).finish(),
+        }
+    }
+}
+
+impl Tree {
+    pub fn empty() -> Self {
+        Tree::Table(BTreeMap::new())
+    }
+
+    pub fn from_toml(table: toml::Table, origin: &Origin) -> Self {
+        Tree::Table(table.into_iter().map(|(key, value)| (key, Self::from_value(value, origin))).collect())
+    }
+
+    fn from_value(value: toml::Value, origin: &Origin) -> Self {
+        match value {
+            toml::Value::Table(table) => Self::from_toml(table, origin),
+            toml::Value::Array(items) if !items.is_empty() && items.iter().all(toml::Value::is_table) => {
+                Tree::List(items.into_iter().map(|item| Self::from_value(item, origin)).collect())
+            }
+            other => Tree::Leaf(other, origin.clone()),
+        }
+    }
+
+    /// Puts a value at a path, over what is there. A number in the path counts in a list.
+    pub fn set(&mut self, path: &[&str], value: toml::Value, origin: Origin) -> Result<(), String> {
+        let Some((first, rest)) = path.split_first() else {
+            *self = Self::from_value(value, &origin);
+            return Ok(());
+        };
+        let wants_list = first.parse::<usize>().ok();
+        match self {
+            Tree::List(items) => {
+                let index = wants_list.ok_or_else(|| format!("`{first}` is not a number that counts in a list"))?;
+                if index > items.len() {
+                    return Err(format!("number {index} comes before number {} in a list", items.len()));
+                }
+                if index == items.len() {
+                    items.push(Tree::empty());
+                }
+                items[index].set(rest, value, origin)
+            }
+            Tree::Table(entries) => entries
+                .entry((*first).to_owned())
+                .or_insert_with(|| {
+                    let counts = rest.first().is_some_and(|next| next.parse::<usize>().is_ok());
+                    if counts { Tree::List(Vec::new()) } else { Tree::empty() }
+                })
+                .set(rest, value, origin),
+            Tree::Leaf(..) => {
+                *self = Tree::empty();
+                self.set(path, value, origin)
+            }
+        }
+    }
+}
+
+/// The variables of a slot's own environment: not settings of the server.
+const OF_SLOTS: [&str; 3] = ["GREENROOM_URL", "GREENROOM_SLOT", "GREENROOM_SLOT_TOKEN"];
+/// Says where the file is, and is read before it.
+const OF_CLI: [&str; 1] = ["GREENROOM_CONFIG"];
+
+/// Lays the environment over `tree`: the older names first, then those of the settings themselves. A variable that
+/// cannot be placed is told.
+pub fn lay_environment(tree: &mut Tree, variables: &BTreeMap<String, String>, complaints: &mut Vec<String>) {
+    for (name, value) in variables {
+        lay_older_name(tree, name, value, complaints);
+    }
+    for (name, value) in variables {
+        let Some(path) = name.strip_prefix("GREENROOM_") else { continue };
+        if OF_SLOTS.contains(&name.as_str()) || OF_CLI.contains(&name.as_str()) {
+            continue;
+        }
+        let path = path.to_ascii_lowercase();
+        let path: Vec<&str> = path.split("__").collect();
+        if let Err(sentence) = tree.set(&path, plain(value), Origin::Variable(name.clone())) {
+            complaints.push(format!("the environment variable {name} cannot be placed: {sentence}"));
+        }
+    }
+}
+
+/// Lays a flag `--set path.to.key=value` over `tree`.
+pub fn lay_flag(tree: &mut Tree, assignment: &str, complaints: &mut Vec<String>) {
+    let Some((path, value)) = assignment.split_once('=') else {
+        complaints.push(format!("--set {assignment} has no `=`; write --set key=value"));
+        return;
+    };
+    let path: Vec<&str> = path.split('.').collect();
+    if let Err(sentence) = tree.set(&path, plain(value), Origin::Flag(format!("--set {}", path.join(".")))) {
+        complaints.push(format!("--set {} cannot be placed: {sentence}", path.join(".")));
+    }
+}
+
+/// A value without a type: lists and tables as TOML writes them, everything else as text that is read where its type
+/// is known.
+fn plain(text: &str) -> toml::Value {
+    if text.starts_with('[') || text.starts_with('{') {
+        let read: Result<toml::Table, _> = format!("value = {text}").parse();
+        if let Some(value) = read.ok().and_then(|mut table| table.remove("value")) {
+            return value;
+        }
+    }
+    toml::Value::String(text.to_owned())
+}
+
+/// The names under which older deployments set the same things. Times are in milliseconds there.
+fn lay_older_name(tree: &mut Tree, name: &str, value: &str, complaints: &mut Vec<String>) {
+    let millis = toml::Value::String(format!("{value}ms"));
+    let number = toml::Value::String(value.to_owned());
+    let (path, value): (&[&str], _) = match name {
+        "DEFAULT_QUEUE_TIMEOUT" => (&["queue", "default_timeout"], millis),
+        "MAX_QUEUE_TIMEOUT" => (&["queue", "max_timeout"], millis),
+        "POLL_INTERVAL" => (&["queue", "poll_interval"], millis),
+        "SLOT_RECOVERY_INTERVAL_MS" => (&["recovery", "interval"], millis),
+        "SLOT_MAX_RECOVERY_ATTEMPTS" => (&["recovery", "max_attempts"], number),
+        "DEPLOYMENT_QUEUE_MAX_CONCURRENT" => (&["deploy", "max_concurrent"], number),
+        "MAX_POOL_SIZE" => return lay_over_pools(tree, name, &["max_slots"], number, |_| true),
+        "COOLIFY_API_URL" => return lay_over_pools(tree, name, &["coolify", "api_url"], number, is_coolify),
+        "COOLIFY_API_TOKEN" => return lay_over_pools(tree, name, &["coolify", "api_token"], number, is_coolify),
+        _ => return,
+    };
+    if let Err(sentence) = tree.set(path, value, Origin::Variable(name.to_owned())) {
+        complaints.push(format!("the environment variable {name} cannot be placed: {sentence}"));
+    }
+}
+
+fn lay_over_pools(tree: &mut Tree, name: &str, path: &[&str], value: toml::Value, applies: fn(&Tree) -> bool) {
+    let Tree::Table(entries) = tree else { return };
+    let Some(Tree::List(pools)) = entries.get_mut("pool") else { return };
+    for pool in pools.iter_mut().filter(|pool| applies(pool)) {
+        // A pool is a table, in which a path without numbers can always be placed.
+        let _ = pool.set(path, value.clone(), Origin::Variable(name.to_owned()));
+    }
+}
+
+fn is_coolify(pool: &Tree) -> bool {
+    let Tree::Table(entries) = pool else { return false };
+    matches!(entries.get("provider"), Some(Tree::Leaf(toml::Value::String(provider), _)) if provider == "coolify")
+}

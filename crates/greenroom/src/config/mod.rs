@@ -1,0 +1,230 @@
+//! The configuration: file, environment and flags in rising order, read by type and checked as a whole. Everything
+//! that is wrong with it is told at once, each in one sentence.
+//!
+//! - this file: the configuration itself
+//! - [`layers`]: where settings come from
+//! - [`section`]: reading them by type
+//! - [`pool`]: the slots of a platform on a provider
+//! - [`duration`]: `90s`, `5m`
+
+pub mod duration;
+pub mod layers;
+pub mod pool;
+pub mod section;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use domain::Deadlines;
+use secrecy::{ExposeSecret, SecretString};
+
+use layers::{Origin, Tree};
+use pool::PoolConfig;
+use section::Section;
+
+/// The file that is read when none is named.
+pub const DEFAULT_FILE: &str = "greenroom.toml";
+
+#[derive(Clone, Debug)]
+pub struct Config {
+    pub listen: String,
+    /// How bots reach the server; made from the address it listens on when absent.
+    pub public_url: Option<String>,
+    /// May hold a password.
+    pub database: SecretString,
+    pub redis: Option<SecretString>,
+    pub admin_token: Option<SecretString>,
+    pub deadlines: Deadlines,
+    pub max_concurrent_deployments: u32,
+    pub max_recovery_attempts: u32,
+    pub pools: Vec<PoolConfig>,
+    /// The file it came from, if any.
+    pub file: Option<PathBuf>,
+}
+
+/// What to read a configuration from.
+#[derive(Clone, Debug, Default)]
+pub struct Sources {
+    /// A file that was named. Without one, [`DEFAULT_FILE`] is read if it is there.
+    pub file: Option<PathBuf>,
+    pub variables: BTreeMap<String, String>,
+    /// `key=value`, as from `--set`.
+    pub flags: Vec<String>,
+}
+
+/// Everything that is wrong with a configuration.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Complaints(pub Vec<String>);
+
+impl fmt::Display for Complaints {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let things = if self.0.len() == 1 { "one thing" } else { "several things" };
+        write!(f, "the configuration has {things} to mend:")?;
+        for complaint in &self.0 {
+            write!(f, "\n  - {complaint}.")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Complaints {}
+
+impl Config {
+    pub fn load(sources: &Sources) -> Result<Self, Complaints> {
+        let mut complaints = Vec::new();
+        let (mut tree, file) = read_file(sources.file.as_deref(), &mut complaints);
+        layers::lay_environment(&mut tree, &sources.variables, &mut complaints);
+        for flag in &sources.flags {
+            layers::lay_flag(&mut tree, flag, &mut complaints);
+        }
+        let config = read(tree, file, &sources.variables, &mut complaints);
+        if complaints.is_empty() { Ok(config) } else { Err(Complaints(complaints)) }
+    }
+}
+
+fn read_file(named: Option<&Path>, complaints: &mut Vec<String>) -> (Tree, Option<PathBuf>) {
+    let path = named.unwrap_or(Path::new(DEFAULT_FILE));
+    let text = match std::fs::read_to_string(path) {
+        Ok(text) => text,
+        Err(error) if named.is_none() && error.kind() == std::io::ErrorKind::NotFound => return (Tree::empty(), None),
+        Err(error) => {
+            complaints.push(format!("the file {} cannot be read: {error}", path.display()));
+            return (Tree::empty(), None);
+        }
+    };
+    match text.parse::<toml::Table>() {
+        Ok(table) => (Tree::from_toml(table, &Origin::File(path.to_owned())), Some(path.to_owned())),
+        Err(error) => {
+            let line = error.span().map_or(1, |span| 1 + text[..span.start].matches('\n').count());
+            complaints.push(format!("{} is not TOML at line {line}: {}", path.display(), error.message()));
+            (Tree::empty(), None)
+        }
+    }
+}
+
+fn read(
+    tree: Tree,
+    file: Option<PathBuf>,
+    variables: &BTreeMap<String, String>,
+    complaints: &mut Vec<String>,
+) -> Config {
+    let defaults = Deadlines::default();
+    let mut root = Section::new("", tree, complaints);
+
+    let listen = root.text("listen").unwrap_or_else(|| "127.0.0.1:7700".to_owned());
+    if !listen.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok()) {
+        root.complain(format!("`listen` is `{listen}`, but must be an address with a port, such as 127.0.0.1:7700"));
+    }
+    let public_url = root.text("public_url").map(|url| url.trim_end_matches('/').to_owned());
+    if public_url.as_deref().is_some_and(|url| !url.starts_with("http://") && !url.starts_with("https://")) {
+        root.complain("`public_url` must begin with http:// or https://".to_owned());
+    }
+    let database = root.text("database").unwrap_or_else(|| "sqlite:greenroom.db".to_owned());
+    if !["sqlite:", "postgres://", "postgresql://"].iter().any(|scheme| database.starts_with(scheme)) {
+        root.complain("`database` must begin with sqlite: or postgres://".to_owned());
+    }
+    let redis = root.text("redis");
+    if redis.as_deref().is_some_and(|url| !url.starts_with("redis://") && !url.starts_with("rediss://")) {
+        root.complain("`redis` must begin with redis:// or rediss://".to_owned());
+    }
+    let admin_token = root.text("admin_token");
+
+    let mut queue = root.section("queue");
+    let queue_default = queue.duration("default_timeout", defaults.queue_default);
+    let queue_max = queue.duration("max_timeout", defaults.queue_max);
+    let queue_poll = queue.duration("poll_interval", defaults.queue_poll);
+    queue.finish();
+
+    let mut deploy = root.section("deploy");
+    let max_concurrent_deployments = deploy.number("max_concurrent", 4, 1..=10_000);
+    let deploy_timeout = deploy.duration("timeout", defaults.deploy);
+    deploy.finish();
+
+    let mut recovery = root.section("recovery");
+    let recovery_interval = recovery.duration("interval", defaults.recovery_interval);
+    let max_recovery_attempts = recovery.number("max_attempts", 3, 1..=1_000);
+    recovery.finish();
+
+    let mut sweeper = root.section("sweeper");
+    let sweeper_interval = sweeper.duration("interval", defaults.sweeper_interval);
+    let no_start = sweeper.duration("no_start", defaults.no_start);
+    let no_join = sweeper.duration("no_join", defaults.no_join);
+    let heartbeat_lost = sweeper.duration("heartbeat_lost", defaults.heartbeat_lost);
+    let stop_grace = sweeper.duration("stop_grace", defaults.stop_grace);
+    sweeper.finish();
+
+    let mut heartbeat = root.section("heartbeat");
+    let heartbeat_interval = heartbeat.duration("interval", defaults.heartbeat_interval);
+    heartbeat.finish();
+
+    let pools = root.list("pool");
+    root.finish();
+
+    let deadlines = Deadlines {
+        queue_default,
+        queue_max,
+        queue_poll,
+        deploy: deploy_timeout,
+        recovery_interval,
+        sweeper_interval,
+        no_start,
+        no_join,
+        heartbeat_lost,
+        stop_grace,
+        heartbeat_interval,
+    };
+    complaints.extend(deadlines.contradictions());
+    let pools = read_pools(pools, variables, complaints);
+    Config {
+        listen,
+        public_url,
+        database: database.into(),
+        redis: redis.map(Into::into),
+        admin_token: admin_token.map(Into::into),
+        deadlines,
+        max_concurrent_deployments,
+        max_recovery_attempts,
+        pools,
+        file,
+    }
+}
+
+fn read_pools(
+    pools: Option<Vec<Tree>>,
+    variables: &BTreeMap<String, String>,
+    complaints: &mut Vec<String>,
+) -> Vec<PoolConfig> {
+    let Some(pools) = pools else {
+        let mut pools = pool::defaults();
+        if let Some(size) = variables.get("MAX_POOL_SIZE") {
+            match size.parse() {
+                Ok(size) if size > 0 => pools.iter_mut().for_each(|pool| pool.max_slots = size),
+                _ => complaints
+                    .push(format!("the environment variable MAX_POOL_SIZE is `{size}`, not a number of slots")),
+            }
+        }
+        return pools;
+    };
+    let pools: Vec<PoolConfig> =
+        pools.into_iter().enumerate().filter_map(|(index, tree)| pool::read(index, tree, complaints)).collect();
+    for (index, pool) in pools.iter().enumerate() {
+        if pools[..index].iter().any(|earlier| earlier.name == pool.name) {
+            complaints.push(format!("two pools have the name `{}`", pool.name));
+        }
+    }
+    pools
+}
+
+impl Config {
+    /// Where the database is, without its password.
+    pub fn database_shown(&self) -> String {
+        let url = self.database.expose_secret();
+        match (url.split_once("://"), url.rsplit_once('@')) {
+            (Some((scheme, _)), Some((_, place))) => format!("{scheme}://…@{place}"),
+            _ => url.to_owned(),
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! Reading settings by their type. Nothing is refused at once: every complaint is gathered, so that a person mends
+//! all of them in one go.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::duration;
+use super::layers::{Origin, Tree};
+
+/// A table of settings that is being read. What nobody asked for is an unknown key.
+#[derive(Debug)]
+pub struct Section<'a> {
+    path: String,
+    entries: BTreeMap<String, Tree>,
+    asked: Vec<&'static str>,
+    complaints: &'a mut Vec<String>,
+}
+
+impl<'a> Section<'a> {
+    pub fn new(path: &str, tree: Tree, complaints: &'a mut Vec<String>) -> Self {
+        let entries = match tree {
+            Tree::Table(entries) => entries,
+            Tree::Leaf(_, origin) => {
+                complaints.push(format!("`{path}` {origin} is a single value, but it is a section of settings"));
+                BTreeMap::new()
+            }
+            Tree::List(_) => {
+                complaints.push(format!("`{path}` is a list, but it is a section of settings"));
+                BTreeMap::new()
+            }
+        };
+        Self { path: path.to_owned(), entries, asked: Vec::new(), complaints }
+    }
+
+    pub fn section(&mut self, key: &'static str) -> Section<'_> {
+        let path = self.key_path(key);
+        let tree = self.take(key).unwrap_or_else(Tree::empty);
+        Section::new(&path, tree, self.complaints)
+    }
+
+    /// A section whose tree was taken before.
+    pub fn own(&mut self, key: &str, tree: Tree) -> Section<'_> {
+        let path = self.key_path(key);
+        Section::new(&path, tree, self.complaints)
+    }
+
+    /// The entries of a list of tables; `None` when the key is absent.
+    pub fn list(&mut self, key: &'static str) -> Option<Vec<Tree>> {
+        match self.take(key)? {
+            Tree::List(items) => Some(items),
+            Tree::Leaf(toml::Value::Array(items), _) if items.is_empty() => Some(Vec::new()),
+            Tree::Leaf(_, origin) => {
+                self.complain(format!("`{key}` {origin} is not a list of tables; write [[{key}]] before each"));
+                None
+            }
+            Tree::Table(_) => {
+                self.complain(format!("`{key}` is one table, but it is a list; write [[{key}]] with two brackets"));
+                None
+            }
+        }
+    }
+
+    pub fn has(&self, key: &str) -> bool {
+        self.entries.contains_key(key)
+    }
+
+    /// The whole of a key, whatever it is.
+    pub fn take(&mut self, key: &'static str) -> Option<Tree> {
+        self.asked.push(key);
+        self.entries.remove(key)
+    }
+
+    pub fn text(&mut self, key: &'static str) -> Option<String> {
+        self.read(key, "text", |value| match value {
+            toml::Value::String(text) if !text.is_empty() => Ok(text),
+            toml::Value::String(_) => Err("is empty".to_owned()),
+            _ => Err("is not text".to_owned()),
+        })
+    }
+
+    pub fn duration(&mut self, key: &'static str, default: Duration) -> Duration {
+        self.read(key, "a duration", |value| match value {
+            toml::Value::String(text) => match duration::parse(&text) {
+                Ok(duration) if duration.is_zero() => Err("must be longer than 0".to_owned()),
+                Ok(duration) => Ok(duration),
+                Err(sentence) => Err(format!("cannot be read: {sentence}")),
+            },
+            _ => Err("is not a duration; write it in quotes with its unit, such as \"90s\" or \"5m\"".to_owned()),
+        })
+        .unwrap_or(default)
+    }
+
+    pub fn number(&mut self, key: &'static str, default: u32, range: std::ops::RangeInclusive<u32>) -> u32 {
+        self.read(key, "a number", |value| {
+            let number = match value {
+                toml::Value::Integer(number) => Some(number),
+                toml::Value::String(text) => text.trim().parse().ok(),
+                _ => None,
+            };
+            let number = number.ok_or("is not a whole number")?;
+            u32::try_from(number)
+                .ok()
+                .filter(|number| range.contains(number))
+                .ok_or_else(|| format!("is {number}, but must be from {} to {}", range.start(), range.end()))
+        })
+        .unwrap_or(default)
+    }
+
+    /// One of a few words.
+    pub fn word<T: Copy>(&mut self, key: &'static str, words: &[(&'static str, T)]) -> Option<T> {
+        self.read(key, "a word", |value| {
+            let text = value.as_str().unwrap_or_default();
+            let known = || words.iter().map(|(word, _)| *word).collect::<Vec<_>>().join(", ");
+            words
+                .iter()
+                .find(|(word, _)| *word == text)
+                .map(|(_, value)| *value)
+                .ok_or_else(|| format!("is `{text}`, but must be one of {}", known()))
+        })
+    }
+
+    fn read<T>(
+        &mut self,
+        key: &'static str,
+        wanted: &str,
+        convert: impl FnOnce(toml::Value) -> Result<T, String>,
+    ) -> Option<T> {
+        let path = self.key_path(key);
+        match self.take(key)? {
+            Tree::Leaf(value, origin) => match convert(value) {
+                Ok(value) => Some(value),
+                Err(sentence) => {
+                    self.complaints.push(format!("`{path}` {origin} {sentence}"));
+                    None
+                }
+            },
+            Tree::Table(_) | Tree::List(_) => {
+                self.complaints.push(format!("`{path}` is a section, but it is {wanted}"));
+                None
+            }
+        }
+    }
+
+    pub fn complain(&mut self, sentence: String) {
+        self.complaints.push(sentence);
+    }
+
+    pub fn key_path(&self, key: &str) -> String {
+        if self.path.is_empty() { key.to_owned() } else { format!("{}.{key}", self.path) }
+    }
+
+    /// Tells every key that nobody asked for.
+    pub fn finish(self) {
+        for (key, tree) in &self.entries {
+            let path = self.key_path(key);
+            let origin = origin(tree).map(|origin| format!(" {origin}")).unwrap_or_default();
+            let hint = nearest(key, &self.asked).map(|near| format!("; did you mean `{near}`?")).unwrap_or_default();
+            self.complaints.push(format!("unknown key `{path}`{origin}{hint}"));
+        }
+    }
+}
+
+fn origin(tree: &Tree) -> Option<&Origin> {
+    match tree {
+        Tree::Leaf(_, origin) => Some(origin),
+        Tree::Table(entries) => entries.values().find_map(origin),
+        Tree::List(items) => items.iter().find_map(origin),
+    }
+}
+
+/// The known key that a mistyped one was probably meant to be.
+fn nearest(key: &str, known: &[&'static str]) -> Option<&'static str> {
+    known
+        .iter()
+        .map(|candidate| (distance(key, candidate), *candidate))
+        .min()
+        .filter(|(distance, candidate)| *distance <= 1 + candidate.len() / 4)
+        .map(|(_, candidate)| candidate)
+}
+
+/// How many letters differ (Levenshtein).
+fn distance(left: &str, right: &str) -> usize {
+    let right: Vec<char> = right.chars().collect();
+    let mut row: Vec<usize> = (0..=right.len()).collect();
+    for (i, l) in left.chars().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, r) in right.iter().enumerate() {
+            let replaced = diagonal + usize::from(l != *r);
+            diagonal = row[j + 1];
+            row[j + 1] = replaced.min(row[j] + 1).min(row[j + 1] + 1);
+        }
+    }
+    row[right.len()]
+}

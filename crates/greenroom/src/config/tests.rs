@@ -1,0 +1,197 @@
+//! The configuration as people get it right and wrong.
+
+#![allow(clippy::unwrap_used)]
+
+use std::time::Duration;
+
+use secrecy::ExposeSecret;
+
+use super::*;
+
+fn sources(file: &str, variables: &[(&str, &str)], flags: &[&str]) -> (Sources, tempfile::TempDir) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("greenroom.toml");
+    std::fs::write(&path, file).unwrap();
+    let sources = Sources {
+        file: Some(path),
+        variables: variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect(),
+        flags: flags.iter().map(|flag| (*flag).to_owned()).collect(),
+    };
+    (sources, folder)
+}
+
+fn load(file: &str, variables: &[(&str, &str)], flags: &[&str]) -> Result<Config, Vec<String>> {
+    let (sources, _folder) = sources(file, variables, flags);
+    Config::load(&sources).map_err(|complaints| complaints.0)
+}
+
+#[test]
+fn with_nothing_configured_the_defaults_serve() {
+    let config = load("", &[], &[]).unwrap();
+    assert_eq!(config.listen, "127.0.0.1:7700");
+    assert_eq!(config.database.expose_secret(), "sqlite:greenroom.db");
+    assert_eq!(config.deadlines, Deadlines::default());
+    let names: Vec<_> = config.pools.iter().map(|pool| pool.name.as_str()).collect();
+    assert_eq!(names, ["google-meet", "teams", "zoom"]);
+}
+
+#[test]
+fn the_environment_is_above_the_file_and_a_flag_is_above_both() {
+    let file = "listen = \"127.0.0.1:1\"\n[deploy]\nmax_concurrent = 1";
+    let config = load(file, &[("GREENROOM_DEPLOY__MAX_CONCURRENT", "2")], &[]).unwrap();
+    assert_eq!((config.listen.as_str(), config.max_concurrent_deployments), ("127.0.0.1:1", 2));
+    let config =
+        load(file, &[("GREENROOM_DEPLOY__MAX_CONCURRENT", "2")], &["deploy.max_concurrent=3", "listen=[::1]:5"]);
+    let config = config.unwrap();
+    assert_eq!((config.listen.as_str(), config.max_concurrent_deployments), ("[::1]:5", 3));
+}
+
+#[test]
+fn every_complaint_is_told_at_once_and_names_its_key_and_place() {
+    let file = "
+        listn = \"127.0.0.1:1\"
+        [queue]
+        default_timeout = \"20m\"
+        [sweeper]
+        heartbeat_lost = 5
+        no_join = \"soon\"
+        [deploy]
+        max_concurrent = 0
+    ";
+    let complaints = load(file, &[("GREENROOM_HARTBEAT__INTERVAL", "1s")], &["nonsense"]).unwrap_err();
+    let all = complaints.join("\n");
+    for part in [
+        "unknown key `listn` in ",
+        "did you mean `listen`?",
+        "queue.default_timeout (20m) is longer than queue.max_timeout (10m)",
+        "`sweeper.heartbeat_lost` in ",
+        "`sweeper.no_join` in ",
+        "`deploy.max_concurrent` in ",
+        "unknown key `hartbeat` from the environment variable GREENROOM_HARTBEAT__INTERVAL; did you mean `heartbeat`?",
+        "--set nonsense has no `=`",
+    ] {
+        assert!(all.contains(part), "`{part}` is not in:\n{all}");
+    }
+    assert_eq!(complaints.len(), 7, "{all}");
+}
+
+#[test]
+fn the_names_of_older_deployments_are_honoured_below_the_new_ones() {
+    let variables = [
+        ("MAX_POOL_SIZE", "7"),
+        ("DEFAULT_QUEUE_TIMEOUT", "60000"),
+        ("MAX_QUEUE_TIMEOUT", "120000"),
+        ("POLL_INTERVAL", "500"),
+        ("SLOT_RECOVERY_INTERVAL_MS", "30000"),
+        ("SLOT_MAX_RECOVERY_ATTEMPTS", "5"),
+        ("DEPLOYMENT_QUEUE_MAX_CONCURRENT", "9"),
+        ("GREENROOM_DEPLOY__MAX_CONCURRENT", "8"),
+    ];
+    let config = load("", &variables, &[]).unwrap();
+    assert_eq!(config.pools[0].max_slots, 7);
+    assert_eq!(config.deadlines.queue_default, Duration::from_secs(60));
+    assert_eq!(config.deadlines.queue_max, Duration::from_secs(120));
+    assert_eq!(config.deadlines.queue_poll, Duration::from_millis(500));
+    assert_eq!(config.deadlines.recovery_interval, Duration::from_secs(30));
+    assert_eq!(config.max_recovery_attempts, 5);
+    assert_eq!(config.max_concurrent_deployments, 8);
+}
+
+#[test]
+fn a_coolify_pool_takes_its_address_and_token_from_the_environment() {
+    let file = "
+        [[pool]]
+        name = \"meet\"
+        platform = \"google_meet\"
+        provider = \"coolify\"
+        coolify = { project_uuid = \"p\", server_uuid = \"s\", environment_name = \"e\", image = \"bot\" }
+    ";
+    let missing = load(file, &[], &[]).unwrap_err();
+    assert_eq!(missing.len(), 2, "{missing:?}");
+    assert!(missing[0].contains("`pool.0.coolify.api_url` is missing"));
+    let variables = [("COOLIFY_API_URL", "http://coolify/api/v1"), ("COOLIFY_API_TOKEN", "t")];
+    assert!(load(file, &variables, &[]).unwrap().pools[0].settings.contains_key("api_token"));
+}
+
+#[test]
+fn a_pool_that_cannot_be_is_refused_with_each_of_its_faults() {
+    let file = "
+        [[pool]]
+        name = \"Meet Pool\"
+        platform = \"skype\"
+        provider = \"docker\"
+        max_slots = 2
+        min_idle = 3
+        nomad = { address = \"x\" }
+        [[pool]]
+        name = \"zoom\"
+        platform = \"zoom\"
+        provider = \"process\"
+        process = { command = [\"bot\"] }
+        [[pool]]
+        name = \"zoom\"
+        platform = \"zoom\"
+        provider = \"process\"
+    ";
+    let all = load(file, &[], &[]).unwrap_err().join("\n");
+    for part in [
+        "`pool.0.name` is `Meet Pool`",
+        "`pool.0.platform` in ",
+        "must be one of google_meet, teams, zoom",
+        "`pool.0.min_idle` (3) is more than `max_slots` (2)",
+        "`pool.0` has the provider docker, but no `docker = { … }`",
+        "unknown key `pool.0.nomad`",
+        "two pools have the name `zoom`",
+    ] {
+        assert!(all.contains(part), "`{part}` is not in:\n{all}");
+    }
+}
+
+#[test]
+fn a_pool_can_be_set_from_the_environment_alone() {
+    let variables = [
+        ("GREENROOM_POOL__0__NAME", "teams"),
+        ("GREENROOM_POOL__0__PLATFORM", "teams"),
+        ("GREENROOM_POOL__0__PROVIDER", "process"),
+        ("GREENROOM_POOL__0__PROCESS__COMMAND", "[\"greenroom-agent\", \"--\", \"my-bot\"]"),
+        ("GREENROOM_POOL__0__MAX_SLOTS", "12"),
+    ];
+    let config = load("", &variables, &[]).unwrap();
+    assert_eq!((config.pools.len(), config.pools[0].max_slots), (1, 12));
+}
+
+#[test]
+fn a_file_that_is_not_toml_is_refused_with_its_line() {
+    let complaints = load("listen = \"x:1\"\nqueue = [[", &[], &[]).unwrap_err();
+    assert!(complaints[0].contains("is not TOML at line 2"), "{complaints:?}");
+}
+
+#[test]
+fn a_file_that_was_named_must_be_there() {
+    let sources = Sources { file: Some("no/such/file.toml".into()), ..Sources::default() };
+    let complaints = Config::load(&sources).unwrap_err();
+    assert!(complaints.0[0].contains("no/such/file.toml cannot be read"));
+}
+
+#[test]
+fn what_is_shown_of_the_configuration_holds_no_secret() {
+    let file = "
+        database = \"postgres://user:hunter2@db.example/greenroom\"
+        redis = \"redis://:hunter2@cache:6379\"
+        admin_token = \"hunter2\"
+        [[pool]]
+        name = \"zoom\"
+        platform = \"zoom\"
+        provider = \"nomad\"
+        nomad = { address = \"http://nomad\", image = \"bot\", token = \"hunter2\" }
+    ";
+    let config = load(file, &[], &[]).unwrap();
+    assert!(!format!("{config:?}").contains("hunter2"));
+    assert_eq!(config.database_shown(), "postgres://…@db.example/greenroom");
+}
+
+#[test]
+fn the_variables_of_a_slot_are_not_taken_for_settings() {
+    let variables = [("GREENROOM_URL", "http://x"), ("GREENROOM_SLOT", "pool-zoom-001"), ("GREENROOM_SLOT_TOKEN", "t")];
+    assert!(load("", &variables, &[]).is_ok());
+}

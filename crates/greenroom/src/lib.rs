@@ -1,0 +1,22 @@
+//! Greenroom, the control plane that keeps meeting bots warm: server and CLI.
+//!
+//! The folders follow the way of a bot, and a module calls only what is after it in this list:
+//! - [`cli`]: the commands of the binary
+//! - [`config`]: file, environment and flags, checked as a whole
+//! - [`server`]: from a configuration to a running server and back
+//! - [`api`]: HTTP, and nothing but the api knows HTTP
+//! - [`admission`]: who may ask, and whether there is room
+//! - [`lifecycle`]: what a bot says, and what its state is then
+//! - [`store`]: what is true; nothing but the store knows SQL
+//! - [`telemetry`], [`clock`], [`random`]: logs and metrics, time and chance
+
+pub mod admission;
+pub mod api;
+pub mod cli;
+pub mod clock;
+pub mod config;
+pub mod lifecycle;
+pub mod random;
+pub mod server;
+pub mod store;
+pub mod telemetry;

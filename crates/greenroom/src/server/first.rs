@@ -1,0 +1,70 @@
+//! What is made once, on the first start with a database: the secret that bots' tokens are made with, an admin token
+//! if none is configured, and then a first user with a key, so that a newcomer can begin. All of it is one
+//! transaction: of several replicas that start at once, one makes it and shows it.
+
+use secrecy::SecretString;
+use serde_json::Map;
+
+use crate::admission::keys::{self, ApiKey};
+use crate::admission::users::NewUser;
+use crate::admission::{Admission, AdmissionError};
+use crate::store::UserRow;
+
+const SIGNING_SECRET: &str = "signing_secret";
+const ADMIN_TOKEN_HASH: &str = "admin_token_hash";
+const FIRST_USER: &str = "first_user";
+
+/// What a newcomer may run at once without asking for more.
+const FIRST_LIMIT: i64 = 10;
+
+/// What this start has made. It can be shown now and never again.
+#[derive(Default)]
+pub struct First {
+    pub admin_token: Option<String>,
+    pub user: Option<(UserRow, ApiKey)>,
+}
+
+impl std::fmt::Debug for First {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("First").field("user", &self.user.as_ref().map(|(user, _)| user.id)).finish_non_exhaustive()
+    }
+}
+
+/// What holds from now on.
+#[derive(Debug)]
+pub struct Kept {
+    pub signing_secret: SecretString,
+    pub admin_token_hash: String,
+    pub first: First,
+}
+
+pub async fn keep(admission: &Admission, configured: Option<&SecretString>) -> Result<Kept, AdmissionError> {
+    use secrecy::ExposeSecret;
+
+    let mut first = First::default();
+    let mut tx = admission.store.begin().await?;
+    tx.keep_setting(SIGNING_SECRET, &admission.random.secret()?).await?;
+    let signing_secret = tx.setting(SIGNING_SECRET).await?.unwrap_or_default();
+    let admin_token_hash = match configured {
+        Some(token) => keys::hash(token.expose_secret()),
+        None => {
+            let token = keys::make_admin_token(&admission.random)?;
+            if tx.keep_setting(ADMIN_TOKEN_HASH, &keys::hash(&token)).await? {
+                first.admin_token = Some(token);
+            }
+            if tx.keep_setting(FIRST_USER, "made").await? && !tx.any_user().await? {
+                let new = NewUser {
+                    email: "first@localhost".to_owned(),
+                    name: "First user".to_owned(),
+                    image_url: None,
+                    max_concurrent_bots: FIRST_LIMIT,
+                    data: Map::new(),
+                };
+                first.user = Some(admission.create_user_in(&mut tx, new).await?);
+            }
+            tx.setting(ADMIN_TOKEN_HASH).await?.unwrap_or_default()
+        }
+    };
+    tx.commit().await?;
+    Ok(Kept { signing_secret: signing_secret.into(), admin_token_hash, first })
+}

@@ -1,0 +1,122 @@
+//! From a configuration to a running server and back: opens the store, makes what the first start makes, serves, and
+//! stops in order, so that no request is cut and no heartbeat is lost.
+//!
+//! - this file: the whole
+//! - [`first`]: what is made once
+//! - [`listen`]: taking and closing connections
+
+pub mod first;
+mod listen;
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use secrecy::ExposeSecret;
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::admission::{Admission, AdmissionError};
+use crate::api::around::Limits;
+use crate::api::{self, App, Inner};
+use crate::clock::Clock;
+use crate::config::Config;
+use crate::lifecycle::Lifecycle;
+use crate::lifecycle::tokens::Tokens;
+use crate::random::Random;
+use crate::store::{Store, StoreError};
+use crate::telemetry;
+use first::First;
+
+const METRICS_UPKEEP: Duration = Duration::from_secs(5);
+
+#[derive(Debug, thiserror::Error)]
+pub enum ServerError {
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error("the first start could not be finished: {0}")]
+    First(#[from] AdmissionError),
+    #[error("cannot listen on {listen}: {source}")]
+    Listen { listen: String, source: std::io::Error },
+}
+
+/// A server that serves.
+#[derive(Debug)]
+pub struct Server {
+    pub address: SocketAddr,
+    pub url: String,
+    /// What this start has made, to be shown once.
+    pub first: First,
+    app: App,
+    listener: TcpListener,
+    background: JoinSet<()>,
+    ending: CancellationToken,
+}
+
+impl Server {
+    /// Opens everything. Connections are taken from here on and answered by [`Server::run`].
+    pub async fn start(config: &Config) -> Result<Self, ServerError> {
+        let store = Store::open(config.database.expose_secret()).await?;
+        let (clock, random) = (Clock::System, Random::System);
+        let admission = Admission::new(store.clone(), clock.clone(), random.clone());
+        let kept = first::keep(&admission, config.admin_token.as_ref()).await?;
+        let tokens = Tokens::new(kept.signing_secret.expose_secret());
+        let lifecycle = Lifecycle::new(store.clone(), clock.clone(), random.clone(), tokens);
+
+        let failed = |source| ServerError::Listen { listen: config.listen.clone(), source };
+        let listener = TcpListener::bind(&config.listen).await.map_err(failed)?;
+        let address = listener.local_addr().map_err(failed)?;
+        let url = format!("http://{}", reachable(address));
+
+        let metrics = telemetry::metrics();
+        let (stopping, ending) = (CancellationToken::new(), CancellationToken::new());
+        let mut background = JoinSet::new();
+        background.spawn(lifecycle.heartbeats.clone().keep_writing(store.clone(), ending.clone()));
+        background.spawn(lifecycle.feed.clone().follow(store.clone(), ending.clone()));
+        let (upkept, ended) = (metrics.clone(), ending.clone());
+        background.spawn(async move {
+            while !ended.is_cancelled() {
+                upkept.run_upkeep();
+                tokio::select! {
+                    () = ended.cancelled() => {}
+                    () = tokio::time::sleep(METRICS_UPKEEP) => {}
+                }
+            }
+        });
+
+        let app = App::new(Inner {
+            store,
+            clock,
+            random,
+            admission,
+            lifecycle,
+            deadlines: config.deadlines.clone(),
+            public_url: config.public_url.clone().unwrap_or_else(|| url.clone()),
+            admin_token_hash: kept.admin_token_hash,
+            limits: Limits::default(),
+            metrics,
+            stopping,
+        });
+        Ok(Self { address, url, first: kept.first, app, listener, background, ending })
+    }
+
+    /// Serves until `stop`, then ends in order: no new connections, what waits is answered, what works is finished,
+    /// what was gathered is written.
+    pub async fn run(mut self, stop: impl Future<Output = ()>) {
+        let router = api::router(self.app.clone());
+        listen::serve(self.listener, router, stop, &self.app.stopping).await;
+        self.ending.cancel();
+        while self.background.join_next().await.is_some() {}
+        self.app.store.close().await;
+        tracing::info!("stopped");
+    }
+}
+
+/// An address that can be opened: one that stands for all addresses is reached at this machine's own.
+fn reachable(address: SocketAddr) -> SocketAddr {
+    let mut reachable = address;
+    if address.ip().is_unspecified() {
+        reachable.set_ip(IpAddr::V4(Ipv4Addr::LOCALHOST));
+    }
+    reachable
+}

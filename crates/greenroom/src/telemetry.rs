@@ -1,0 +1,48 @@
+//! Logs and metrics. Logs go to standard error, readable on a terminal and as JSON otherwise; they never hold a token
+//! or a key.
+
+use std::io::IsTerminal;
+use std::sync::OnceLock;
+
+use metrics::Unit;
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
+use tracing_subscriber::EnvFilter;
+
+const SECONDS: [f64; 14] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0];
+
+/// Begins to log. `RUST_LOG` says how much.
+pub fn log() {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info,sqlx=warn"));
+    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false);
+    // A second call, as in tests, changes nothing.
+    let _ = if std::io::stderr().is_terminal() {
+        builder.try_init()
+    } else {
+        builder.json().with_span_list(false).try_init()
+    };
+    std::panic::set_hook(Box::new(|panic| tracing::error!(%panic, "panic")));
+}
+
+/// Begins to measure, once for the process.
+pub fn metrics() -> PrometheusHandle {
+    static HANDLE: OnceLock<PrometheusHandle> = OnceLock::new();
+    HANDLE.get_or_init(begin).clone()
+}
+
+fn begin() -> PrometheusHandle {
+    let builder = PrometheusBuilder::new();
+    let recorder = match builder.set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), &SECONDS) {
+        Ok(builder) => builder.build_recorder(),
+        Err(_) => PrometheusBuilder::new().build_recorder(),
+    };
+    let handle = recorder.handle();
+    // Only another recorder could be in the way, and then its metrics are the ones that count.
+    let _ = metrics::set_global_recorder(recorder);
+    metrics::describe_gauge!("greenroom_bots", "Bots that are not at an end, by status");
+    metrics::describe_counter!("greenroom_bot_transitions_total", "Changes of a bot's status, by the new one");
+    metrics::describe_counter!("greenroom_heartbeats_written_total", "Heartbeats written to the store");
+    metrics::describe_counter!("greenroom_http_requests_total", "Requests, by method, route and status");
+    metrics::describe_histogram!("greenroom_http_request_seconds", Unit::Seconds, "Time to answer a request");
+    metrics::describe_histogram!("greenroom_database_call_seconds", Unit::Seconds, "Time of a database call, by name");
+    handle
+}

@@ -1,0 +1,232 @@
+# shellcheck shell=bash
+#
+# The servers that tests need; sourced by scripts/test, in the root of the repository. Each server has
+#
+#   find_<server>      succeeds when the server is on this machine
+#   install_<server>   installs it, or sets missing_because and fails
+#   start_<server>     starts it if it is a process of its own, tells tests of it by an exported variable, and adds
+#                      to `cleanups` a function that stops it; ends the script if the server does not start
+
+missing_because= # why the latest install_<server> failed
+cleanups=()      # functions that undo what was done, called in reverse order
+
+say() {
+    printf 'scripts/test: %s\n' "$*"
+}
+
+die() {
+    say "$@" >&2
+    exit 1
+}
+
+stop_servers() {
+    local i
+    for ((i = ${#cleanups[@]} - 1; i >= 0; i--)); do
+        "${cleanups[i]}"
+    done
+    cleanups=()
+}
+
+# --- Installing ---------------------------------------------------------------------------------------------------
+
+apt_updated=
+
+# Whether this script may install Debian packages at all.
+may_install() {
+    if ((EUID != 0)); then
+        missing_because="$* is not installed, and only root may install it (apt-get install $*)"
+        return 1
+    fi
+    if ! command -v apt-get >/dev/null; then
+        missing_because="$* is not installed, and there is no apt-get to install it with"
+        return 1
+    fi
+}
+
+# Installs Debian packages.
+apt_install() {
+    may_install "$@" || return
+    say "installing $*"
+    local log
+    log=$(mktemp target/apt-XXXXXX.log)
+    # Another apt-get may be at work: wait for it, but not for ever.
+    local apt=(env DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=300)
+    if [[ ! $apt_updated ]]; then
+        apt_updated=yes
+        # If this fails, the lists that are there may still do.
+        "${apt[@]}" update </dev/null >>"$log" 2>&1 || true
+    fi
+    local status=0
+    "${apt[@]}" install --yes --no-install-recommends "$@" </dev/null >>"$log" 2>&1 || status=$?
+    if ((status)); then
+        missing_because="apt-get install $* failed with exit status $status"
+        say "$missing_because:"
+        tail -n 20 "$log"
+    fi
+    rm -f "$log"
+    return "$status"
+}
+
+# --- Processes ----------------------------------------------------------------------------------------------------
+
+started= # process id of the latest start_process
+
+# Starts a command in the background, in a session of its own: a Ctrl-C at the terminal then reaches only this
+# script, which ends what it started in the right order. A command that starts with `setpriv --pdeathsig SIGNAL` gets
+# that signal from the kernel if this script is killed outright and can end nothing any more.
+start_process() {
+    (
+        # bash has background commands ignore these two, and a test runner would pass that on to the tests.
+        trap - INT QUIT
+        # Not a group leader, so setsid does not fork: the process id stays the same.
+        exec setsid "$@"
+    ) </dev/null &
+    started=$!
+}
+
+# Ends a process that start_process started: signal $2, and SIGKILL if that has not helped within ten seconds.
+end_process() {
+    local pid=$1 signal=$2 tries=0
+    kill -s "$signal" "$pid" 2>/dev/null
+    while kill -0 "$pid" 2>/dev/null && ((tries++ < 100)); do
+        sleep 0.1
+    done
+    kill -s KILL "$pid" 2>/dev/null
+    wait "$pid" 2>/dev/null
+}
+
+# --- PostgreSQL ---------------------------------------------------------------------------------------------------
+
+postgres_bin=     # folder of the newest installed version
+postgres_folder=  # of the server that was started here: its data and its log
+postgres_pid=
+postgres_as=()    # command prefix that changes to the user that the server runs as
+
+find_postgres() {
+    postgres_bin=$(
+        shopt -s nullglob
+        for folder in /usr/lib/postgresql/*/bin; do
+            [[ -x $folder/initdb && -x $folder/postgres ]] && printf '%s\n' "$folder"
+        done | sort -V | tail -n 1
+    )
+    [[ $postgres_bin ]]
+}
+
+install_postgres() {
+    may_install postgresql || return
+    apt_install postgresql-common || return
+    # The server's package would also create a cluster and start it as a service, which no test uses.
+    cleanups+=(restore_createcluster)
+    echo 'create_main_cluster = false # scripts/test' >>/etc/postgresql-common/createcluster.conf
+    local status=0
+    apt_install postgresql || status=$?
+    restore_createcluster
+    return "$status"
+}
+
+restore_createcluster() {
+    sed -i '/# scripts\/test$/d' /etc/postgresql-common/createcluster.conf
+}
+
+# Creates an empty cluster, starts a server for it and exports TEST_POSTGRES_URL.
+start_postgres() {
+    if ((EUID == 0)); then
+        # PostgreSQL refuses to run as root.
+        id -u postgres >/dev/null 2>&1 || die 'PostgreSQL is installed, but there is no user "postgres" to run it as'
+        postgres_as=(setpriv "--reuid=$(id -u postgres)" "--regid=$(id -g postgres)" --init-groups --)
+    fi
+    postgres_create_folder
+    local data=$postgres_folder/data log=$postgres_folder/log
+
+    # The current folder may be out of the reach of the server's user, hence env -C.
+    # Not syncing here only concerns a crash of the whole machine while the cluster is created.
+    "${postgres_as[@]}" env -C "$postgres_folder" "$postgres_bin/initdb" --pgdata="$data" --username=postgres \
+        --auth=trust --encoding=UTF8 --locale=C.UTF-8 --no-sync >"$log" 2>&1 || postgres_failed 'initdb failed'
+    # fsync stays on: tests kill what they test, and what was committed then has to be there.
+    # No Unix socket: its path may have no more than 107 bytes, which a clone in a deep folder exceeds.
+    cat >>"$data/postgresql.conf" <<'END'
+listen_addresses = '127.0.0.1'
+unix_socket_directories = ''
+max_connections = 300
+fsync = on
+END
+    echo 'host all all 127.0.0.1/32 trust' >"$data/pg_hba.conf"
+
+    # A port that was free a moment ago may be taken by now, so the only sure way to find a free one is to use it.
+    # From 32768 on, ports are handed out to outgoing connections.
+    local port tries
+    for ((tries = 0; tries < 20; tries++)); do
+        port=$((16384 + RANDOM % 16384))
+        : >"$log"
+        if postgres_try_port "$port"; then
+            export TEST_POSTGRES_URL=postgres://postgres@127.0.0.1:$port/postgres
+            say "PostgreSQL $(cat "$data/PG_VERSION") on 127.0.0.1:$port, data in ${postgres_folder#"$PWD/"}"
+            return
+        fi
+        grep -q 'could not create any TCP/IP sockets' "$log" || break
+    done
+    postgres_failed 'PostgreSQL did not start'
+}
+
+# Creates the folder for a new cluster. The server's user has to be able to reach it.
+postgres_create_folder() {
+    mkdir -p target/test-servers
+    cleanups+=(stop_postgres)
+    postgres_folder=$(mktemp -d "$PWD/target/test-servers/postgres-$$-XXXXXX")
+    ((EUID == 0)) || return 0
+    chown postgres: "$postgres_folder"
+    if ! "${postgres_as[@]}" test -w "$postgres_folder"; then
+        rmdir "$postgres_folder"
+        postgres_folder=$(mktemp -d "/tmp/greenroom-postgres-$$-XXXXXX")
+        chown postgres: "$postgres_folder"
+        say "the user \"postgres\" cannot reach $PWD/target: using $postgres_folder"
+    fi
+}
+
+# Starts the server on a port and waits until it takes connections. Fails if it ends before that.
+postgres_try_port() {
+    local data=$postgres_folder/data tries
+    # --pdeathsig comes after the change of user, which would clear it.
+    start_process "${postgres_as[@]}" env -C "$postgres_folder" setpriv --pdeathsig QUIT -- \
+        "$postgres_bin/postgres" -D "$data" -p "$1" >>"$postgres_folder/log" 2>&1
+    postgres_pid=$started
+    for ((tries = 0; tries < 600; tries++)); do
+        # Line 8 of this file is the state of this very server; to connect might reach another one on the same port.
+        [[ $(sed -n 8p "$data/postmaster.pid" 2>/dev/null) == ready* ]] && return
+        kill -0 "$postgres_pid" 2>/dev/null || break
+        sleep 0.1
+    done
+    end_process "$postgres_pid" QUIT || true
+    postgres_pid=
+    return 1
+}
+
+postgres_failed() {
+    say "$1; its log:"
+    cat "$postgres_folder/log" || true
+    exit 1
+}
+
+stop_postgres() {
+    # SIGQUIT ends it at once, without writing out data that is about to be removed.
+    [[ $postgres_pid ]] && end_process "$postgres_pid" QUIT
+    [[ $postgres_folder ]] && rm -rf -- "$postgres_folder"
+    postgres_pid=
+    postgres_folder=
+}
+
+# --- Chromium -----------------------------------------------------------------------------------------------------
+
+# Each test starts a browser of its own, so this only tells where it is.
+find_chromium() {
+    CHROMIUM=$(command -v chromium)
+}
+
+install_chromium() {
+    apt_install chromium
+}
+
+start_chromium() {
+    export CHROMIUM
+    say "Chromium at $CHROMIUM"
+}
