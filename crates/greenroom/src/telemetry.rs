@@ -42,6 +42,7 @@ fn begin() -> PrometheusHandle {
     metrics::describe_counter!("greenroom_bot_transitions_total", "Changes of a bot's status, by the new one");
     metrics::describe_counter!("greenroom_heartbeats_written_total", "Heartbeats written to the store");
     metrics::describe_counter!("greenroom_http_requests_total", "Requests, by method, route and status");
+    metrics::describe_gauge!("greenroom_http_requests_under_way", "Requests that are being answered");
     metrics::describe_histogram!("greenroom_http_request_seconds", Unit::Seconds, "Time to answer a request");
     metrics::describe_histogram!("greenroom_database_call_seconds", Unit::Seconds, "Time of a database call, by name");
     handle

@@ -42,6 +42,22 @@ pub fn request_id() -> String {
     CURRENT.try_with(Clone::clone).unwrap_or_default()
 }
 
+/// Counts a request for as long as it is under way, also when its sender goes away in the middle.
+struct UnderWay;
+
+impl UnderWay {
+    fn begin() -> Self {
+        metrics::gauge!("greenroom_http_requests_under_way").increment(1.0);
+        Self
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        metrics::gauge!("greenroom_http_requests_under_way").decrement(1.0);
+    }
+}
+
 /// Gives the request its id, answers for a handler that panics, and counts.
 pub async fn around(State(app): State<App>, request: Request, next: Next) -> Response {
     let id = match sent_id(&request) {
@@ -54,7 +70,7 @@ pub async fn around(State(app): State<App>, request: Request, next: Next) -> Res
     let method = request.method().clone();
     let route = request.extensions().get::<MatchedPath>().map_or("unmatched", MatchedPath::as_str).to_owned();
     let span = tracing::info_span!("request", id = %id, method = %method, route = %route);
-    let begun = Instant::now();
+    let (begun, under_way) = (Instant::now(), UnderWay::begin());
     let header = HeaderValue::from_str(&id);
     let answer = CURRENT.scope(id, async move {
         AssertUnwindSafe(next.run(request)).catch_unwind().await.unwrap_or_else(|panic| {
@@ -71,6 +87,7 @@ pub async fn around(State(app): State<App>, request: Request, next: Next) -> Res
     if let Ok(header) = header {
         response.headers_mut().insert(REQUEST_ID, header);
     }
+    drop(under_way);
     let status = response.status().as_u16();
     let took = begun.elapsed();
     span.in_scope(|| tracing::debug!(status, took_ms = took.as_secs_f64() * 1000.0, "answered"));

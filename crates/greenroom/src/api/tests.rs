@@ -1,1 +1,108 @@
+//! What stands around every request, with handlers that no real server has: one that panics, and limits that a test
+//! can wait for.
 
+#![allow(clippy::unwrap_used)]
+
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::http::{Request, StatusCode};
+use axum::response::Response;
+use axum::routing::{get, post};
+use http_body_util::BodyExt;
+use serde_json::Value;
+use tower::ServiceExt;
+
+use super::*;
+use crate::lifecycle::tokens::Tokens;
+
+async fn panics() -> &'static str {
+    panic!("on purpose")
+}
+
+async fn served() -> (Router, tempfile::TempDir) {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::open(&format!("sqlite:{}", folder.path().join("g.db").display())).await.unwrap();
+    let (clock, random) = (Clock::System, Random::seeded(1));
+    let app = App::new(Inner {
+        admission: Admission::new(store.clone(), clock.clone(), random.clone()),
+        lifecycle: Lifecycle::new(store.clone(), clock.clone(), random.clone(), Tokens::new("secret")),
+        store,
+        clock,
+        random,
+        deadlines: Deadlines::default(),
+        public_url: "http://x".to_owned(),
+        admin_token_hash: String::new(),
+        limits: Limits { body_bytes: 1000, body_time: Duration::from_millis(50) },
+        metrics: crate::telemetry::metrics(),
+        stopping: CancellationToken::new(),
+    });
+    let routes = Router::new().route("/panics", get(panics)).route("/echo", post(|body: String| async { body }));
+    (surrounded(routes, app), folder)
+}
+
+async fn problem(response: Response) -> (StatusCode, Value, String) {
+    let status = response.status();
+    assert_eq!(response.headers()["content-type"], "application/problem+json");
+    let id = response.headers()["x-request-id"].to_str().unwrap().to_owned();
+    let body: Value = serde_json::from_slice(&response.into_body().collect().await.unwrap().to_bytes()).unwrap();
+    assert_eq!(body["request_id"], Value::from(id.clone()));
+    assert_eq!(body["status"], Value::from(status.as_u16()));
+    (status, body["code"].clone(), id)
+}
+
+fn request(method: &str, path: &str) -> axum::http::request::Builder {
+    Request::builder().method(method).uri(path)
+}
+
+#[tokio::test]
+async fn a_panic_is_a_500_with_a_request_id() {
+    let (router, _folder) = served().await;
+    let asked = request("GET", "/panics").header("x-request-id", "abc-123").body(Body::empty()).unwrap();
+    let (status, code, id) = problem(router.oneshot(asked).await.unwrap()).await;
+    assert_eq!((status, code, id), (StatusCode::INTERNAL_SERVER_ERROR, "internal".into(), "abc-123".to_owned()));
+}
+
+#[tokio::test]
+async fn unknown_paths_and_methods_are_problems_too() {
+    let (router, _folder) = served().await;
+    let asked = request("GET", "/nowhere").body(Body::empty()).unwrap();
+    let (status, code, _) = problem(router.clone().oneshot(asked).await.unwrap()).await;
+    assert_eq!((status, code), (StatusCode::NOT_FOUND, "not_found".into()));
+    let asked = request("DELETE", "/echo").body(Body::empty()).unwrap();
+    let answer = router.oneshot(asked).await.unwrap();
+    assert_eq!(answer.headers()["allow"], "POST");
+    let (status, code, _) = problem(answer).await;
+    assert_eq!((status, code), (StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed".into()));
+}
+
+#[tokio::test]
+async fn a_body_that_is_too_large_is_refused_and_one_that_just_fits_is_taken() {
+    let (router, _folder) = served().await;
+    let asked = request("POST", "/echo").body(Body::from("x".repeat(1001))).unwrap();
+    let (status, code, _) = problem(router.clone().oneshot(asked).await.unwrap()).await;
+    assert_eq!((status, code), (StatusCode::PAYLOAD_TOO_LARGE, "too_large".into()));
+    let asked = request("POST", "/echo").body(Body::from("x".repeat(1000))).unwrap();
+    assert_eq!(router.oneshot(asked).await.unwrap().status(), StatusCode::OK);
+}
+
+#[tokio::test]
+async fn a_body_that_does_not_arrive_is_a_408() {
+    let (router, _folder) = served().await;
+    let never = futures_util::stream::pending::<Result<&'static str, std::io::Error>>();
+    let asked = request("POST", "/echo").body(Body::from_stream(never)).unwrap();
+    let (status, code, _) = problem(router.oneshot(asked).await.unwrap()).await;
+    assert_eq!((status, code), (StatusCode::REQUEST_TIMEOUT, "timeout".into()));
+}
+
+#[tokio::test]
+async fn a_request_id_that_cannot_be_logged_is_replaced() {
+    let (router, _folder) = served().await;
+    for sent in ["", "with space", &"x".repeat(129)] {
+        let asked = request("GET", "/nowhere").header("x-request-id", sent).body(Body::empty()).unwrap();
+        let (_, _, id) = problem(router.clone().oneshot(asked).await.unwrap()).await;
+        assert_ne!(id, sent);
+        assert_eq!(id.len(), 32);
+    }
+}

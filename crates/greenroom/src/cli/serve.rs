@@ -54,7 +54,7 @@ fn greet(config: &Config, server: &Server) {
         println!("\nSee your bots:");
         println!("  curl -sS {url}/bots/active -H 'Authorization: Bearer {key}'");
     }
-    println!();
+    println!("\nReady.");
 }
 
 /// A setting that is taken and has no effect yet is told, not passed over.

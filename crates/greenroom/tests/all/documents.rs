@@ -1,0 +1,76 @@
+//! What is written from the code is what the code does: the OpenAPI document, the table of the lifecycle, the page.
+
+use crate::support::{Backend, Database, Process, in_repository};
+
+/// Compares a tracked file with what the code says, between two marker lines if there are any. With `UPDATE=1` the
+/// file is written instead, to be reviewed in the diff.
+fn compare(path: &str, made: &str) {
+    let file = in_repository(path);
+    let tracked = std::fs::read_to_string(&file).unwrap_or_default();
+    let (begin, end) = ("<!-- made from the code: begin -->\n", "<!-- made from the code: end -->");
+    let expected = match (tracked.split_once(begin), tracked.split_once(end)) {
+        (Some((before, _)), Some((_, after))) => format!("{before}{begin}{made}{end}{after}"),
+        _ => made.to_owned(),
+    };
+    if std::env::var_os("UPDATE").is_some() {
+        std::fs::write(&file, &expected).unwrap();
+    } else {
+        assert!(tracked == expected, "{path} is not what the code says; UPDATE=1 ./scripts/test documents writes it");
+    }
+}
+
+#[test]
+fn the_openapi_document_is_the_reviewed_one() {
+    compare("docs/openapi.json", &format!("{}\n", greenroom::api::document().to_pretty_json().unwrap()));
+}
+
+#[test]
+fn the_table_of_the_lifecycle_in_the_docs_is_the_one_that_decides() {
+    compare("docs/lifecycle.md", &domain::lifecycle::render::markdown());
+}
+
+#[test]
+fn every_call_of_the_document_has_a_summary_a_tag_and_an_answer() {
+    let document = serde_json::to_value(greenroom::api::document()).unwrap();
+    let mut calls = 0;
+    for (path, item) in document["paths"].as_object().unwrap() {
+        for (method, call) in item.as_object().unwrap() {
+            calls += 1;
+            for field in ["summary", "operationId"] {
+                assert!(call[field].as_str().is_some_and(|text| !text.is_empty()), "{method} {path} has no {field}");
+            }
+            assert!(call["tags"].as_array().is_some_and(|tags| tags.len() == 1), "{method} {path}");
+            assert!(call["responses"].as_object().is_some_and(|all| !all.is_empty()), "{method} {path}");
+            let open = call["tags"][0] == "For everyone";
+            assert_eq!(call["security"].is_null(), open, "{method} {path}");
+        }
+    }
+    assert!(calls > 30, "the document has {calls} calls");
+}
+
+#[tokio::test]
+async fn the_page_shows_every_call_in_chromium_without_anything_from_elsewhere() {
+    let chromium = std::env::var("CHROMIUM").expect("CHROMIUM is not set; ./scripts/test finds it and sets it");
+    let database = Database::new(Backend::Sqlite).await;
+    let server = Process::start(&database).await;
+    let profile = tempfile::tempdir().unwrap();
+    let output = tokio::process::Command::new(chromium)
+        .args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"])
+        .args(["--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage"])
+        // No name but this machine's own can be looked up, so that a page that needs another shows it.
+        .arg("--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1")
+        .arg(format!("--user-data-dir={}", profile.path().display()))
+        .args(["--virtual-time-budget=20000", "--dump-dom"])
+        .arg(format!("{}/docs", server.url))
+        .output()
+        .await
+        .unwrap();
+    let page = String::from_utf8_lossy(&output.stdout);
+    assert!(page.contains("data-ready=\"true\""), "{page}\n{}", String::from_utf8_lossy(&output.stderr));
+    let document = serde_json::to_value(greenroom::api::document()).unwrap();
+    for (path, item) in document["paths"].as_object().unwrap() {
+        for method in item.as_object().unwrap().keys() {
+            assert!(page.contains(&format!("id=\"{method}-{path}\"")), "{method} {path} is not on the page");
+        }
+    }
+}

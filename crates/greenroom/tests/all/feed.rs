@@ -1,0 +1,138 @@
+//! The feed: every committed event once and in order, whatever order they commit in.
+
+use domain::{BotId, EventId, UserId};
+use greenroom::lifecycle::feed::Follower;
+use greenroom::store::{Actor, Kind, NewEvent, Store, Tx};
+use jiff::Timestamp;
+use rstest::rstest;
+use uuid::Uuid;
+
+use crate::support::{Backend, Database};
+
+async fn begun(store: &Store) -> Tx {
+    let mut tx = store.begin().await.unwrap();
+    // As in the product, an event is never the first thing that is written.
+    tx.keep_setting("x", "y").await.unwrap();
+    tx.record(&event(), Timestamp::now()).await.unwrap();
+    tx
+}
+
+fn event() -> NewEvent {
+    NewEvent {
+        bot_id: BotId(Uuid::nil()),
+        user_id: UserId(Uuid::nil()),
+        kind: Kind::Created,
+        from: None,
+        to: None,
+        reason: None,
+        actor: Actor::User,
+    }
+}
+
+async fn seen(follower: &mut Follower, store: &Store) -> Vec<i64> {
+    let step = follower.step(store).await.unwrap();
+    step.events.iter().map(|event| event.id.0).collect()
+}
+
+/// Steps until the follower has found its place.
+async fn settled(store: &Store) -> Follower {
+    let mut follower = Follower::default();
+    while follower.step(store).await.unwrap().position.is_none() {}
+    follower
+}
+
+#[tokio::test]
+async fn on_postgres_an_event_that_commits_late_is_waited_for_and_heard_in_its_place() {
+    let database = Database::new(Backend::Postgres).await;
+    let store = database.open().await;
+    let mut setting = store.begin().await.unwrap();
+    setting.keep_setting("x", "y").await.unwrap();
+    setting.commit().await.unwrap();
+    let mut follower = settled(&store).await;
+    let late = begun(&store).await;
+    begun(&store).await.commit().await.unwrap();
+    for _ in 0..5 {
+        assert_eq!(seen(&mut follower, &store).await, Vec::<i64>::new(), "the second must wait for the first");
+    }
+    late.commit().await.unwrap();
+    assert_eq!(seen(&mut follower, &store).await, [1, 2]);
+}
+
+#[tokio::test]
+async fn on_postgres_an_event_that_was_rolled_back_is_not_waited_for_any_longer() {
+    let database = Database::new(Backend::Postgres).await;
+    let store = database.open().await;
+    let mut follower = settled(&store).await;
+    let undone = begun(&store).await;
+    let mut other = store.begin().await.unwrap();
+    other.record(&event(), Timestamp::now()).await.unwrap();
+    other.commit().await.unwrap();
+    assert_eq!(seen(&mut follower, &store).await, Vec::<i64>::new());
+    drop(undone);
+    let mut heard = Vec::new();
+    while heard.is_empty() {
+        heard = seen(&mut follower, &store).await;
+    }
+    assert_eq!(heard, [2]);
+}
+
+#[tokio::test]
+async fn on_postgres_a_follower_that_begins_late_stands_before_what_is_still_on_its_way() {
+    let database = Database::new(Backend::Postgres).await;
+    let store = database.open().await;
+    let late = begun(&store).await;
+    let mut other = store.begin().await.unwrap();
+    other.record(&event(), Timestamp::now()).await.unwrap();
+    other.commit().await.unwrap();
+    let mut follower = Follower::default();
+    for _ in 0..5 {
+        assert_eq!(follower.step(&store).await.unwrap().position, None, "event 1 may still come");
+    }
+    late.commit().await.unwrap();
+    let position = loop {
+        if let Some(position) = follower.step(&store).await.unwrap().position {
+            break position;
+        }
+    };
+    assert_eq!(position, EventId(2));
+    let events = store.events_of_user(UserId(Uuid::nil()), EventId(0), position, 10).await.unwrap();
+    assert_eq!(events.len(), 2, "who reads up to the position misses nothing");
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test(flavor = "multi_thread")]
+async fn among_many_writers_every_committed_event_is_heard_once_and_in_order(#[case] backend: Backend) {
+    let database = Database::new(backend).await;
+    let store = database.open().await;
+    let mut follower = settled(&store).await;
+    let mut writers = tokio::task::JoinSet::new();
+    for number in 0..120 {
+        let store = store.clone();
+        writers.spawn(async move {
+            let mut tx = store.begin().await.unwrap();
+            tx.keep_setting("x", "y").await.unwrap();
+            for _ in 0..=number % 3 {
+                tx.record(&event(), Timestamp::now()).await.unwrap();
+            }
+            if number % 5 != 0 {
+                tx.commit().await.unwrap();
+                number % 3 + 1
+            } else {
+                0
+            }
+        });
+    }
+    let mut heard = Vec::new();
+    while !writers.is_empty() {
+        heard.extend(seen(&mut follower, &store).await);
+        while writers.try_join_next().is_some() {}
+    }
+    let committed = store.events_after(EventId(0), 1_000).await.unwrap();
+    while heard.len() < committed.len() {
+        heard.extend(seen(&mut follower, &store).await);
+    }
+    let committed: Vec<i64> = committed.iter().map(|event| event.id.0).collect();
+    assert_eq!(heard, committed);
+}

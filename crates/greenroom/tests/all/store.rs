@@ -1,0 +1,443 @@
+//! The contract of the store: whatever one database does, the other does too.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use domain::{Action, BotId, CommandId, ConnectionId, KeyId, Meeting, Reason, Status, UserId};
+use greenroom::clock::Clock;
+use greenroom::random::Random;
+use greenroom::store::{
+    Actor, Beat, BotFilter, Change, CommandRow, KeyRow, Kind, KnownKey, NewBot, NewEvent, SegmentRow, Store,
+    StoreError, UserRow,
+};
+use jiff::Timestamp;
+use rstest::rstest;
+use serde_json::json;
+use uuid::Uuid;
+
+use crate::support::{Backend, Database};
+
+fn now() -> Timestamp {
+    Clock::System.now()
+}
+
+fn id() -> Uuid {
+    Random::System.id(now()).unwrap()
+}
+
+fn user(limit: i64) -> UserRow {
+    UserRow {
+        id: UserId(id()),
+        email: "ada@example.com".to_owned(),
+        name: "Ada Lovelace ✨".to_owned(),
+        image_url: None,
+        max_concurrent_bots: limit,
+        data: json!({"plan": "pro", "n": 1.5, "nested": [null, true]}).as_object().unwrap().clone(),
+        created_at: now(),
+        updated_at: now(),
+    }
+}
+
+fn bot(user: UserId, number: usize) -> NewBot {
+    let meeting = Meeting::from_link(&crate::support::meet_link(number)).unwrap();
+    NewBot {
+        id: BotId(id()),
+        user_id: user,
+        platform: meeting.platform,
+        native_meeting_id: meeting.native_id,
+        meeting_url: meeting.url,
+        bot_display_name: Some("Note taker ü".to_owned()),
+        priority: 100,
+        queue_timeout_ms: 300_000,
+        config: json!({"language": "de"}).as_object().unwrap().clone(),
+        metadata: serde_json::Map::new(),
+    }
+}
+
+fn event(bot: BotId, user: UserId) -> NewEvent {
+    NewEvent { bot_id: bot, user_id: user, kind: Kind::Created, from: None, to: None, reason: None, actor: Actor::User }
+}
+
+async fn insert_user(store: &Store, limit: i64) -> UserRow {
+    let user = user(limit);
+    let mut tx = store.begin().await.unwrap();
+    tx.insert_user(&user).await.unwrap();
+    tx.commit().await.unwrap();
+    user
+}
+
+async fn insert_bot(store: &Store, user: UserId, number: usize) -> BotId {
+    let new = bot(user, number);
+    let mut tx = store.begin().await.unwrap();
+    tx.insert_bot(&new, now()).await.unwrap();
+    tx.commit().await.unwrap();
+    new.id
+}
+
+async fn move_bot(store: &Store, id: BotId, to: Status) {
+    let mut tx = store.begin().await.unwrap();
+    let change = Change { to, reason: Some(Reason::Own("why".to_owned())), error: None, exit_code: None };
+    tx.move_bot(id, &change, now()).await.unwrap();
+    tx.commit().await.unwrap();
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test]
+async fn what_is_written_is_read_back_as_it_was(#[case] backend: Backend) {
+    let database = Database::new(backend).await;
+    let store = database.open().await;
+    let user = insert_user(&store, 3).await;
+    assert_eq!(store.user(user.id).await.unwrap(), Some(user.clone()));
+    let (new, at) = (bot(user.id, 1), now());
+    let mut tx = store.begin().await.unwrap();
+    tx.insert_bot(&new, at).await.unwrap();
+    tx.commit().await.unwrap();
+    assert_eq!(store.bot(new.id).await.unwrap(), Some(new.into_row(at)));
+    assert_eq!(store.user(UserId(id())).await.unwrap(), None);
+    assert_eq!(store.bot(BotId(id())).await.unwrap(), None);
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test]
+async fn what_is_not_committed_leaves_no_trace_of_change_or_event(#[case] backend: Backend) {
+    let database = Database::new(backend).await;
+    let store = database.open().await;
+    let user = insert_user(&store, 3).await;
+    let new = bot(user.id, 1);
+    let mut tx = store.begin().await.unwrap();
+    tx.insert_bot(&new, now()).await.unwrap();
+    tx.record(&event(new.id, user.id), now()).await.unwrap();
+    drop(tx);
+    assert_eq!(store.bot(new.id).await.unwrap(), None);
+    assert!(store.events_of_bot(new.id).await.unwrap().is_empty());
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test]
+async fn who_holds_a_user_is_alone_with_it_until_the_end_of_the_transaction(#[case] backend: Backend) {
+    let database = Database::new(backend).await;
+    let store = database.open().await;
+    let user = insert_user(&store, 3).await;
+    let mut first = store.begin().await.unwrap();
+    first.hold_user(user.id).await.unwrap().unwrap();
+    let entered = Arc::new(AtomicBool::new(false));
+    let second = tokio::spawn({
+        let (store, entered) = (store.clone(), entered.clone());
+        async move {
+            let mut tx = store.begin().await.unwrap();
+            let seen = tx.hold_user(user.id).await.unwrap().unwrap();
+            entered.store(true, Ordering::SeqCst);
+            seen.name
+        }
+    });
+    // Many turns, in which the second could have come in if it could.
+    for _ in 0..200 {
+        first.setting("nothing").await.unwrap();
+        assert!(!entered.load(Ordering::SeqCst));
+    }
+    first.update_user(&UserRow { name: "changed".to_owned(), ..user }).await.unwrap();
+    first.commit().await.unwrap();
+    assert_eq!(second.await.unwrap(), "changed", "the second must see what the first wrote");
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test(flavor = "multi_thread")]
+async fn no_change_is_lost_among_many_at_once(#[case] backend: Backend) {
+    let database = Database::new(backend).await;
+    let store = database.open().await;
+    let user = insert_user(&store, 0).await;
+    let mut workers = tokio::task::JoinSet::new();
+    for _ in 0..60 {
+        let store = store.clone();
+        workers.spawn(async move {
+            let mut tx = store.begin().await.unwrap();
+            let mut seen = tx.hold_user(user.id).await.unwrap().unwrap();
+            seen.max_concurrent_bots += 1;
+            tx.update_user(&seen).await.unwrap();
+            tx.commit().await.unwrap();
+        });
+    }
+    workers.join_all().await;
+    assert_eq!(store.user(user.id).await.unwrap().unwrap().max_concurrent_bots, 60);
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test]
+async fn two_running_bots_of_a_user_in_one_meeting_cannot_be_stored(#[case] backend: Backend) {
+    let database = Database::new(backend).await;
+    let store = database.open().await;
+    let user = insert_user(&store, 3).await;
+    let first = insert_bot(&store, user.id, 1).await;
+    let mut tx = store.begin().await.unwrap();
+    let refused = tx.insert_bot(&bot(user.id, 1), now()).await;
+    assert!(matches!(refused, Err(StoreError::Refused { call: "bots.insert", .. })), "{refused:?}");
+    drop(tx);
+    move_bot(&store, first, Status::Stopping).await;
+    insert_bot(&store, user.id, 1).await;
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test]
+async fn only_running_bots_count_against_the_limit(#[case] backend: Backend) {
+    let database = Database::new(backend).await;
+    let store = database.open().await;
+    let user = insert_user(&store, 9).await;
+    for (number, status) in Status::ALL.into_iter().enumerate() {
+        let id = insert_bot(&store, user.id, number).await;
+        move_bot(&store, id, status).await;
+    }
+    let mut tx = store.begin().await.unwrap();
+    let meeting = Meeting::from_link(&crate::support::meet_link(0)).unwrap();
+    let (running, there) = tx.running_bots_of(user.id, meeting.platform, &meeting.native_id).await.unwrap();
+    assert_eq!(running, Status::ALL.iter().filter(|status| status.is_running()).count() as i64);
+    assert!(there.is_some());
+    let open = store.open_bots_of(user.id).await.unwrap();
+    assert_eq!(open.len(), Status::OPEN.len());
+    assert_eq!(store.open_bots_by_status().await.unwrap().len(), Status::OPEN.len());
+    assert_eq!(store.bots_of_by_status(user.id).await.unwrap().len(), Status::ALL.len());
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test]
+async fn a_move_keeps_the_first_start_and_tells_the_end(#[case] backend: Backend) {
+    let database = Database::new(backend).await;
+    let store = database.open().await;
+    let user = insert_user(&store, 3).await;
+    let id = insert_bot(&store, user.id, 1).await;
+    move_bot(&store, id, Status::Starting).await;
+    let first = store.bot(id).await.unwrap().unwrap();
+    move_bot(&store, id, Status::Active).await;
+    move_bot(&store, id, Status::Starting).await;
+    let again = store.bot(id).await.unwrap().unwrap();
+    assert!(first.start_time.is_some());
+    assert_eq!(again.start_time, first.start_time);
+    assert_eq!(again.end_time, None);
+    move_bot(&store, id, Status::Failed).await;
+    let ended = store.bot(id).await.unwrap().unwrap();
+    assert_eq!((ended.status, ended.reason.as_deref()), (Status::Failed, Some("why")));
+    assert!(ended.end_time.is_some());
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test]
+async fn pages_stay_right_while_bots_arrive(#[case] backend: Backend) {
+    let database = Database::new(backend).await;
+    let store = database.open().await;
+    let user = insert_user(&store, 99).await;
+    let mut expected = Vec::new();
+    for number in 0..10 {
+        expected.push(insert_bot(&store, user.id, number).await);
+    }
+    expected.reverse();
+    let (mut seen, mut filter) = (Vec::new(), BotFilter::default());
+    for number in 10.. {
+        let page = store.bots_of(user.id, &filter, 3).await.unwrap();
+        let Some(last) = page.last() else { break };
+        filter.before = Some(last.id);
+        seen.extend(page.iter().map(|bot| bot.id));
+        insert_bot(&store, user.id, number).await;
+    }
+    assert_eq!(seen, expected);
+    let everyone = store.bots(&BotFilter { platform: Some(domain::Platform::Zoom), ..filter }, 9).await.unwrap();
+    assert!(everyone.is_empty());
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test]
+async fn an_older_heartbeat_never_replaces_a_newer_one(#[case] backend: Backend) {
+    let database = Database::new(backend).await;
+    let store = database.open().await;
+    let user = insert_user(&store, 99).await;
+    let mut beats = Vec::new();
+    for number in 0..50 {
+        let bot_id = insert_bot(&store, user.id, number).await;
+        let connection_id = ConnectionId(id());
+        let mut tx = store.begin().await.unwrap();
+        assert!(tx.make_session(bot_id, connection_id, Some("c1"), now()).await.unwrap());
+        assert!(!tx.make_session(bot_id, connection_id, Some("c2"), now()).await.unwrap());
+        tx.commit().await.unwrap();
+        beats.push(Beat { bot_id, connection_id, at: now() });
+    }
+    store.write_heartbeats(&beats).await.unwrap();
+    let later = Beat { at: beats[0].at + Duration::from_secs(5), ..beats[0] };
+    store.write_heartbeats(&[later]).await.unwrap();
+    store.write_heartbeats(&beats).await.unwrap();
+    store.write_heartbeats(&[]).await.unwrap();
+    for (beat, at) in [(beats[0], later.at), (beats[49], beats[49].at)] {
+        let sessions = store.sessions(beat.bot_id).await.unwrap();
+        assert_eq!(sessions[0].last_heartbeat_at, Some(at));
+        assert_eq!(sessions[0].container_id.as_deref(), Some("c1"));
+    }
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test]
+async fn a_segment_is_stored_once_and_read_in_the_order_of_speech(#[case] backend: Backend) {
+    let database = Database::new(backend).await;
+    let store = database.open().await;
+    let user = insert_user(&store, 3).await;
+    let bot = insert_bot(&store, user.id, 1).await;
+    let connection_id = ConnectionId(id());
+    let segment = |start: f64, text: &str| SegmentRow {
+        connection_id,
+        digest: format!("{start}{text}"),
+        start_time: start,
+        end_time: start + 1.0,
+        text: text.to_owned(),
+        speaker: Some("Ada".to_owned()),
+        language: None,
+    };
+    let batch =
+        [segment(2.0, "second 'quoted' \\ ünï"), segment(0.25, "first"), segment(2.0, "second 'quoted' \\ ünï")];
+    let mut tx = store.begin().await.unwrap();
+    assert_eq!(tx.insert_segments(bot, &batch, now()).await.unwrap(), 2);
+    assert_eq!(tx.insert_segments(bot, &batch, now()).await.unwrap(), 0);
+    assert_eq!(tx.insert_segments(bot, &[segment(9.0, "third")], now()).await.unwrap(), 1);
+    let digests = [batch[0].digest.clone(), "unknown".to_owned()];
+    assert_eq!(tx.known_segments(bot, &digests).await.unwrap(), 1);
+    tx.commit().await.unwrap();
+    let read = store.transcript(bot).await.unwrap();
+    assert_eq!(read, [batch[1].clone(), batch[0].clone(), segment(9.0, "third")]);
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test]
+async fn a_command_is_open_until_its_own_bot_acknowledges_it(#[case] backend: Backend) {
+    let database = Database::new(backend).await;
+    let store = database.open().await;
+    let user = insert_user(&store, 3).await;
+    let (mine, other) = (insert_bot(&store, user.id, 1).await, insert_bot(&store, user.id, 2).await);
+    let command = CommandRow { id: CommandId(id()), action: Action::Reconfigure, payload: json!({"a": [1]}) };
+    let mut tx = store.begin().await.unwrap();
+    tx.insert_command(mine, &command, now()).await.unwrap();
+    assert_eq!(tx.acknowledge(other, command.id, now()).await.unwrap(), None);
+    tx.commit().await.unwrap();
+    assert_eq!(store.open_commands(mine).await.unwrap(), std::slice::from_ref(&command));
+    let mut tx = store.begin().await.unwrap();
+    assert_eq!(tx.acknowledge(mine, command.id, now()).await.unwrap(), Some(Action::Reconfigure));
+    assert_eq!(tx.acknowledge(mine, command.id, now()).await.unwrap(), None);
+    tx.commit().await.unwrap();
+    assert!(store.open_commands(mine).await.unwrap().is_empty());
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test]
+async fn keys_and_idempotency_keys_are_found_again(#[case] backend: Backend) {
+    let database = Database::new(backend).await;
+    let store = database.open().await;
+    let user = insert_user(&store, 3).await;
+    let key = KeyRow { id: KeyId(id()), user_id: user.id, hash: "h".repeat(64), created_at: now(), expires_at: None };
+    let known = KnownKey { body_hash: "b".to_owned(), bot_id: BotId(id()) };
+    let end = now();
+    let mut tx = store.begin().await.unwrap();
+    tx.insert_key(&key).await.unwrap();
+    tx.insert_idempotency_key(user.id, "k", &known, now()).await.unwrap();
+    assert_eq!(tx.idempotency_key(user.id, "k").await.unwrap(), Some(known));
+    assert_eq!(tx.idempotency_key(user.id, "K").await.unwrap(), None);
+    assert_eq!(tx.idempotency_key(UserId(id()), "k").await.unwrap(), None);
+    tx.commit().await.unwrap();
+    assert_eq!(store.key(key.id).await.unwrap(), Some(key.clone()));
+    let mut tx = store.begin().await.unwrap();
+    tx.expire_keys(user.id, end).await.unwrap();
+    tx.expire_keys(user.id, end + Duration::from_secs(60)).await.unwrap();
+    tx.commit().await.unwrap();
+    assert_eq!(store.key(key.id).await.unwrap().unwrap().expires_at, Some(end), "an end is never put off");
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test(flavor = "multi_thread")]
+async fn of_many_that_keep_the_same_setting_at_once_one_is_first_and_all_read_its_value(#[case] backend: Backend) {
+    let database = Database::new(backend).await;
+    let store = database.open().await;
+    let mut workers = tokio::task::JoinSet::new();
+    for number in 0..20 {
+        let store = store.clone();
+        workers.spawn(async move {
+            let mut tx = store.begin().await.unwrap();
+            let first = tx.keep_setting("secret", &number.to_string()).await.unwrap();
+            let read = tx.setting("secret").await.unwrap().unwrap();
+            tx.commit().await.unwrap();
+            (first, read)
+        });
+    }
+    let kept = workers.join_all().await;
+    assert_eq!(kept.iter().filter(|(first, _)| *first).count(), 1);
+    assert!(kept.iter().all(|(_, read)| *read == kept[0].1), "{kept:?}");
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test(flavor = "multi_thread")]
+async fn several_may_open_an_empty_database_at_once(#[case] backend: Backend) {
+    let database = Database::new(backend).await;
+    let mut workers = tokio::task::JoinSet::new();
+    for _ in 0..6 {
+        let url = database.url.clone();
+        workers.spawn(async move { Store::open(&url).await });
+    }
+    for opened in workers.join_all().await {
+        opened.unwrap().ping().await.unwrap();
+    }
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test]
+async fn a_database_of_a_newer_version_is_refused_and_not_touched(#[case] backend: Backend) {
+    let database = Database::new(backend).await;
+    database.open().await.close().await;
+    database
+        .execute(
+            "INSERT INTO schema_versions (version, name, applied_at)
+             VALUES (9999, 'from the future', '2030-01-01T00:00:00.000000Z'); DROP TABLE heartbeats",
+        )
+        .await;
+    let refused = Store::open(&database.url).await;
+    assert!(matches!(refused, Err(StoreError::Newer { found: 9999, .. })), "{refused:?}");
+    // It would have come back if any migration had run.
+    database.execute("CREATE TABLE heartbeats (at INTEGER)").await;
+}
+
+#[tokio::test]
+async fn an_sqlite_database_in_memory_is_refused() {
+    let refused = Store::open("sqlite::memory:").await;
+    assert!(matches!(refused, Err(StoreError::Url(ref words)) if words.contains("forget")), "{refused:?}");
+}
+
+#[tokio::test]
+async fn an_sqlite_file_is_readable_by_its_owner_alone() {
+    use std::os::unix::fs::PermissionsExt;
+    let database = Database::new(Backend::Sqlite).await;
+    database.open().await;
+    let file = database.folder.path().join("greenroom.db");
+    assert_eq!(std::fs::metadata(file).unwrap().permissions().mode() & 0o777, 0o600);
+}

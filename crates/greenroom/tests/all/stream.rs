@@ -1,0 +1,155 @@
+//! `GET /events`: nothing missing and nothing twice, through reconnects, replicas and stops.
+
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use reqwest::Method;
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use crate::support::{Backend, Client, Database, Life, Process, meet_link};
+
+/// A client of the stream that remembers where it was.
+struct Listener {
+    body: futures_util::stream::BoxStream<'static, reqwest::Result<bytes::Bytes>>,
+    buffer: String,
+    last_id: Option<String>,
+}
+
+impl Listener {
+    async fn connect(client: &Client, last_id: Option<&str>) -> Self {
+        let mut request = client.request(Method::GET, "/events");
+        if let Some(id) = last_id {
+            request = request.header("Last-Event-ID", id);
+        }
+        let response = request.send().await.unwrap();
+        assert_eq!(response.status(), 200);
+        assert_eq!(response.headers()["content-type"], "text/event-stream");
+        let mut listener =
+            Self { body: response.bytes_stream().boxed(), buffer: String::new(), last_id: last_id.map(str::to_owned) };
+        // The place where the stream stands comes first, without data.
+        assert_eq!(listener.block().await, Some(None));
+        listener
+    }
+
+    /// The data of the next block, if it has any; `None` at the end of the stream.
+    async fn block(&mut self) -> Option<Option<Value>> {
+        loop {
+            if let Some((block, rest)) = self.buffer.split_once("\n\n") {
+                let (block, rest) = (block.to_owned(), rest.to_owned());
+                self.buffer = rest;
+                if block.starts_with(':') {
+                    continue;
+                }
+                let field = |name: &str| block.lines().find_map(|line| line.strip_prefix(name)).map(str::to_owned);
+                self.last_id = field("id: ").or(self.last_id.take());
+                return Some(field("data: ").map(|data| serde_json::from_str(&data).unwrap()));
+            }
+            let read = tokio::time::timeout(Duration::from_secs(30), self.body.next()).await;
+            match read.expect("an event within 30 s") {
+                Some(Ok(bytes)) => self.buffer.push_str(std::str::from_utf8(&bytes).unwrap()),
+                Some(Err(_)) | None => return None,
+            }
+        }
+    }
+
+    async fn next(&mut self) -> Value {
+        self.block().await.expect("the stream goes on").expect("an event has data")
+    }
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_that_is_cut_again_and_again_tells_every_event_once_and_in_order(#[case] backend: Backend) {
+    let database = Database::new(backend).await;
+    let server = Process::start(&database).await;
+    let (user, other) = (server.admin().user(500).await, server.admin().user(500).await);
+    let mut listener = Listener::connect(&user, None).await;
+    let writers: Vec<_> = (0..4)
+        .map(|writer| {
+            let (user, other, admin) = (user.clone(), other.clone(), server.admin());
+            tokio::spawn(async move {
+                for number in 0..8 {
+                    let bot = user.bot(&meet_link(writer * 100 + number)).await;
+                    let life = Life::assign(&admin, &bot).await;
+                    other.bot(&meet_link(writer * 100 + number)).await;
+                    life.well("started", json!({})).await;
+                    life.well("exited", json!({"exit_code": 0})).await;
+                }
+            })
+        })
+        .collect();
+    let mut heard = Vec::new();
+    for count in 1..=4 * 8 * 4 {
+        heard.push(listener.next().await);
+        if count % 7 == 0 {
+            let last = listener.last_id.clone();
+            drop(listener);
+            listener = Listener::connect(&user, last.as_deref()).await;
+        }
+    }
+    for writer in writers {
+        writer.await.unwrap();
+    }
+    let mut expected = Vec::new();
+    for bot in user.get("/bots?limit=1000").await["bots"].as_array().unwrap() {
+        let events = user.get(&format!("/bots/{}/events", bot["id"].as_str().unwrap())).await["events"].take();
+        expected.extend(events.as_array().unwrap().clone());
+    }
+    expected.sort_by_key(|event| event["id"].as_i64());
+    assert_eq!(heard, expected);
+}
+
+#[tokio::test]
+async fn a_client_that_lost_the_connection_before_its_first_event_can_resume() {
+    let database = Database::new(Backend::Sqlite).await;
+    let server = Process::start(&database).await;
+    let user = server.admin().user(5).await;
+    user.bot(&meet_link(1)).await;
+    let listener = Listener::connect(&user, None).await;
+    let last = listener.last_id.clone().expect("the stream says where it stands");
+    drop(listener);
+    let missed = user.bot(&meet_link(2)).await;
+    let mut listener = Listener::connect(&user, Some(&last)).await;
+    assert_eq!(listener.next().await["bot_id"], json!(missed));
+}
+
+#[tokio::test]
+async fn events_of_one_replica_are_heard_at_another_on_postgres() {
+    let database = Database::new(Backend::Postgres).await;
+    let (left, right) = tokio::join!(Process::start(&database), Process::start(&database));
+    let user = left.admin().user(5).await;
+    let mut listener = Listener::connect(&user.on(&right.url), None).await;
+    let bot = user.bot(&meet_link(1)).await;
+    assert_eq!(listener.next().await["bot_id"], json!(bot));
+}
+
+#[tokio::test]
+async fn a_stream_resumes_over_a_restart_of_the_server() {
+    let database = Database::new(Backend::Sqlite).await;
+    let server = Process::start(&database).await;
+    let user = server.admin().user(5).await;
+    let mut listener = Listener::connect(&user, None).await;
+    let first = user.bot(&meet_link(1)).await;
+    assert_eq!(listener.next().await["bot_id"], json!(first));
+    server.terminate().await;
+    assert_eq!(listener.block().await, None, "an orderly stop ends the stream");
+    assert!(server.wait().await);
+    let server = Process::start(&database).await;
+    let user = user.on(&server.url);
+    let second = user.bot(&meet_link(2)).await;
+    let mut listener = Listener::connect(&user, listener.last_id.as_deref()).await;
+    assert_eq!(listener.next().await["bot_id"], json!(second));
+}
+
+#[tokio::test]
+async fn a_last_event_id_that_is_none_is_refused() {
+    let database = Database::new(Backend::Sqlite).await;
+    let server = Process::start(&database).await;
+    let user = server.admin().user(5).await;
+    let response = user.request(Method::GET, "/events").header("Last-Event-ID", "abc").send().await.unwrap();
+    assert_eq!(response.status(), 422);
+    assert!(response.text().await.unwrap().contains("`Last-Event-ID`"));
+}

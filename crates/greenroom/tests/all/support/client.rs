@@ -1,0 +1,124 @@
+//! A client, and a bot that lives by callbacks.
+
+use reqwest::{Method, StatusCode};
+use serde_json::{Value, json};
+
+/// Speaks to a server under one token.
+#[derive(Clone, Debug)]
+pub struct Client {
+    http: reqwest::Client,
+    url: String,
+    token: String,
+}
+
+/// A Google Meet link of its own for each number.
+pub fn meet_link(number: usize) -> String {
+    let letter = |place: u32| char::from(b'a' + u8::try_from(number / 26_usize.pow(place) % 26).unwrap());
+    let code: String = (0..3).map(letter).collect();
+    format!("https://meet.google.com/abc-defg-{code}")
+}
+
+impl Client {
+    pub fn new(url: &str, token: &str) -> Self {
+        Self { http: reqwest::Client::new(), url: url.to_owned(), token: token.to_owned() }
+    }
+
+    /// The same token at another server.
+    pub fn on(&self, url: &str) -> Self {
+        Self::new(url, &self.token)
+    }
+
+    pub fn request(&self, method: Method, path: &str) -> reqwest::RequestBuilder {
+        self.http.request(method, format!("{}{path}", self.url)).bearer_auth(&self.token)
+    }
+
+    pub async fn send(&self, method: Method, path: &str, body: Option<Value>) -> (StatusCode, Value) {
+        self.try_send(method, path, body).await.unwrap()
+    }
+
+    /// An error is a connection that broke: nothing was acknowledged.
+    pub async fn try_send(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<Value>,
+    ) -> Result<(StatusCode, Value), reqwest::Error> {
+        let mut request = self.request(method, path);
+        if let Some(body) = body {
+            request = request.json(&body);
+        }
+        let response = request.send().await?;
+        let status = response.status();
+        let text = response.text().await?;
+        Ok((status, serde_json::from_str(&text).unwrap_or(Value::String(text))))
+    }
+
+    pub async fn get(&self, path: &str) -> Value {
+        let (status, body) = self.send(Method::GET, path, None).await;
+        assert_eq!(status, StatusCode::OK, "{path}: {body}");
+        body
+    }
+
+    pub async fn post(&self, path: &str, body: Value) -> (StatusCode, Value) {
+        self.send(Method::POST, path, Some(body)).await
+    }
+
+    /// Makes a user as an operator, and gives a client that speaks for it.
+    pub async fn user(&self, limit: i64) -> Client {
+        let body = json!({"email": "ada@example.com", "name": "Ada", "max_concurrent_bots": limit});
+        let (status, body) = self.post("/admin/users", body).await;
+        assert_eq!(status, StatusCode::CREATED, "{body}");
+        Client::new(&self.url, body["api_key"].as_str().unwrap())
+    }
+
+    /// Asks for a bot that is sure to be admitted, and gives its id.
+    pub async fn bot(&self, link: &str) -> String {
+        let (status, body) = self.post("/bots", json!({"meeting_url": link})).await;
+        assert_eq!(status, StatusCode::CREATED, "{body}");
+        body["bot"]["id"].as_str().unwrap().to_owned()
+    }
+}
+
+/// A bot as its own process would be: it has its data, and speaks.
+#[derive(Clone, Debug)]
+pub struct Life {
+    pub client: Client,
+    pub connection_id: String,
+}
+
+impl Life {
+    /// Assigns the bot, as an operator does by hand.
+    pub async fn assign(admin: &Client, bot: &str) -> Self {
+        let (status, data) = admin.post(&format!("/admin/bots/{bot}/assignment"), json!({})).await;
+        assert_eq!(status, StatusCode::CREATED, "{data}");
+        Self::from_data(admin, &data)
+    }
+
+    pub fn from_data(admin: &Client, data: &Value) -> Self {
+        Self {
+            client: Client::new(&admin.url, data["token"].as_str().unwrap()),
+            connection_id: data["connection_id"].as_str().unwrap().to_owned(),
+        }
+    }
+
+    pub fn on(&self, url: &str) -> Self {
+        Self { client: self.client.on(url), connection_id: self.connection_id.clone() }
+    }
+
+    pub async fn try_say(&self, callback: &str, mut body: Value) -> Result<(StatusCode, Value), reqwest::Error> {
+        body["connection_id"] = json!(self.connection_id);
+        let method = if callback == "status" { Method::PATCH } else { Method::POST };
+        self.client.try_send(method, &format!("/callback/{callback}"), Some(body)).await
+    }
+
+    pub async fn say(&self, callback: &str, body: Value) -> (StatusCode, Value) {
+        self.try_say(callback, body).await.unwrap()
+    }
+
+    /// Says something that must be accepted, and gives the answer.
+    pub async fn well(&self, callback: &str, body: Value) -> Value {
+        let (status, answer) = self.say(callback, body).await;
+        assert_eq!(status, StatusCode::OK, "{callback}: {answer}");
+        answer
+    }
+}

@@ -1,0 +1,84 @@
+//! The server as its users run it: the binary, in a process of its own.
+
+use std::process::Stdio;
+
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::{Child, Command};
+
+use super::{Client, Database};
+
+pub const ADMIN_TOKEN: &str = "the-admin-token-of-the-tests";
+
+#[derive(Debug)]
+pub struct Process {
+    child: Child,
+    pub url: String,
+    /// What it printed on standard output until it served.
+    pub greeting: Vec<String>,
+}
+
+impl Process {
+    pub fn command() -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_greenroom"));
+        // Nothing of the machine's own may get in the way.
+        command.env_clear().kill_on_drop(true).stdin(Stdio::null());
+        command
+    }
+
+    /// Starts with an admin token that is known.
+    pub async fn start(database: &Database) -> Self {
+        Self::start_with(database, &["--set", &format!("admin_token={ADMIN_TOKEN}")]).await
+    }
+
+    pub async fn start_with(database: &Database, arguments: &[&str]) -> Self {
+        let mut command = Self::command();
+        command
+            .args(["serve", "--listen", "127.0.0.1:0", "--database", &database.url])
+            .args(arguments)
+            .current_dir(database.folder.path());
+        Self::spawn(command).await
+    }
+
+    pub async fn spawn(mut command: Command) -> Self {
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let mut greeting = Vec::new();
+        let mut url = None;
+        while let Some(line) = lines.next_line().await.unwrap() {
+            if let Some((_, address)) = line.split_once("serves at ") {
+                url = Some(address.to_owned());
+            }
+            let ends = line == "Ready.";
+            greeting.push(line);
+            if ends {
+                break;
+            }
+        }
+        let url = url.unwrap_or_else(|| panic!("the server did not start: {greeting:?}"));
+        Self { child, url, greeting }
+    }
+
+    pub fn client(&self, token: &str) -> Client {
+        Client::new(&self.url, token)
+    }
+
+    pub fn admin(&self) -> Client {
+        self.client(ADMIN_TOKEN)
+    }
+
+    /// Ends it as a power cut would.
+    pub async fn kill(mut self) {
+        self.child.kill().await.unwrap();
+    }
+
+    /// Asks it to stop.
+    pub async fn terminate(&self) {
+        let pid = self.child.id().expect("it runs").to_string();
+        assert!(Command::new("kill").args(["-TERM", &pid]).status().await.unwrap().success());
+    }
+
+    /// Waits for its end; true when it ended well.
+    pub async fn wait(mut self) -> bool {
+        self.child.wait().await.unwrap().success()
+    }
+}
