@@ -34,9 +34,9 @@ use axum::routing::get;
 use domain::Deadlines;
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio_util::sync::CancellationToken;
-use utoipa::openapi::OpenApi;
 use utoipa::openapi::security::{ApiKey, ApiKeyValue, HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::openapi::tag::TagBuilder;
+use utoipa::openapi::{Info, License, OpenApi};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -146,8 +146,8 @@ fn documented() -> OpenApiRouter<App> {
 }
 
 fn described(mut document: OpenApi) -> OpenApi {
-    document.info.title = "Greenroom".to_owned();
-    document.info.version = env!("CARGO_PKG_VERSION").to_owned();
+    document.info = Info::new("Greenroom", env!("CARGO_PKG_VERSION"));
+    document.info.license = Some(License::new(env!("CARGO_PKG_LICENSE")));
     document.info.description = Some(
         "The control plane that keeps meeting bots warm.\n\nTimes are RFC 3339 in UTC, durations in milliseconds. A \
          refusal is `application/problem+json`: a program looks at `code`, a person reads `detail`, and `request_id` \
