@@ -57,9 +57,11 @@ impl Feed {
     /// Follows the events until `stopping`.
     pub async fn follow(self, store: Store, stopping: CancellationToken) {
         let mut follower = Follower::default();
+        let mut failing = false;
         loop {
             let wait = match follower.step(&store).await {
                 Ok(step) => {
+                    failing = false;
                     self.publish(step.events, step.position);
                     if step.more {
                         continue;
@@ -67,7 +69,10 @@ impl Feed {
                     if step.missing { POLL_MISSING } else { POLL }
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "events cannot be read");
+                    // Once, not twice a second for as long as the database is away.
+                    if !std::mem::replace(&mut failing, true) {
+                        tracing::warn!(%error, "events cannot be read");
+                    }
                     POLL
                 }
             };

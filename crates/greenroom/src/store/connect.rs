@@ -4,8 +4,10 @@
 use std::str::FromStr;
 use std::time::Duration;
 
-use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
+use sqlx::postgres::{PgConnectOptions, PgConnection, PgPool, PgPoolOptions};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous};
+
+use sqlx::{Connection, Executor};
 
 use super::StoreError;
 
@@ -13,6 +15,9 @@ use super::StoreError;
 const WAIT_FOR_CONNECTION: Duration = Duration::from_secs(30);
 const SQLITE_READERS: u32 = 4;
 const POSTGRES_CONNECTIONS: u32 = 16;
+/// A process that hangs in the middle of a transaction must not hold its locks for ever, and a statement that waits for
+/// such a lock must end.
+const PATIENCE: &str = "SET statement_timeout = '30s'; SET idle_in_transaction_session_timeout = '15s'";
 
 #[derive(Clone, Debug)]
 pub(super) enum Pools {
@@ -83,11 +88,15 @@ async fn postgres(url: &str) -> Result<Pools, StoreError> {
             StoreError::Url("the PostgreSQL URL cannot be read; it is postgres://user:password@host/db".into())
         })?
         .application_name("greenroom");
+    let failed = |source| StoreError::call("connect", source);
+    // A pool would try again until its patience ends, and then no longer know why.
+    PgConnection::connect_with(&options).await.map_err(failed)?.close().await.map_err(failed)?;
     let pool = PgPoolOptions::new()
         .max_connections(POSTGRES_CONNECTIONS)
         .acquire_timeout(WAIT_FOR_CONNECTION)
+        .after_connect(|connection, _| Box::pin(async move { connection.execute(PATIENCE).await.map(drop) }))
         .connect_with(options)
         .await
-        .map_err(|source| StoreError::call("connect", source))?;
+        .map_err(failed)?;
     Ok(Pools::Postgres(pool))
 }

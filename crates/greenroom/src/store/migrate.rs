@@ -28,8 +28,9 @@ macro_rules! migration {
 
 const MIGRATIONS: &[Migration] = &[migration!(1, "0001_a_bots_life")];
 
-/// Any number will do, as long as every version of greenroom takes the same.
-const LOCK: &str = "SELECT pg_advisory_xact_lock(7700)";
+/// Any number will do, as long as every version of greenroom takes the same. A migration may take its time, and so may
+/// the wait for another process that runs one.
+const LOCK: &str = "SET LOCAL statement_timeout = 0; SELECT pg_advisory_xact_lock(7700)";
 
 pub(super) async fn migrate(pools: &Pools) -> Result<(), StoreError> {
     let failed = |source| StoreError::call("migrate", source);
