@@ -59,6 +59,8 @@ CREATE UNIQUE INDEX bots_running ON bots (user_id, platform, native_meeting_id)
     WHERE status IN ('reserved', 'starting', 'awaiting_admission', 'needs_help', 'active');
 CREATE INDEX bots_open ON bots (status)
     WHERE status IN ('reserved', 'starting', 'awaiting_admission', 'needs_help', 'active', 'stopping');
+CREATE INDEX bots_open_by_user ON bots (user_id, id)
+    WHERE status IN ('reserved', 'starting', 'awaiting_admission', 'needs_help', 'active', 'stopping');
 
 CREATE TABLE sessions (
     connection_id UUID PRIMARY KEY,
@@ -72,8 +74,7 @@ CREATE INDEX sessions_by_bot ON sessions (bot_id);
 
 -- Narrow and without a second index, because it is written all the time.
 CREATE TABLE heartbeats (
-    bot_id        UUID PRIMARY KEY,
-    connection_id UUID NOT NULL,
+    connection_id UUID PRIMARY KEY,
     at            TIMESTAMPTZ NOT NULL
 ) WITH (fillfactor = 50);
 

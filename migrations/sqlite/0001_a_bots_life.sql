@@ -1,5 +1,5 @@
 -- Users, bots and all that is told of them. Ids are UUIDs and times are RFC 3339 in UTC with six digits, as text that
--- sorts; documents are JSON as it was sent.
+-- sorts; documents are JSON.
 --
 -- Hot rows carry no foreign keys: each is written in a transaction that has just read its parent, no parent is ever
 -- deleted, and a foreign key would cost every insert a look-up and a lock.
@@ -60,6 +60,8 @@ CREATE UNIQUE INDEX bots_running ON bots (user_id, platform, native_meeting_id)
     WHERE status IN ('reserved', 'starting', 'awaiting_admission', 'needs_help', 'active');
 CREATE INDEX bots_open ON bots (status)
     WHERE status IN ('reserved', 'starting', 'awaiting_admission', 'needs_help', 'active', 'stopping');
+CREATE INDEX bots_open_by_user ON bots (user_id, id)
+    WHERE status IN ('reserved', 'starting', 'awaiting_admission', 'needs_help', 'active', 'stopping');
 
 CREATE TABLE sessions (
     connection_id TEXT PRIMARY KEY,
@@ -73,8 +75,7 @@ CREATE INDEX sessions_by_bot ON sessions (bot_id);
 
 -- Narrow and without a second index, because it is written all the time.
 CREATE TABLE heartbeats (
-    bot_id        TEXT PRIMARY KEY,
-    connection_id TEXT NOT NULL,
+    connection_id TEXT PRIMARY KEY,
     at            TEXT NOT NULL
 ) STRICT;
 

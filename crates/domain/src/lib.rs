@@ -10,14 +10,17 @@
 //! - [`lifecycle`]: the one transition table
 //! - [`deadline`]: how long a state may last, who watches it, what follows
 //! - [`command`]: what a caller may ask of a running bot
+//! - [`event`]: what is told of it
 
 pub mod command;
 pub mod deadline;
+pub mod event;
 pub mod ids;
 pub mod lifecycle;
 pub mod meeting;
 pub mod reason;
 pub mod status;
+mod words;
 
 pub use command::Action;
 pub use deadline::Deadlines;

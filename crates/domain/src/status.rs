@@ -1,46 +1,14 @@
 //! The states of a bot. What is stored is only what the bot itself or a deadline has decided; that a bot waits in the
 //! queue or is being deployed is read from the queue and the slot, and exists only in what is shown.
 
-use std::fmt;
-use std::str::FromStr;
-
 use serde::{Deserialize, Serialize};
+
+use crate::words::words;
 
 /// A word that is not a status.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not a status; known are {known}", known = ShownStatus::ALL.map(|s| s.as_str()).join(", "))]
 pub struct UnknownStatus(pub String);
-
-macro_rules! words {
-    ($name:ident { $($variant:ident = $word:literal),+ $(,)? }) => {
-        impl $name {
-            pub const ALL: [Self; [$($word),+].len()] = [$(Self::$variant),+];
-
-            pub fn as_str(self) -> &'static str {
-                match self {
-                    $(Self::$variant => $word),+
-                }
-            }
-        }
-
-        impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(self.as_str())
-            }
-        }
-
-        impl FromStr for $name {
-            type Err = UnknownStatus;
-
-            fn from_str(word: &str) -> Result<Self, Self::Err> {
-                match word {
-                    $($word => Ok(Self::$variant),)+
-                    _ => Err(UnknownStatus(word.to_owned())),
-                }
-            }
-        }
-    };
-}
 
 /// A bot's status as stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -64,7 +32,7 @@ pub enum Status {
     Failed,
 }
 
-words!(Status {
+words!(Status, UnknownStatus {
     Reserved = "reserved",
     Starting = "starting",
     AwaitingAdmission = "awaiting_admission",
@@ -115,7 +83,7 @@ pub enum ShownStatus {
     Failed,
 }
 
-words!(ShownStatus {
+words!(ShownStatus, UnknownStatus {
     Scheduled = "scheduled",
     Reserved = "reserved",
     Queued = "queued",

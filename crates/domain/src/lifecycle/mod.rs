@@ -26,7 +26,7 @@ pub enum Trigger {
     /// The bot leaves by itself, or because it was told to.
     Stopping { reason: Option<Reason> },
     /// The bot's process ended.
-    Exited { exit_code: i32, reason: Option<Reason> },
+    Exited { exit_code: i64, reason: Option<Reason> },
     /// The bot's user wants it to leave. `assigned` when something may already run for it.
     StopAsked { assigned: bool },
     /// A state lasted longer than it may.
@@ -52,7 +52,7 @@ pub struct Standing {
     /// Whether its user has asked it to leave.
     pub stop_asked: bool,
     /// With which code it exited, if it did.
-    pub exit_code: Option<i32>,
+    pub exit_code: Option<i64>,
 }
 
 /// What follows from a trigger.

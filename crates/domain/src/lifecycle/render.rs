@@ -29,6 +29,7 @@ pub fn markdown() -> String {
          | while | stored as | clock starts | set by | default | who watches | then |\n\
          |---|---|---|---|---|---|---|\n",
     );
+    let defaults = deadline::Deadlines::default();
     for phase in deadline::PHASES {
         page.push_str(&format!(
             "| {} | {} | {} | `{}` | {} | {} | {} |\n",
@@ -36,7 +37,7 @@ pub fn markdown() -> String {
             states(phase.status),
             phase.clock_starts,
             phase.key,
-            deadline::words(phase.default),
+            deadline::words((phase.of)(&defaults)),
             phase.owner,
             phase.then,
         ));

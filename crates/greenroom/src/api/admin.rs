@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use axum::Json as Answer;
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -13,7 +12,7 @@ use utoipa::ToSchema;
 use uuid::Uuid;
 
 use super::App;
-use super::extract::{Asked, Id, Json, Operator, read_json};
+use super::extract::{Asked, Id, Json, Operator, document, read_json};
 use super::problem::{Problem, ProblemShape};
 use super::reading::{Page, paged, with_sessions};
 use super::shapes::{Bots, OneBot, UserShape};
@@ -34,7 +33,7 @@ pub struct NewUserBody {
     pub name: String,
     pub image_url: Option<String>,
     /// How many bots may run at once; 0 means none. Default 1.
-    #[schema(example = 3)]
+    #[schema(example = 3, minimum = 0, maximum = 1000000)]
     pub max_concurrent_bots: Option<i64>,
     /// For you; Greenroom gives it back.
     pub data: Option<Map<String, Value>>,
@@ -55,8 +54,8 @@ fn email(email: String) -> Result<String, Problem> {
 }
 
 fn short(field: &str, text: String) -> Result<String, Problem> {
-    if text.trim().is_empty() || text.chars().count() > LONGEST_TEXT {
-        return Err(Problem::invalid(field, format!("must have 1 to {LONGEST_TEXT} characters")));
+    if text.trim().is_empty() || text.chars().count() > LONGEST_TEXT || text.chars().any(char::is_control) {
+        return Err(Problem::invalid(field, format!("must have 1 to {LONGEST_TEXT} printable characters")));
     }
     Ok(text)
 }
@@ -79,16 +78,16 @@ pub async fn create_user(
     State(app): State<App>,
     _: Operator,
     Json(body): Json<NewUserBody>,
-) -> Result<(StatusCode, Answer<UserWithKey>), Problem> {
+) -> Result<(StatusCode, axum::Json<UserWithKey>), Problem> {
     let new = NewUser {
         email: email(body.email)?,
         name: short("name", body.name)?,
         image_url: body.image_url.map(|url| short("image_url", url)).transpose()?,
         max_concurrent_bots: limit(body.max_concurrent_bots.unwrap_or(1))?,
-        data: body.data.unwrap_or_default(),
+        data: document("data", body.data.unwrap_or_default())?,
     };
     let (user, key) = app.admission.create_user(new).await?;
-    Ok((StatusCode::CREATED, Answer(UserWithKey { user: user.into(), api_key: key.reveal().to_owned() })))
+    Ok((StatusCode::CREATED, axum::Json(UserWithKey { user: user.into(), api_key: key.reveal().to_owned() })))
 }
 
 #[derive(Debug, Serialize, ToSchema)]
@@ -105,11 +104,15 @@ pub struct Users {
     responses((status = 200, description = "A page, oldest first", body = Users)),
     security(("admin_token" = [])),
 )]
-pub async fn users(State(app): State<App>, _: Operator, Asked(page): Asked<Page>) -> Result<Answer<Users>, Problem> {
+pub async fn users(
+    State(app): State<App>,
+    _: Operator,
+    Asked(page): Asked<Page>,
+) -> Result<axum::Json<Users>, Problem> {
     let limit = page.limit()?;
     let rows = app.store.users(page.cursor::<UserId>()?, limit + 1).await?;
     let (rows, next_cursor) = paged(rows, limit, |user| user.id.to_string());
-    Ok(Answer(Users { users: rows.into_iter().map(Into::into).collect(), next_cursor }))
+    Ok(axum::Json(Users { users: rows.into_iter().map(Into::into).collect(), next_cursor }))
 }
 
 #[derive(Debug, Serialize, ToSchema)]
@@ -124,9 +127,9 @@ pub struct OneUser {
     responses((status = 200, description = "As it is now", body = OneUser)),
     security(("admin_token" = [])),
 )]
-pub async fn user(State(app): State<App>, _: Operator, Id(id): Id<UserId>) -> Result<Answer<OneUser>, Problem> {
+pub async fn user(State(app): State<App>, _: Operator, Id(id): Id<UserId>) -> Result<axum::Json<OneUser>, Problem> {
     let user = app.store.user(id).await?.ok_or_else(|| Problem::not_found("user"))?;
-    Ok(Answer(OneUser { user: user.into() }))
+    Ok(axum::Json(OneUser { user: user.into() }))
 }
 
 /// Tells `null` from absent: the first takes the value away, the second leaves it.
@@ -164,7 +167,7 @@ pub async fn change_user(
     _: Operator,
     Id(id): Id<UserId>,
     Json(body): Json<UserChangeBody>,
-) -> Result<Answer<OneUser>, Problem> {
+) -> Result<axum::Json<OneUser>, Problem> {
     let change = UserChange {
         email: body.email.map(email).transpose()?,
         name: body.name.map(|name| short("name", name)).transpose()?,
@@ -173,10 +176,10 @@ pub async fn change_user(
             other => other,
         },
         max_concurrent_bots: body.max_concurrent_bots.map(limit).transpose()?,
-        data: body.data,
+        data: body.data.map(|data| document("data", data)).transpose()?,
     };
     let user = app.admission.change_user(id, change).await?.ok_or_else(|| Problem::not_found("user"))?;
-    Ok(Answer(OneUser { user: user.into() }))
+    Ok(axum::Json(OneUser { user: user.into() }))
 }
 
 #[derive(Debug, Default, Deserialize, ToSchema)]
@@ -196,7 +199,7 @@ pub struct NewKey {
 ///
 /// Makes a new key and ends those before it. The body may be left out.
 #[utoipa::path(
-    post, path = "/admin/users/{id}/keys", tag = "For operators", request_body = Option<RotateBody>,
+    post, path = "/admin/users/{id}/keys", tag = "For operators", request_body = RotateBody,
     params(("id" = Uuid, Path, description = "The user")),
     responses((status = 201, description = "The new key, shown once", body = NewKey)),
     security(("admin_token" = [])),
@@ -206,7 +209,7 @@ pub async fn rotate_key(
     _: Operator,
     Id(id): Id<UserId>,
     body: Bytes,
-) -> Result<(StatusCode, Answer<NewKey>), Problem> {
+) -> Result<(StatusCode, axum::Json<NewKey>), Problem> {
     let body: RotateBody = if body.is_empty() { RotateBody::default() } else { read_json(&body)? };
     let grace = body.old_keys_valid_for_ms.unwrap_or(0);
     if grace > LONGEST_GRACE_MS {
@@ -214,7 +217,7 @@ pub async fn rotate_key(
     }
     let key = app.admission.rotate_key(id, Duration::from_millis(grace)).await?;
     let key = key.ok_or_else(|| Problem::not_found("user"))?;
-    Ok((StatusCode::CREATED, Answer(NewKey { api_key: key.reveal().to_owned() })))
+    Ok((StatusCode::CREATED, axum::Json(NewKey { api_key: key.reveal().to_owned() })))
 }
 
 /// List everyone's bots
@@ -223,14 +226,14 @@ pub async fn rotate_key(
     responses((status = 200, description = "A page, newest first", body = Bots)),
     security(("admin_token" = [])),
 )]
-pub async fn bots(State(app): State<App>, _: Operator, Asked(page): Asked<Page>) -> Result<Answer<Bots>, Problem> {
+pub async fn bots(State(app): State<App>, _: Operator, Asked(page): Asked<Page>) -> Result<axum::Json<Bots>, Problem> {
     let limit = page.limit()?;
     let rows = match page.filter()? {
         Some(filter) => app.store.bots(&filter, limit + 1).await?,
         None => Vec::new(),
     };
     let (rows, next_cursor) = paged(rows, limit, |bot| bot.id.to_string());
-    Ok(Answer(Bots { bots: rows.into_iter().map(Into::into).collect(), next_cursor }))
+    Ok(axum::Json(Bots { bots: rows.into_iter().map(Into::into).collect(), next_cursor }))
 }
 
 /// One bot of anyone's, with its sessions
@@ -240,9 +243,9 @@ pub async fn bots(State(app): State<App>, _: Operator, Asked(page): Asked<Page>)
     responses((status = 200, description = "As it is now", body = OneBot)),
     security(("admin_token" = [])),
 )]
-pub async fn bot(State(app): State<App>, _: Operator, Id(id): Id<BotId>) -> Result<Answer<OneBot>, Problem> {
+pub async fn bot(State(app): State<App>, _: Operator, Id(id): Id<BotId>) -> Result<axum::Json<OneBot>, Problem> {
     let bot = app.store.bot(id).await?.ok_or_else(|| Problem::not_found("bot"))?;
-    Ok(Answer(with_sessions(&app, bot).await?))
+    Ok(axum::Json(with_sessions(&app, bot).await?))
 }
 
 /// A bot's data: all that whatever runs it needs.
@@ -287,7 +290,7 @@ pub async fn assign(
     State(app): State<App>,
     _: Operator,
     Id(id): Id<BotId>,
-) -> Result<(StatusCode, Answer<BotData>), Problem> {
+) -> Result<(StatusCode, axum::Json<BotData>), Problem> {
     let assignment = app.lifecycle.assign(id).await.map_err(|error| Problem::from(error).ended_is_conflict())?;
     let bot = assignment.bot;
     let data = BotData {
@@ -303,5 +306,5 @@ pub async fn assign(
         heartbeat_interval_ms: u64::try_from(app.deadlines.heartbeat_interval.as_millis()).unwrap_or(u64::MAX),
         commands: CommandChannel { redis_url: None, channel: format!("bot_commands:{}", assignment.connection_id) },
     };
-    Ok((StatusCode::CREATED, Answer(data)))
+    Ok((StatusCode::CREATED, axum::Json(data)))
 }

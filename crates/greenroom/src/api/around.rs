@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use axum::body::{Body, Bytes};
 use axum::extract::{MatchedPath, Request, State};
-use axum::http::{HeaderValue, StatusCode};
+use axum::http::header::{AUTHORIZATION, CONTENT_LENGTH, TRANSFER_ENCODING};
+use axum::http::{HeaderValue, Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt;
@@ -91,26 +92,72 @@ pub async fn around(State(app): State<App>, request: Request, next: Next) -> Res
     let status = response.status().as_u16();
     let took = begun.elapsed();
     span.in_scope(|| tracing::debug!(status, took_ms = took.as_secs_f64() * 1000.0, "answered"));
-    let labels = [("method", method.as_str().to_owned()), ("route", route), ("status", status.to_string())];
+    let labels = [("method", known_method(&method).to_owned()), ("route", route), ("status", status.to_string())];
     metrics::counter!("greenroom_http_requests_total", &labels).increment(1);
     metrics::histogram!("greenroom_http_request_seconds", &labels[..2]).record(took);
     response
 }
 
+/// A method as a label: what strangers make up must not make new series.
+fn known_method(method: &Method) -> &str {
+    let known = [Method::GET, Method::HEAD, Method::POST, Method::PUT, Method::PATCH, Method::DELETE, Method::OPTIONS];
+    if known.contains(method) { method.as_str() } else { "OTHER" }
+}
+
 /// Reads the whole body before anything else looks at the request, so that no handler waits on a slow sender and a
-/// refusal never cuts off a sender that is still sending.
+/// refusal never cuts off a sender that is still sending. What will be refused anyway is not read.
 pub async fn read_body(State(app): State<App>, request: Request, next: Next) -> Response {
+    if let Some(problem) = refused_by_head(&request) {
+        let _ = tokio::time::timeout(DRAIN_TIME, collect(request.into_body(), DRAINED)).await;
+        return problem.into_response();
+    }
     let (parts, body) = request.into_parts();
-    match tokio::time::timeout(app.limits.body_time, collect(body, app.limits.body_bytes)).await {
-        Ok(Ok(bytes)) => next.run(Request::from_parts(parts, Body::from(bytes))).await,
-        Ok(Err(problem)) => problem.into_response(),
-        Err(_) => Problem::new(
+    let in_time = async {
+        tokio::select! {
+            () = tokio::time::sleep(app.limits.body_time) => app.limits.body_time,
+            // A server that stops waits for those who send, not for those who have fallen asleep over it.
+            () = async { app.stopping.cancelled().await; tokio::time::sleep(STOPPING_TIME).await } => STOPPING_TIME,
+        }
+    };
+    tokio::select! {
+        read = collect(body, app.limits.body_bytes) => match read {
+            Ok(bytes) => next.run(Request::from_parts(parts, Body::from(bytes))).await,
+            Err(problem) => problem.into_response(),
+        },
+        time = in_time => Problem::new(
             StatusCode::REQUEST_TIMEOUT,
             "timeout",
-            format!("the body did not arrive within {} s", app.limits.body_time.as_secs_f32()),
+            format!("the body did not arrive within {} s", time.as_secs_f32()),
         )
         .into_response(),
     }
+}
+
+/// How much of a body is read that nobody wants, and for how long, so that its sender gets to read the answer.
+const DRAINED: usize = 64 * 1024;
+const DRAIN_TIME: Duration = Duration::from_millis(500);
+/// How much longer a body may take once the server stops.
+const STOPPING_TIME: Duration = Duration::from_secs(5);
+/// A body that says to be larger than this is not waited for.
+const HOPELESS: u64 = 16 * 1024 * 1024;
+
+/// What the head of a request says already: that nobody is there, that nobody asks, that too much is to come.
+fn refused_by_head(request: &Request) -> Option<Problem> {
+    let headers = request.headers();
+    let length = headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
+    let has_body = length != Some(0) && (length.is_some() || headers.contains_key(TRANSFER_ENCODING));
+    if !has_body {
+        return None;
+    }
+    if request.extensions().get::<MatchedPath>().is_none() {
+        return Some(no_such_path_problem());
+    }
+    if !headers.contains_key(AUTHORIZATION) && !headers.contains_key("x-api-key") {
+        return Some(Problem::unauthorized("a request with a body needs a key or a token; GET /docs says which"));
+    }
+    length
+        .filter(|length| *length > HOPELESS)
+        .map(|_| Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", "the body is far too large"))
 }
 
 async fn collect(mut body: Body, most: usize) -> Result<Bytes, Problem> {
@@ -142,6 +189,10 @@ fn sent_id(request: &Request) -> Option<String> {
 
 /// No route has this path.
 pub async fn no_such_path() -> Problem {
+    no_such_path_problem()
+}
+
+fn no_such_path_problem() -> Problem {
     Problem::new(StatusCode::NOT_FOUND, "not_found", "there is nothing at this path; GET /docs shows what there is")
 }
 

@@ -11,7 +11,7 @@ use utoipa::ToSchema;
 use uuid::Uuid;
 
 use super::App;
-use super::extract::{Id, Json, Key, User, read_json};
+use super::extract::{Id, Json, Key, User, document, read_json};
 use super::problem::{Problem, ProblemShape};
 use super::shapes::{BotShape, OneBot};
 use super::wish::NewBotBody;
@@ -154,8 +154,8 @@ pub async fn configure(
     Id(id): Id<BotId>,
     Json(body): Json<ConfigBody>,
 ) -> Result<(StatusCode, axum::Json<OneBot>), Problem> {
-    let bot =
-        app.lifecycle.configure(user.id, id, body.config).await.map_err(|e| Problem::from(e).ended_is_conflict())?;
+    let config = document("config", body.config)?;
+    let bot = app.lifecycle.configure(user.id, id, config).await.map_err(|e| Problem::from(e).ended_is_conflict())?;
     Ok((StatusCode::ACCEPTED, axum::Json(bot.into())))
 }
 

@@ -19,21 +19,19 @@ use crate::lifecycle::callbacks::{Said, Voice};
 const LONGEST_WAIT_MS: u64 = 60_000;
 const DEFAULT_WAIT_MS: u64 = 30_000;
 const LONGEST_ERROR: usize = 10_000;
+const MOST_ACKED: usize = 1_000;
+/// A batch is one transaction, and others wait for it.
+const MOST_SEGMENTS: usize = 2_000;
 const LONGEST_CONTAINER_ID: usize = 255;
 
 fn voice(Bot(claim): Bot, connection_id: Uuid) -> Voice {
     Voice { claim, connection_id: ConnectionId(connection_id) }
 }
 
-/// The bot's own word, if it gave one that says something.
-fn own_word(reason: Option<String>) -> Result<Option<Reason>, Problem> {
-    let Some(word) = reason.map(|word| word.trim().to_owned()).filter(|word| !word.is_empty()) else {
-        return Ok(None);
-    };
-    if word.chars().count() > Reason::MAX_CHARS {
-        return Err(Problem::invalid("reason", format!("has more than {} characters", Reason::MAX_CHARS)));
-    }
-    Ok(Some(Reason::Own(word)))
+/// The bot's own word, if it gave one that says something. What it tells must not be lost for its length.
+fn own_word(reason: Option<String>) -> Option<Reason> {
+    let word: String = reason?.trim().chars().take(Reason::MAX_CHARS).collect();
+    (!word.is_empty()).then_some(Reason::Own(word))
 }
 
 /// The status that holds now.
@@ -79,11 +77,20 @@ pub async fn started(
     Ok(answer(app.lifecycle.started(voice(bot, body.connection_id), container).await?))
 }
 
+/// The states that a bot tells by themselves, for the OpenAPI document.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ToldStatus {
+    AwaitingAdmission,
+    NeedsHelp,
+    Stopping,
+}
+
 #[derive(Debug, Deserialize, ToSchema)]
 pub struct StatusBody {
     pub connection_id: Uuid,
     /// `awaiting_admission`, `needs_help` or `stopping`.
-    #[schema(example = "awaiting_admission")]
+    #[schema(value_type = ToldStatus)]
     pub status: String,
     pub reason: Option<String>,
 }
@@ -105,7 +112,7 @@ pub async fn status(
     bot: Bot,
     Json(body): Json<StatusBody>,
 ) -> Result<axum::Json<Answer>, Problem> {
-    let reason = own_word(body.reason)?;
+    let reason = own_word(body.reason);
     let trigger = match body.status.as_str() {
         "awaiting_admission" => Trigger::AwaitingAdmission { reason },
         "needs_help" => Trigger::NeedsHelp { reason },
@@ -144,9 +151,9 @@ pub async fn joined(
 #[derive(Debug, Deserialize, ToSchema)]
 pub struct HeartbeatBody {
     pub connection_id: Uuid,
-    /// The ids of the commands that were heard.
-    #[serde(default)]
-    pub acked: Vec<Uuid>,
+    /// The ids of the commands that were heard, at most 1000.
+    #[schema(max_items = 1000)]
+    pub acked: Option<Vec<Uuid>>,
 }
 
 #[derive(Debug, Serialize, ToSchema)]
@@ -173,18 +180,31 @@ pub async fn heartbeat(
     bot: Bot,
     Json(body): Json<HeartbeatBody>,
 ) -> Result<axum::Json<HeartbeatAnswer>, Problem> {
-    let acked: Vec<CommandId> = body.acked.into_iter().map(CommandId).collect();
+    let acked = body.acked.unwrap_or_default();
+    if acked.len() > MOST_ACKED {
+        return Err(Problem::invalid("acked", format!("has more than {MOST_ACKED} ids")));
+    }
+    let acked: Vec<CommandId> = acked.into_iter().map(CommandId).collect();
     let (status, commands) = app.lifecycle.heartbeat(voice(bot, body.connection_id), &acked).await?;
     let commands = commands.into_iter().map(CommandShape::from).collect();
     Ok(axum::Json(HeartbeatAnswer { status: status.as_str(), commands }))
 }
 
+/// What is kept where a process ended without a code.
+const NO_EXIT_CODE: i64 = -1;
+
+/// A field that must be there, and may be `null`.
+fn number_or_null<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<i64>, D::Error> {
+    Option::deserialize(deserializer)
+}
+
 #[derive(Debug, Deserialize, ToSchema)]
 pub struct ExitedBody {
     pub connection_id: Uuid,
-    /// 0 is well.
-    #[schema(example = 0)]
-    pub exit_code: i32,
+    /// 0 is well; `null` where there is none, as after a signal, is not.
+    #[serde(deserialize_with = "number_or_null")]
+    #[schema(example = 0, value_type = Option<i64>)]
+    pub exit_code: Option<i64>,
     /// The bot's own word for why.
     pub reason: Option<String>,
     /// What went wrong, for people.
@@ -208,11 +228,11 @@ pub async fn exited(
     bot: Bot,
     Json(body): Json<ExitedBody>,
 ) -> Result<axum::Json<Answer>, Problem> {
-    let reason = own_word(body.reason)?;
+    let reason = own_word(body.reason);
     // The end of a bot must not be lost for a long explanation of it.
     let error = body.error.map(|text| text.chars().take(LONGEST_ERROR).collect());
     let voice = voice(bot, body.connection_id);
-    Ok(answer(app.lifecycle.exited(voice, body.exit_code, reason, error).await?))
+    Ok(answer(app.lifecycle.exited(voice, body.exit_code.unwrap_or(NO_EXIT_CODE), reason, error).await?))
 }
 
 #[derive(Debug, Deserialize, ToSchema)]
@@ -231,6 +251,7 @@ pub struct SegmentBody {
 #[derive(Debug, Deserialize, ToSchema)]
 pub struct TranscriptBody {
     pub connection_id: Uuid,
+    #[schema(max_items = 2000)]
     pub segments: Vec<SegmentBody>,
 }
 
@@ -257,6 +278,9 @@ pub async fn transcript(
     bot: Bot,
     Json(body): Json<TranscriptBody>,
 ) -> Result<axum::Json<TranscriptAnswer>, Problem> {
+    if body.segments.len() > MOST_SEGMENTS {
+        return Err(Problem::invalid("segments", format!("has more than {MOST_SEGMENTS}; send them in several calls")));
+    }
     let mut said = Vec::with_capacity(body.segments.len());
     for (index, segment) in body.segments.into_iter().enumerate() {
         if segment.end_time < segment.start_time {
@@ -279,7 +303,7 @@ pub async fn transcript(
 pub struct Waiting {
     pub connection_id: Uuid,
     /// How long to wait when there is none yet, at most 60000.
-    #[param(default = 30000)]
+    #[param(default = 30000, maximum = 60000)]
     pub wait_ms: Option<u64>,
 }
 

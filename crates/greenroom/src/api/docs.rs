@@ -1,6 +1,7 @@
 //! For everyone: the OpenAPI document, made from the code, and a page that shows it without anything from elsewhere.
 
 use axum::extract::Path;
+use axum::extract::rejection::PathRejection;
 use axum::http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE};
 use axum::response::{IntoResponse, Redirect, Response};
 
@@ -17,7 +18,8 @@ pub async fn index() -> Response {
     page("text/html; charset=utf-8", include_str!("docs_page/index.html"))
 }
 
-pub async fn file(Path(name): Path<String>) -> Result<Response, Problem> {
+pub async fn file(name: Result<Path<String>, PathRejection>) -> Result<Response, Problem> {
+    let Path(name) = name.map_err(|_| Problem::not_found("page"))?;
     let script = "text/javascript; charset=utf-8";
     match name.as_str() {
         "docs.css" => Ok(page("text/css; charset=utf-8", include_str!("docs_page/docs.css"))),

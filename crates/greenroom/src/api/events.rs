@@ -12,15 +12,17 @@ use domain::{EventId, UserId};
 use futures_util::{Stream, stream};
 use serde::Deserialize;
 use tokio::sync::broadcast::error::RecvError;
-use tokio_util::sync::CancellationToken;
+use tokio::time::Interval;
 use utoipa::IntoParams;
 
 use super::App;
-use super::extract::{Asked, User};
+use super::extract::{Asked, Key};
 use super::problem::Problem;
 use super::shapes::EventShape;
+use crate::admission::AdmissionError;
+use crate::admission::keys::ApiKey;
 use crate::lifecycle::feed::Listener;
-use crate::store::{EventRow, Store};
+use crate::store::EventRow;
 
 const CATCH_UP: i64 = 500;
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
@@ -29,7 +31,7 @@ const RETRY: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
-pub struct From {
+pub struct Since {
     /// The same as the header `Last-Event-ID`, for clients that cannot set headers.
     pub last_event_id: Option<String>,
 }
@@ -41,43 +43,48 @@ pub struct From {
 /// resume as well. Send it back as `Last-Event-ID`.
 #[utoipa::path(
     get, path = "/events", tag = "For users",
-    params(From, ("Last-Event-ID" = Option<String>, Header, description = "The last event that was seen")),
+    params(Since, ("Last-Event-ID" = Option<String>, Header, description = "The last event that was seen")),
     responses((status = 200, description = "A stream of events", body = EventShape, content_type = "text/event-stream")),
     security(("api_key" = []), ("x_api_key" = [])),
 )]
 pub async fn stream(
     State(app): State<App>,
-    User(user): User,
-    Asked(from): Asked<From>,
+    Key(key): Key,
+    Asked(since): Asked<Since>,
     headers: HeaderMap,
 ) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, Problem> {
     let header = headers.get("last-event-id").map(|value| value.to_str().unwrap_or("?").to_owned());
     let last = header
-        .or(from.last_event_id)
+        .or(since.last_event_id)
         .filter(|id| !id.is_empty())
         .map(|id| id.parse().map(EventId).map_err(|_| Problem::invalid("Last-Event-ID", "is not the id of an event")))
         .transpose()?;
+    let user = app.admission.authenticate(&key).await?;
+    // An id that no event has yet is not of this database: who waited for what comes after it would wait for ever.
+    let newest = app.store.last_event().await?;
+    let mut authorised = tokio::time::interval(KEEP_ALIVE);
+    authorised.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let reader = Reader {
-        store: app.store.clone(),
         user: user.id,
-        listener: app.lifecycle.feed.listen(),
-        stopping: app.stopping.clone(),
-        last,
+        key,
+        listener: app.lifecycle.feed.listen_to_user(user.id),
+        last: last.filter(|last| *last <= newest),
         place: Place::Begins,
+        app,
     };
-    let events = stream::unfold(reader, |mut reader| async move {
-        let event = reader.next().await?;
-        Some((Ok(event), reader))
+    let events = stream::unfold((reader, authorised), |(mut reader, mut authorised)| async move {
+        let event = reader.next(&mut authorised).await?;
+        Some((Ok(event), (reader, authorised)))
     });
     Ok(Sse::new(events).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)))
 }
 
 /// One client's place in the stream.
 struct Reader {
-    store: Store,
+    app: App,
     user: UserId,
+    key: ApiKey,
     listener: Listener,
-    stopping: CancellationToken,
     last: Option<EventId>,
     place: Place,
 }
@@ -93,11 +100,19 @@ enum Place {
 
 impl Reader {
     /// The next thing to send; `None` when the stream ends.
-    async fn next(&mut self) -> Option<Event> {
-        let stopping = self.stopping.clone();
-        tokio::select! {
-            event = self.advance() => event,
-            () = stopping.cancelled() => None,
+    async fn next(&mut self, authorised: &mut Interval) -> Option<Event> {
+        let app = self.app.clone();
+        loop {
+            tokio::select! {
+                event = self.advance() => return event,
+                () = app.stopping.cancelled() => return None,
+                _ = authorised.tick() => {
+                    // A key that was rotated away no longer listens.
+                    if let Err(AdmissionError::Unauthorized) = app.admission.authenticate(&self.key).await {
+                        return None;
+                    }
+                }
+            }
         }
     }
 
@@ -122,7 +137,7 @@ impl Reader {
                         continue;
                     }
                     let after = self.last.unwrap_or_default();
-                    match self.store.events_of_user(self.user, after, *up_to, CATCH_UP).await {
+                    match self.app.store.events_of_user(self.user, after, *up_to, CATCH_UP).await {
                         Ok(rows) => {
                             *more = i64::try_from(rows.len()).is_ok_and(|n| n == CATCH_UP);
                             *read = rows.into_iter();

@@ -3,10 +3,11 @@
 
 use axum::body::Bytes;
 use axum::extract::{FromRequest, FromRequestParts, Query, Request};
+use axum::http::StatusCode;
 use axum::http::header::AUTHORIZATION;
 use axum::http::request::Parts;
-use serde::de::DeserializeOwned;
-use serde_json::Value;
+use serde::de::{DeserializeOwned, IgnoredAny};
+use serde_json::{Map, Value};
 
 use super::App;
 use super::problem::Problem;
@@ -127,9 +128,25 @@ impl<T: std::str::FromStr + Send> FromRequestParts<App> for Id<T> {
     }
 }
 
+/// How large a document may be that is kept for someone else.
+const LARGEST_DOCUMENT: usize = 64 * 1024;
+
+/// A document that is kept for someone else: it is read back with every list, so it may not be as large as a body.
+pub fn document(field: &str, document: Map<String, Value>) -> Result<Map<String, Value>, Problem> {
+    let size = serde_json::to_string(&document).map_or(usize::MAX, |text| text.len());
+    if size > LARGEST_DOCUMENT {
+        return Err(Problem::invalid(field, format!("is larger than {LARGEST_DOCUMENT} bytes of JSON")));
+    }
+    Ok(document)
+}
+
 /// Reads a body: 400 when it is not JSON, 422 with the field when it is JSON of another shape.
 pub fn read_json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
     refuse_nul(bytes)?;
+    // A list would be taken as the fields in their order.
+    if bytes.trim_ascii_start().first() != Some(&b'{') && serde_json::from_slice::<IgnoredAny>(bytes).is_ok() {
+        return Err(Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid", "the body must be a JSON object"));
+    }
     let mut deserializer = serde_json::Deserializer::from_slice(bytes);
     let read: T = serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
         let path = error.path().to_string();
@@ -139,7 +156,7 @@ pub fn read_json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
             let words = error.to_string();
             let words = words.split(" at line ").next().unwrap_or_default();
             if path == "." {
-                return Problem::new(axum::http::StatusCode::UNPROCESSABLE_ENTITY, "invalid", words);
+                return Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid", words);
             }
             Problem::invalid(&path, words)
         } else {

@@ -36,7 +36,7 @@ use metrics_exporter_prometheus::PrometheusHandle;
 use tokio_util::sync::CancellationToken;
 use utoipa::openapi::security::{ApiKey, ApiKeyValue, HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::openapi::tag::TagBuilder;
-use utoipa::openapi::{Info, License, OpenApi};
+use utoipa::openapi::{Content, Info, License, OpenApi, Ref, ResponseBuilder};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -145,7 +145,22 @@ fn documented() -> OpenApiRouter<App> {
         .routes(routes!(health::metrics))
 }
 
+/// Every call can be refused in the same form, with codes that its own answers need not repeat.
+fn with_refusals(document: &mut OpenApi) {
+    let problem = ResponseBuilder::new()
+        .description("Refused: `code` says why, `detail` explains it")
+        .content("application/problem+json", Content::new(Some(Ref::from_schema_name("Problem"))))
+        .build();
+    for item in document.paths.paths.values_mut() {
+        let calls = [&mut item.get, &mut item.put, &mut item.post, &mut item.delete, &mut item.patch];
+        for call in calls.into_iter().flatten() {
+            call.responses.responses.insert("default".to_owned(), problem.clone().into());
+        }
+    }
+}
+
 fn described(mut document: OpenApi) -> OpenApi {
+    with_refusals(&mut document);
     document.info = Info::new("Greenroom", env!("CARGO_PKG_VERSION"));
     document.info.license = Some(License::new(env!("CARGO_PKG_LICENSE")));
     document.info.description = Some(

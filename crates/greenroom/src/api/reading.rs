@@ -11,7 +11,9 @@ use utoipa::{IntoParams, ToSchema};
 use super::App;
 use super::extract::{Asked, Id, User};
 use super::problem::{Problem, ProblemShape};
-use super::shapes::{BotShape, Bots, EventShape, MeetingShape, OneBot, SegmentShape, SessionShape};
+use super::shapes::{
+    BotShape, Bots, EventShape, MeetingShape, OneBot, PlatformWord, SegmentShape, SessionShape, StatusWord,
+};
 use crate::store::{BotFilter, BotRow, UserRow};
 
 const DEFAULT_PAGE: i64 = 50;
@@ -22,11 +24,13 @@ const LARGEST_PAGE: i64 = 1_000;
 #[into_params(parameter_in = Query)]
 pub struct Page {
     /// Only those in this status.
+    #[param(value_type = Option<StatusWord>)]
     pub status: Option<String>,
-    /// Only those on this platform: `google_meet`, `teams` or `zoom`.
+    /// Only those on this platform.
+    #[param(value_type = Option<PlatformWord>)]
     pub platform: Option<String>,
     /// How many, from 1 to 1000.
-    #[param(default = 50)]
+    #[param(default = 50, minimum = 1, maximum = 1000)]
     pub limit: Option<i64>,
     /// The `next_cursor` of the page before.
     pub cursor: Option<String>,

@@ -9,23 +9,48 @@ use uuid::Uuid;
 
 use crate::store::{BotRow, CommandRow, EventRow, SegmentRow, SessionRow, UserRow};
 
+/// Where meetings are held, for the OpenAPI document.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+#[schema(as = Platform)]
+pub enum PlatformWord {
+    GoogleMeet,
+    Teams,
+    Zoom,
+}
+
+/// A bot's status as shown, for the OpenAPI document.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+#[schema(as = Status)]
+pub enum StatusWord {
+    Scheduled,
+    Reserved,
+    Queued,
+    Deploying,
+    Starting,
+    AwaitingAdmission,
+    NeedsHelp,
+    Active,
+    Stopping,
+    Completed,
+    Failed,
+}
+
 /// One attendance of one meeting.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Bot)]
 pub struct BotShape {
     pub id: Uuid,
     pub user_id: Uuid,
-    /// `google_meet`, `teams` or `zoom`.
-    #[schema(example = "google_meet")]
+    #[schema(value_type = PlatformWord)]
     pub platform: &'static str,
     #[schema(example = "abc-defg-hij")]
     pub native_meeting_id: String,
     #[schema(example = "https://meet.google.com/abc-defg-hij")]
     pub meeting_url: String,
     pub bot_display_name: Option<String>,
-    /// `scheduled`, `reserved`, `queued`, `deploying`, `starting`, `awaiting_admission`, `needs_help`, `active`,
-    /// `stopping`, `completed` or `failed`.
-    #[schema(example = "active")]
+    #[schema(value_type = StatusWord)]
     pub status: &'static str,
     /// Why it is in this status: at an end `finished`, `stopped`, `crashed`, … or the bot's own word.
     pub reason: Option<String>,

@@ -53,7 +53,11 @@ async fn problem(response: Response) -> (StatusCode, Value, String) {
 }
 
 fn request(method: &str, path: &str) -> axum::http::request::Builder {
-    Request::builder().method(method).uri(path)
+    Request::builder()
+        .method(method)
+        .uri(path)
+        .header("authorization", "Bearer x")
+        .header("transfer-encoding", "chunked")
 }
 
 #[tokio::test]
@@ -94,6 +98,32 @@ async fn a_body_that_does_not_arrive_is_a_408() {
     let asked = request("POST", "/echo").body(Body::from_stream(never)).unwrap();
     let (status, code, _) = problem(router.oneshot(asked).await.unwrap()).await;
     assert_eq!((status, code), (StatusCode::REQUEST_TIMEOUT, "timeout".into()));
+}
+
+#[tokio::test]
+async fn what_the_head_already_refuses_is_not_waited_for() {
+    let (router, _folder) = served().await;
+    let never = || Body::from_stream(futures_util::stream::pending::<Result<&'static str, std::io::Error>>());
+    let nobody = Request::builder().method("POST").uri("/echo").header("content-length", "9").body(never()).unwrap();
+    let (status, code, _) = problem(router.clone().oneshot(nobody).await.unwrap()).await;
+    assert_eq!((status, code), (StatusCode::UNAUTHORIZED, "unauthorized".into()));
+    let nowhere = request("POST", "/nowhere").body(never()).unwrap();
+    let (status, code, _) = problem(router.clone().oneshot(nowhere).await.unwrap()).await;
+    assert_eq!((status, code), (StatusCode::NOT_FOUND, "not_found".into()));
+    let huge = Request::builder().method("POST").uri("/echo").header("authorization", "Bearer x");
+    let huge = huge.header("content-length", "99999999999").body(never()).unwrap();
+    let (status, code, _) = problem(router.oneshot(huge).await.unwrap()).await;
+    assert_eq!((status, code), (StatusCode::PAYLOAD_TOO_LARGE, "too_large".into()));
+}
+
+#[tokio::test]
+async fn a_method_that_someone_made_up_makes_no_series_of_its_own() {
+    let (router, _folder) = served().await;
+    for method in ["MADE", "UP"] {
+        router.clone().oneshot(request(method, "/nowhere").body(Body::empty()).unwrap()).await.unwrap();
+    }
+    let text = crate::telemetry::metrics().render();
+    assert!(text.contains("method=\"OTHER\"") && !text.contains("MADE"), "{text}");
 }
 
 #[tokio::test]

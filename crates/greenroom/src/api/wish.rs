@@ -8,7 +8,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
+use super::extract::document;
 use super::problem::Problem;
+use super::shapes::PlatformWord;
 use crate::admission::{Wish, keys};
 
 const DEFAULT_PRIORITY: i32 = 100;
@@ -26,17 +28,20 @@ pub struct NewBotBody {
     pub meeting_url: Option<String>,
     /// `google_meet`, `teams` or `zoom`; with `native_meeting_id` instead of a link.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<PlatformWord>)]
     pub platform: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub native_meeting_id: Option<String>,
     /// The name under which the bot appears in the meeting.
     #[serde(alias = "botDisplayName", skip_serializing_if = "Option::is_none")]
+    #[schema(min_length = 1, max_length = 100)]
     pub bot_display_name: Option<String>,
     /// Lower goes first. Default 100.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub priority: Option<i32>,
     /// How long the bot may wait for a slot. Default 300000, at most 600000.
     #[serde(alias = "queueTimeoutMs", skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1, maximum = 600000)]
     pub queue_timeout_ms: Option<i64>,
     /// For the bot itself; Greenroom hands it through.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -90,8 +95,8 @@ impl NewBotBody {
             bot_display_name: self.bot_display_name,
             priority: self.priority.unwrap_or(DEFAULT_PRIORITY).into(),
             queue_timeout_ms,
-            config: self.config.unwrap_or_default(),
-            metadata: self.metadata.unwrap_or_default(),
+            config: document("config", self.config.unwrap_or_default())?,
+            metadata: document("metadata", self.metadata.unwrap_or_default())?,
             idempotency,
         })
     }

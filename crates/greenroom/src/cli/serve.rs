@@ -1,5 +1,7 @@
 //! `greenroom serve`: serves until it is told to stop, and greets a newcomer with what to do next.
 
+use std::io::{self, Write};
+
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::Done;
@@ -11,15 +13,20 @@ pub async fn serve(config: &Config) -> Done {
     // Before anything is opened, so that a signal that comes early is not lost.
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
-    let stop = async move {
+    let mut stop = async move || {
         tokio::select! {
             _ = terminate.recv() => {}
             _ = interrupt.recv() => {}
         }
     };
-    let server = Server::start(config).await?;
-    greet(config, &server);
+    let server = tokio::select! {
+        server = Server::start(config, |url, first| greet(config, url, first)) => server?,
+        () = stop() => return Ok(()),
+    };
     tell_what_is_not_built(config);
+    if config.public_url.is_none() && !server.address.ip().is_loopback() {
+        tracing::warn!("public_url is not set: bots on other machines cannot reach this server");
+    }
     tracing::info!(
         address = %server.address,
         database = config.database_shown(),
@@ -31,30 +38,32 @@ pub async fn serve(config: &Config) -> Done {
 }
 
 /// Printed on standard output, apart from the log. What the first start made is shown here and nowhere else.
-fn greet(config: &Config, server: &Server) {
-    let url = &server.url;
-    println!("Greenroom {} serves at {url}", env!("CARGO_PKG_VERSION"));
-    println!("  database  {}", config.database_shown());
-    println!("  docs      {url}/docs");
-    let First { admin_token, user } = &server.first;
+fn greet(config: &Config, url: &str, first: &First) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    writeln!(out, "Greenroom {} serves at {url}", env!("CARGO_PKG_VERSION"))?;
+    writeln!(out, "  database  {}", config.database_shown())?;
+    writeln!(out, "  docs      {url}/docs")?;
+    let First { admin_token, user } = first;
     if admin_token.is_some() || user.is_some() {
-        println!("\nThis is the first start. Keep these: they are shown once and stored as hashes.");
+        writeln!(out, "\nThis is the first start. Keep these: they are shown once and stored as hashes.")?;
     }
     if let Some(token) = admin_token {
-        println!("  admin token  {token}");
+        writeln!(out, "  admin token  {token}")?;
     }
     if let Some((user, key)) = user {
-        let key = key.reveal();
-        println!("  API key      {key}  (of {}, who may run {} bots at once)", user.email, user.max_concurrent_bots);
-        println!("\nAsk for a bot:");
-        println!(
+        let (key, limit) = (key.reveal(), user.max_concurrent_bots);
+        writeln!(out, "  API key      {key}  (of {}, who may run {limit} bots at once)", user.email)?;
+        writeln!(out, "\nAsk for a bot:")?;
+        writeln!(
+            out,
             "  curl -sS {url}/bots -H 'Authorization: Bearer {key}' \\\n    \
              -d '{{\"meeting_url\": \"https://meet.google.com/abc-defg-hij\"}}'"
-        );
-        println!("\nSee your bots:");
-        println!("  curl -sS {url}/bots/active -H 'Authorization: Bearer {key}'");
+        )?;
+        writeln!(out, "\nSee your bots:")?;
+        writeln!(out, "  curl -sS {url}/bots/active -H 'Authorization: Bearer {key}'")?;
     }
-    println!("\nReady.");
+    writeln!(out, "\nReady.")?;
+    out.flush()
 }
 
 /// A setting that is taken and has no effect yet is told, not passed over.
@@ -62,7 +71,7 @@ fn tell_what_is_not_built(config: &Config) {
     if config.redis.is_some() {
         tracing::warn!("redis is configured, but this version does not use it: commands travel by HTTP");
     }
-    if config.file.is_some() && !config.pools.is_empty() {
+    if config.has_own_pools {
         tracing::warn!("pools are configured, but this version starts no slots: bots are assigned by hand");
     }
 }

@@ -61,6 +61,15 @@ impl Tree {
         }
     }
 
+    /// What is at a path of keys.
+    fn at(&self, path: &[&str]) -> Option<&Tree> {
+        match (self, path.split_first()) {
+            (tree, None) => Some(tree),
+            (Tree::Table(entries), Some((first, rest))) => entries.get(*first)?.at(rest),
+            _ => None,
+        }
+    }
+
     /// Puts a value at a path, over what is there. A number in the path counts in a list.
     pub fn set(&mut self, path: &[&str], value: toml::Value, origin: Origin) -> Result<(), String> {
         let Some((first, rest)) = path.split_first() else {
@@ -98,6 +107,12 @@ impl Tree {
 const OF_SLOTS: [&str; 3] = ["GREENROOM_URL", "GREENROOM_SLOT", "GREENROOM_SLOT_TOKEN"];
 /// Says where the file is, and is read before it.
 const OF_CLI: [&str; 1] = ["GREENROOM_CONFIG"];
+/// What Kubernetes sets in every container beside a service that is named `greenroom`.
+const OF_KUBERNETES: [&str; 2] = ["GREENROOM_SERVICE_", "GREENROOM_PORT"];
+
+fn is_setting(name: &str) -> bool {
+    !OF_SLOTS.contains(&name) && !OF_CLI.contains(&name) && !OF_KUBERNETES.iter().any(|prefix| name.starts_with(prefix))
+}
 
 /// Lays the environment over `tree`: the older names first, then those of the settings themselves. A variable that
 /// cannot be placed is told.
@@ -107,7 +122,7 @@ pub fn lay_environment(tree: &mut Tree, variables: &BTreeMap<String, String>, co
     }
     for (name, value) in variables {
         let Some(path) = name.strip_prefix("GREENROOM_") else { continue };
-        if OF_SLOTS.contains(&name.as_str()) || OF_CLI.contains(&name.as_str()) {
+        if !is_setting(name) {
             continue;
         }
         let path = path.to_ascii_lowercase();
@@ -115,6 +130,10 @@ pub fn lay_environment(tree: &mut Tree, variables: &BTreeMap<String, String>, co
         if let Err(sentence) = tree.set(&path, plain(value), Origin::Variable(name.clone())) {
             complaints.push(format!("the environment variable {name} cannot be placed: {sentence}"));
         }
+    }
+    // Last, because the pools that they are about may come from the environment too.
+    for (name, value) in variables {
+        lay_older_name_of_pools(tree, name, value);
     }
 }
 
@@ -153,9 +172,6 @@ fn lay_older_name(tree: &mut Tree, name: &str, value: &str, complaints: &mut Vec
         "SLOT_RECOVERY_INTERVAL_MS" => (&["recovery", "interval"], millis),
         "SLOT_MAX_RECOVERY_ATTEMPTS" => (&["recovery", "max_attempts"], number),
         "DEPLOYMENT_QUEUE_MAX_CONCURRENT" => (&["deploy", "max_concurrent"], number),
-        "MAX_POOL_SIZE" => return lay_over_pools(tree, name, &["max_slots"], number, |_| true),
-        "COOLIFY_API_URL" => return lay_over_pools(tree, name, &["coolify", "api_url"], number, is_coolify),
-        "COOLIFY_API_TOKEN" => return lay_over_pools(tree, name, &["coolify", "api_token"], number, is_coolify),
         _ => return,
     };
     if let Err(sentence) = tree.set(path, value, Origin::Variable(name.to_owned())) {
@@ -163,10 +179,21 @@ fn lay_older_name(tree: &mut Tree, name: &str, value: &str, complaints: &mut Vec
     }
 }
 
-fn lay_over_pools(tree: &mut Tree, name: &str, path: &[&str], value: toml::Value, applies: fn(&Tree) -> bool) {
+fn lay_older_name_of_pools(tree: &mut Tree, name: &str, value: &str) {
+    let (path, applies): (&[&str], fn(&Tree) -> bool) = match name {
+        "MAX_POOL_SIZE" => (&["max_slots"], |_| true),
+        "COOLIFY_API_URL" => (&["coolify", "api_url"], is_coolify),
+        "COOLIFY_API_TOKEN" => (&["coolify", "api_token"], is_coolify),
+        _ => return,
+    };
+    let value = toml::Value::String(value.to_owned());
     let Tree::Table(entries) = tree else { return };
     let Some(Tree::List(pools)) = entries.get_mut("pool") else { return };
     for pool in pools.iter_mut().filter(|pool| applies(pool)) {
+        if matches!(pool.at(path), Some(Tree::Leaf(_, Origin::Variable(_)))) {
+            // Set under its own name, which is above this one.
+            continue;
+        }
         // A pool is a table, in which a path without numbers can always be placed.
         let _ = pool.set(path, value.clone(), Origin::Variable(name.to_owned()));
     }

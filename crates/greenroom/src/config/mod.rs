@@ -41,6 +41,8 @@ pub struct Config {
     pub max_concurrent_deployments: u32,
     pub max_recovery_attempts: u32,
     pub pools: Vec<PoolConfig>,
+    /// Whether the pools were configured, or are the defaults.
+    pub has_own_pools: bool,
     /// The file it came from, if any.
     pub file: Option<PathBuf>,
 }
@@ -177,6 +179,7 @@ fn read(
         heartbeat_interval,
     };
     complaints.extend(deadlines.contradictions());
+    let has_own_pools = pools.is_some();
     let pools = read_pools(pools, variables, complaints);
     Config {
         listen,
@@ -188,6 +191,7 @@ fn read(
         max_concurrent_deployments,
         max_recovery_attempts,
         pools,
+        has_own_pools,
         file,
     }
 }
@@ -201,9 +205,13 @@ fn read_pools(
         let mut pools = pool::defaults();
         if let Some(size) = variables.get("MAX_POOL_SIZE") {
             match size.parse() {
-                Ok(size) if size > 0 => pools.iter_mut().for_each(|pool| pool.max_slots = size),
-                _ => complaints
-                    .push(format!("the environment variable MAX_POOL_SIZE is `{size}`, not a number of slots")),
+                Ok(size) if (1..=pool::MOST_SLOTS).contains(&size) => {
+                    pools.iter_mut().for_each(|pool| pool.max_slots = size);
+                }
+                _ => complaints.push(format!(
+                    "the environment variable MAX_POOL_SIZE is `{size}`, but must be from 1 to {}",
+                    pool::MOST_SLOTS
+                )),
             }
         }
         return pools;
@@ -219,12 +227,17 @@ fn read_pools(
 }
 
 impl Config {
-    /// Where the database is, without its password.
+    /// Where the database is, without who speaks to it and how.
     pub fn database_shown(&self) -> String {
         let url = self.database.expose_secret();
-        match (url.split_once("://"), url.rsplit_once('@')) {
-            (Some((scheme, _)), Some((_, place))) => format!("{scheme}://…@{place}"),
-            _ => url.to_owned(),
+        let url = url.split(['?', '#']).next().unwrap_or_default();
+        match url.split_once("://") {
+            Some((scheme, rest)) => {
+                let (authority, path) = rest.split_once('/').map_or((rest, ""), |(authority, path)| (authority, path));
+                let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
+                format!("{scheme}://{host}/{path}")
+            }
+            None => url.to_owned(),
         }
     }
 }

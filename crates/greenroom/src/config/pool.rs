@@ -7,7 +7,7 @@ use domain::Platform;
 use super::layers::Tree;
 use super::section::Section;
 
-const MOST_SLOTS: u32 = 100_000;
+pub const MOST_SLOTS: u32 = 100_000;
 
 #[derive(Clone, Debug)]
 pub struct PoolConfig {

@@ -111,6 +111,22 @@ fn a_coolify_pool_takes_its_address_and_token_from_the_environment() {
     assert!(missing[0].contains("`pool.0.coolify.api_url` is missing"));
     let variables = [("COOLIFY_API_URL", "http://coolify/api/v1"), ("COOLIFY_API_TOKEN", "t")];
     assert!(load(file, &variables, &[]).unwrap().pools[0].settings.contains_key("api_token"));
+    // Also when the pool itself comes from the environment, under whose own names they stay.
+    let mut variables = variables.to_vec();
+    variables.extend([
+        ("GREENROOM_POOL__0__NAME", "meet"),
+        ("GREENROOM_POOL__0__PLATFORM", "google_meet"),
+        ("GREENROOM_POOL__0__PROVIDER", "coolify"),
+        ("GREENROOM_POOL__0__MAX_SLOTS", "5"),
+        ("MAX_POOL_SIZE", "9"),
+        (
+            "GREENROOM_POOL__0__COOLIFY",
+            "{ project_uuid = \"p\", server_uuid = \"s\", environment_name = \"e\", image = \"b\" }",
+        ),
+    ]);
+    let config = load("", &variables, &[]).unwrap();
+    assert!(config.pools[0].settings.contains_key("api_token"));
+    assert_eq!(config.pools[0].max_slots, 5);
 }
 
 #[test]
@@ -187,11 +203,21 @@ fn what_is_shown_of_the_configuration_holds_no_secret() {
     ";
     let config = load(file, &[], &[]).unwrap();
     assert!(!format!("{config:?}").contains("hunter2"));
-    assert_eq!(config.database_shown(), "postgres://…@db.example/greenroom");
+    assert_eq!(config.database_shown(), "postgres://db.example/greenroom");
+    let config = load("database = \"postgres://h:5432/db?user=x&password=hunter2\"", &[], &[]).unwrap();
+    assert_eq!(config.database_shown(), "postgres://h:5432/db");
 }
 
 #[test]
-fn the_variables_of_a_slot_are_not_taken_for_settings() {
+fn the_variables_of_a_slot_and_of_kubernetes_are_not_taken_for_settings() {
     let variables = [("GREENROOM_URL", "http://x"), ("GREENROOM_SLOT", "pool-zoom-001"), ("GREENROOM_SLOT_TOKEN", "t")];
+    assert!(load("", &variables, &[]).is_ok());
+    // What Kubernetes sets beside a service of this name.
+    let variables = [
+        ("GREENROOM_SERVICE_HOST", "10.0.0.1"),
+        ("GREENROOM_SERVICE_PORT_HTTP", "7700"),
+        ("GREENROOM_PORT", "tcp://10.0.0.1:7700"),
+        ("GREENROOM_PORT_7700_TCP_ADDR", "10.0.0.1"),
+    ];
     assert!(load("", &variables, &[]).is_ok());
 }

@@ -37,10 +37,11 @@ impl Lifecycle {
     pub async fn started(&self, voice: Voice, container: Option<&str>) -> Result<Status, LifecycleError> {
         let mut tx = self.store.begin().await?;
         let bot = self.held(&mut tx, voice).await?;
-        let new_session = !tx.has_session(voice.connection_id).await?;
+        let new_session = !bot.has_session;
         let verdict = decide(&bot.standing(), &Trigger::Started { new_session });
         let now = self.clock.now();
         if new_session && matches!(verdict, Verdict::Move { .. } | Verdict::Hold) {
+            tx.end_sessions(bot.id, Some(voice.connection_id), now).await?;
             tx.make_session(bot.id, voice.connection_id, container, now).await?;
             if let Some(container) = container {
                 tx.set_container(bot.id, container, now).await?;
@@ -53,6 +54,7 @@ impl Lifecycle {
     pub async fn joined(&self, voice: Voice) -> Result<Status, LifecycleError> {
         let mut tx = self.store.begin().await?;
         let bot = self.held(&mut tx, voice).await?;
+        has_started(&bot)?;
         let verdict = decide(&bot.standing(), &Trigger::Joined);
         let now = self.clock.now();
         if let Verdict::Move { .. } = verdict {
@@ -65,6 +67,7 @@ impl Lifecycle {
     pub async fn status(&self, voice: Voice, trigger: Trigger) -> Result<Status, LifecycleError> {
         let mut tx = self.store.begin().await?;
         let bot = self.held(&mut tx, voice).await?;
+        has_started(&bot)?;
         let verdict = decide(&bot.standing(), &trigger);
         self.follow(tx, bot, verdict, self.clock.now(), Change::to).await
     }
@@ -73,7 +76,7 @@ impl Lifecycle {
     pub async fn exited(
         &self,
         voice: Voice,
-        exit_code: i32,
+        exit_code: i64,
         reason: Option<domain::Reason>,
         error: Option<String>,
     ) -> Result<Status, LifecycleError> {
@@ -92,15 +95,14 @@ impl Lifecycle {
     ) -> Result<(Status, Vec<CommandRow>), LifecycleError> {
         let bot = self.store.bot(voice.claim.bot).await?.ok_or(LifecycleError::Unauthorized)?;
         speaks_for(&bot, voice)?;
-        if bot.status == Status::Reserved {
-            return Err(LifecycleError::InvalidTransition(bot.status));
+        has_started(&bot)?;
+        self.heartbeats.note(Beat { connection_id: voice.connection_id, at: self.clock.now() });
+        let mut open = self.store.open_commands(bot.id).await?;
+        if open.iter().any(|command| acked.contains(&command.id)) {
+            self.acknowledge(voice, acked).await?;
+            open = self.store.open_commands(bot.id).await?;
         }
-        let now = self.clock.now();
-        self.heartbeats.note(Beat { bot_id: bot.id, connection_id: voice.connection_id, at: now });
-        if !acked.is_empty() {
-            self.acknowledge(&bot, acked).await?;
-        }
-        Ok((bot.status, self.store.open_commands(bot.id).await?))
+        Ok((bot.status, open))
     }
 
     /// Stores what was said, and says how much of it was new.
@@ -117,21 +119,18 @@ impl Lifecycle {
             let known = tx.known_segments(bot.id, &digests).await?;
             return if known == digests.len() as u64 { Ok(0) } else { refuse_ended(&bot).map(|()| 0) };
         }
-        if bot.status == Status::Reserved {
-            return Err(LifecycleError::InvalidTransition(bot.status));
-        }
+        has_started(&bot)?;
         let stored = tx.insert_segments(bot.id, &segments, self.clock.now()).await?;
         tx.commit().await?;
         Ok(stored)
     }
 
-    async fn acknowledge(&self, bot: &BotRow, acked: &[CommandId]) -> Result<(), LifecycleError> {
+    async fn acknowledge(&self, voice: Voice, acked: &[CommandId]) -> Result<(), LifecycleError> {
         let now = self.clock.now();
-        let mut acked = acked.to_vec();
-        acked.sort_unstable();
         let mut tx = self.store.begin().await?;
-        for id in acked {
-            let Some(action) = tx.acknowledge(bot.id, id, now).await? else { continue };
+        let bot = self.held(&mut tx, voice).await?;
+        refuse_ended(&bot)?;
+        for action in tx.acknowledge(bot.id, acked, now).await? {
             let event = NewEvent {
                 bot_id: bot.id,
                 user_id: bot.user_id,
@@ -193,6 +192,11 @@ fn fence(bot: &BotRow, voice: Voice) -> Result<(), LifecycleError> {
 pub(super) fn speaks_for(bot: &BotRow, voice: Voice) -> Result<(), LifecycleError> {
     fence(bot, voice)?;
     refuse_ended(bot)
+}
+
+/// Under each connection `started` comes first, so that everything else has a session to belong to.
+fn has_started(bot: &BotRow) -> Result<(), LifecycleError> {
+    if bot.has_session || bot.status.is_ended() { Ok(()) } else { Err(LifecycleError::InvalidTransition(bot.status)) }
 }
 
 fn segment(connection_id: ConnectionId, said: Said) -> SegmentRow {

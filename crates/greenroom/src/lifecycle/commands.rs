@@ -9,6 +9,9 @@ use super::callbacks::{Voice, speaks_for};
 use super::{Lifecycle, LifecycleError};
 use crate::store::{CommandRow, Kind};
 
+/// Who waits looks by itself as well, should the feed be held up.
+const LOOK_AGAIN: Duration = Duration::from_secs(2);
+
 impl Lifecycle {
     /// The commands that the bot has not acknowledged; when there are none, waits for one, as long as `wait`, the
     /// bot's life and the server's last.
@@ -19,28 +22,35 @@ impl Lifecycle {
         stopping: &CancellationToken,
     ) -> Result<Vec<CommandRow>, LifecycleError> {
         // Listens before it looks, so that nothing falls between the two.
-        let mut listener = self.feed.listen();
+        let mut listener = self.feed.listen_to_bot(voice.claim.bot);
         let deadline = tokio::time::sleep(wait);
         tokio::pin!(deadline);
+        let mut over = false;
         loop {
             let bot = self.store.bot(voice.claim.bot).await?.ok_or(LifecycleError::Unauthorized)?;
             speaks_for(&bot, voice)?;
             let open = self.store.open_commands(bot.id).await?;
-            if !open.is_empty() {
+            if !open.is_empty() || over {
                 return Ok(open);
             }
+            let look_again = tokio::time::sleep(LOOK_AGAIN);
+            tokio::pin!(look_again);
             loop {
                 let heard = tokio::select! {
                     heard = listener.live.recv() => heard,
-                    () = &mut deadline => return Ok(vec![]),
-                    () = stopping.cancelled() => return Ok(vec![]),
+                    () = &mut look_again => break,
+                    () = &mut deadline => { over = true; break }
+                    () = stopping.cancelled() => { over = true; break }
                 };
                 match heard {
                     // Also its end, or another assignment: the waiting is over then.
-                    Ok(event) if event.bot_id == bot.id && event.kind != Kind::CommandAcknowledged => break,
+                    Ok(event) if event.kind != Kind::CommandAcknowledged => break,
                     Ok(_) => {}
                     Err(RecvError::Lagged(_)) => break,
-                    Err(RecvError::Closed) => return Ok(vec![]),
+                    Err(RecvError::Closed) => {
+                        over = true;
+                        break;
+                    }
                 }
             }
         }

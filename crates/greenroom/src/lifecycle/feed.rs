@@ -1,14 +1,15 @@
-//! The feed: every event once, in one order, to everyone in this process who listens. It follows the table of events
-//! rather than the calls that write it, so that what another replica commits arrives as well.
+//! The feed: every event once, in one order, to everyone in this process whom it concerns. It follows the table of
+//! events rather than the calls that write it, so that what another replica commits arrives as well.
 //!
 //! Ids of events are handed out before the commit. On PostgreSQL an event may therefore become visible after one with
 //! a greater id, and a reader that had gone past it would miss it. So the feed stops in front of a missing id until
-//! it appears, or until every transaction that was under way when it was first missed has ended: then it never will.
+//! it appears, or until every transaction that could have brought it has ended: then it never will.
 
-use std::sync::Arc;
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use domain::EventId;
+use domain::{BotId, EventId, UserId};
 use tokio::sync::{broadcast, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -20,12 +21,21 @@ const POLL: Duration = Duration::from_millis(500);
 const POLL_MISSING: Duration = Duration::from_millis(20);
 const BATCH: i64 = 1_000;
 /// A listener that is further behind reads from the database instead.
-const BACKLOG: usize = 4_096;
+const BACKLOG: usize = 1_024;
+
+type Line = broadcast::Sender<Arc<EventRow>>;
 
 #[derive(Clone, Debug)]
 pub struct Feed {
-    live: broadcast::Sender<Arc<EventRow>>,
+    lines: Arc<Mutex<Lines>>,
     position: watch::Sender<Option<EventId>>,
+}
+
+/// Who listens to what, so that an event costs only those whom it concerns.
+#[derive(Debug, Default)]
+struct Lines {
+    users: HashMap<UserId, Line>,
+    bots: HashMap<BotId, Line>,
 }
 
 /// Who listens: first everything up to where the feed stood, from the database, then what is heard live.
@@ -45,13 +55,24 @@ impl Listener {
 
 impl Default for Feed {
     fn default() -> Self {
-        Self { live: broadcast::Sender::new(BACKLOG), position: watch::Sender::new(None) }
+        Self { lines: Arc::default(), position: watch::Sender::new(None) }
     }
 }
 
 impl Feed {
-    pub fn listen(&self) -> Listener {
-        Listener { live: self.live.subscribe(), position: self.position.subscribe() }
+    /// Everything that happens to a user's bots.
+    pub fn listen_to_user(&self, user: UserId) -> Listener {
+        self.listener(|lines| subscribe(&mut lines.users, user))
+    }
+
+    /// Everything that happens to a bot.
+    pub fn listen_to_bot(&self, bot: BotId) -> Listener {
+        self.listener(|lines| subscribe(&mut lines.bots, bot))
+    }
+
+    fn listener(&self, subscribe: impl FnOnce(&mut Lines) -> broadcast::Receiver<Arc<EventRow>>) -> Listener {
+        let live = subscribe(&mut self.lines.lock().unwrap_or_else(PoisonError::into_inner));
+        Listener { live, position: self.position.subscribe() }
     }
 
     /// Follows the events until `stopping`.
@@ -59,7 +80,11 @@ impl Feed {
         let mut follower = Follower::default();
         let mut failing = false;
         loop {
-            let wait = match follower.step(&store).await {
+            let step = tokio::select! {
+                step = follower.step(&store) => step,
+                () = stopping.cancelled() => return,
+            };
+            let wait = match step {
                 Ok(step) => {
                     failing = false;
                     self.publish(step.events, step.position);
@@ -89,10 +114,30 @@ impl Feed {
         if position.is_some() {
             self.position.send_replace(position);
         }
-        for event in events {
-            // It is no error that nobody listens.
-            let _ = self.live.send(Arc::new(event));
+        if events.is_empty() {
+            return;
         }
+        let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        for event in events.into_iter().map(Arc::new) {
+            send(&mut lines.users, event.user_id, &event);
+            send(&mut lines.bots, event.bot_id, &event);
+        }
+    }
+}
+
+fn subscribe<K: Eq + std::hash::Hash>(lines: &mut HashMap<K, Line>, key: K) -> broadcast::Receiver<Arc<EventRow>> {
+    // Lines that nobody listens to any more go when the map would have to grow.
+    if lines.len() == lines.capacity() {
+        lines.retain(|_, line| line.receiver_count() > 0);
+    }
+    lines.entry(key).or_insert_with(|| broadcast::Sender::new(BACKLOG)).subscribe()
+}
+
+fn send<K: Eq + std::hash::Hash>(lines: &mut HashMap<K, Line>, key: K, event: &Arc<EventRow>) {
+    if let Some(line) = lines.get(&key)
+        && line.send(event.clone()).is_err()
+    {
+        lines.remove(&key);
     }
 }
 
@@ -100,19 +145,19 @@ impl Feed {
 #[derive(Debug, Default)]
 pub struct Follower {
     stands: Stands,
-    /// Set while an id is missing: the transaction that all who could bring it are older than.
-    settled_at: Option<i64>,
+    /// Set while an id is missing: the transactions that could bring it.
+    awaited: Option<HashSet<String>>,
 }
 
-#[derive(Debug, Default, Clone, Copy)]
+#[derive(Debug, Default, Clone)]
 enum Stands {
     /// Before the first look.
     #[default]
     Nowhere,
-    /// All that may come up to `last` will have come once the transactions before `settled_at` have ended.
+    /// All that may come up to `last` will have come once the `awaited` transactions have ended.
     Arriving {
         last: EventId,
-        settled_at: i64,
+        awaited: HashSet<String>,
     },
     At(EventId),
 }
@@ -129,49 +174,46 @@ pub struct Step {
 impl Follower {
     /// Looks once, and says what has become certain.
     pub async fn step(&mut self, store: &Store) -> Result<Step, StoreError> {
-        // Before the events are read: what had ended by then is visible below.
-        let (oldest, _) = self.horizon(store).await?;
-        match self.stands {
+        match self.stands.clone() {
             Stands::Nowhere => {
                 let last = store.last_event().await?;
-                let (_, next) = self.horizon(store).await?;
-                self.stands = Stands::Arriving { last, settled_at: next };
-                if store.is_shared() {
+                let awaited = store.event_writers().await?;
+                self.stands = Stands::Arriving { last, awaited };
+                Ok(Step { more: true, ..Step::default() })
+            }
+            Stands::Arriving { last, awaited } => {
+                if !awaited.is_empty() && !store.event_writers().await?.is_disjoint(&awaited) {
                     return Ok(Step { missing: true, ..Step::default() });
                 }
                 self.stands = Stands::At(last);
-                Ok(Step { position: Some(last), ..Step::default() })
-            }
-            Stands::Arriving { settled_at, .. } if oldest < settled_at => Ok(Step { missing: true, ..Step::default() }),
-            Stands::Arriving { last, .. } => {
-                self.stands = Stands::At(last);
                 Ok(Step { position: Some(last), more: true, ..Step::default() })
             }
-            Stands::At(last) => self.look(store, last, oldest).await,
+            Stands::At(last) => self.look(store, last).await,
         }
     }
 
-    async fn look(&mut self, store: &Store, last: EventId, oldest: i64) -> Result<Step, StoreError> {
+    async fn look(&mut self, store: &Store, last: EventId) -> Result<Step, StoreError> {
+        // Before the events are read: what these had written is visible below once they have ended.
+        let settled = match &self.awaited {
+            Some(awaited) => store.event_writers().await?.is_disjoint(awaited),
+            None => false,
+        };
         let read = store.events_after(last, BATCH).await?;
         let full = i64::try_from(read.len()).is_ok_and(|n| n == BATCH);
         let mut step = Step::default();
-        let mut at = last;
+        let (mut at, mut settled) = (last, settled);
         for event in read {
             if store.is_shared() && event.id.0 != at.0 + 1 {
-                match self.settled_at {
-                    Some(settled_at) if oldest >= settled_at => self.settled_at = None,
-                    Some(_) => step.missing = true,
-                    None => {
-                        self.settled_at = Some(self.horizon(store).await?.1);
-                        step.missing = true;
+                // What could have brought the first missing id has ended; a second one is looked at by itself.
+                if !std::mem::replace(&mut settled, false) {
+                    if self.awaited.is_none() || at != last {
+                        self.awaited = Some(store.event_writers().await?);
                     }
-                }
-                if step.missing {
+                    step.missing = true;
                     break;
                 }
-            } else {
-                self.settled_at = None;
             }
+            self.awaited = None;
             at = event.id;
             step.events.push(event);
         }
@@ -179,9 +221,5 @@ impl Follower {
         step.position = Some(at);
         step.more = full && !step.missing;
         Ok(step)
-    }
-
-    async fn horizon(&self, store: &Store) -> Result<(i64, i64), StoreError> {
-        if store.is_shared() { store.horizon().await } else { Ok((0, 0)) }
     }
 }

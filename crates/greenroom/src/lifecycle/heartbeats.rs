@@ -1,12 +1,13 @@
 //! Heartbeats, gathered and written once a second in one statement. A heartbeat is a time and nothing else, so the
-//! last one of each bot is enough; what is gathered is written on an orderly stop, and kept while the database is away.
+//! last one of each connection is enough; what is gathered is written on an orderly stop, and kept while the database
+//! is away.
 
 use std::collections::HashMap;
-use std::collections::hash_map::Entry;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use domain::BotId;
+use domain::ConnectionId;
+use jiff::Timestamp;
 use tokio_util::sync::CancellationToken;
 
 use crate::store::{Beat, Store};
@@ -15,59 +16,62 @@ const EVERY: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Debug, Default)]
 pub struct Heartbeats {
-    gathered: Arc<Mutex<HashMap<BotId, Beat>>>,
+    gathered: Arc<Mutex<HashMap<ConnectionId, Timestamp>>>,
 }
 
 impl Heartbeats {
     pub fn note(&self, beat: Beat) {
-        let mut gathered = self.gathered.lock().unwrap_or_else(PoisonError::into_inner);
-        match gathered.entry(beat.bot_id) {
-            Entry::Vacant(place) => {
-                place.insert(beat);
-            }
-            Entry::Occupied(mut place) if place.get().at <= beat.at => {
-                place.insert(beat);
-            }
-            Entry::Occupied(_) => {}
-        }
+        let mut gathered = self.gathered();
+        let last = gathered.entry(beat.connection_id).or_insert(beat.at);
+        *last = beat.at.max(*last);
     }
 
-    /// The last sign of life of a bot that is not written yet.
-    pub fn unwritten(&self, bot: BotId) -> Option<Beat> {
-        self.gathered.lock().unwrap_or_else(PoisonError::into_inner).get(&bot).copied()
+    /// The last sign of life under a connection that may not be written yet.
+    pub fn unwritten(&self, connection: ConnectionId) -> Option<Timestamp> {
+        self.gathered().get(&connection).copied()
     }
 
     /// Writes once a second until `stopping`, and then what is left.
     pub async fn keep_writing(self, store: Store, stopping: CancellationToken) {
         let mut tick = tokio::time::interval(EVERY);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut failing = false;
         loop {
             let last = tokio::select! {
                 _ = tick.tick() => false,
                 () = stopping.cancelled() => true,
             };
-            self.write(&store).await;
+            self.write(&store, &mut failing).await;
             if last {
                 return;
             }
         }
     }
 
-    async fn write(&self, store: &Store) {
-        let beats: Vec<Beat> = {
-            let mut gathered = self.gathered.lock().unwrap_or_else(PoisonError::into_inner);
-            gathered.drain().map(|(_, beat)| beat).collect()
-        };
+    async fn write(&self, store: &Store, failing: &mut bool) {
+        let beats: Vec<Beat> =
+            self.gathered().iter().map(|(connection, at)| Beat { connection_id: *connection, at: *at }).collect();
         if beats.is_empty() {
             return;
         }
         if let Err(error) = store.write_heartbeats(&beats).await {
-            tracing::warn!(%error, beats = beats.len(), "heartbeats not written, they are kept for the next second");
-            for beat in beats {
-                self.note(beat);
+            if !std::mem::replace(failing, true) {
+                tracing::warn!(%error, beats = beats.len(), "heartbeats cannot be written; they are kept");
             }
             return;
         }
+        *failing = false;
+        // Until here they were to be read from memory; now they are in the database, but for those that beat again.
+        let mut gathered = self.gathered();
+        for beat in &beats {
+            if gathered.get(&beat.connection_id) == Some(&beat.at) {
+                gathered.remove(&beat.connection_id);
+            }
+        }
         metrics::counter!("greenroom_heartbeats_written_total").increment(beats.len() as u64);
+    }
+
+    fn gathered(&self) -> MutexGuard<'_, HashMap<ConnectionId, Timestamp>> {
+        self.gathered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

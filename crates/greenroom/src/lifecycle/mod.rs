@@ -79,10 +79,9 @@ impl Lifecycle {
     /// A bot's sessions, with the signs of life that are not written yet.
     pub async fn sessions(&self, bot: BotId) -> Result<Vec<SessionRow>, StoreError> {
         let mut sessions = self.store.sessions(bot).await?;
-        if let Some(beat) = self.heartbeats.unwritten(bot) {
-            for session in sessions.iter_mut().filter(|session| session.connection_id == beat.connection_id) {
-                session.last_heartbeat_at = session.last_heartbeat_at.max(Some(beat.at));
-            }
+        for session in &mut sessions {
+            let unwritten = self.heartbeats.unwritten(session.connection_id);
+            session.last_heartbeat_at = session.last_heartbeat_at.max(unwritten);
         }
         Ok(sessions)
     }
@@ -126,6 +125,7 @@ impl Lifecycle {
         let now = self.clock.now();
         tx.configure_bot(id, &config, now).await?;
         if bot.connection_id.is_some() {
+            tx.supersede(id, Action::Reconfigure).await?;
             self.send(&mut tx, &bot, Action::Reconfigure, Value::Object(config.clone()), now).await?;
         }
         tx.commit().await?;
@@ -158,6 +158,7 @@ impl Lifecycle {
         tx.commit().await?;
         tracing::info!(bot = %id, connection = %connection_id, "bot assigned");
         bot.connection_id = Some(connection_id);
+        bot.has_session = false;
         bot.updated_at = now;
         let token = self.tokens.make(Claim { bot: id, connection: connection_id });
         Ok(Assignment { bot, connection_id, token })
@@ -200,7 +201,7 @@ impl Lifecycle {
     ) -> Result<Told, LifecycleError> {
         tx.move_bot(bot.id, &change, now).await?;
         if change.to.is_ended() {
-            tx.end_sessions(bot.id, now).await?;
+            tx.end_sessions(bot.id, None, now).await?;
         }
         let event = NewEvent {
             bot_id: bot.id,

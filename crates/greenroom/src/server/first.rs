@@ -5,10 +5,11 @@
 use secrecy::SecretString;
 use serde_json::Map;
 
+use crate::admission::Admission;
 use crate::admission::keys::{self, ApiKey};
 use crate::admission::users::NewUser;
-use crate::admission::{Admission, AdmissionError};
-use crate::store::UserRow;
+use crate::server::ServerError;
+use crate::store::{StoreError, UserRow};
 
 const SIGNING_SECRET: &str = "signing_secret";
 const ADMIN_TOKEN_HASH: &str = "admin_token_hash";
@@ -35,16 +36,22 @@ impl std::fmt::Debug for First {
 pub struct Kept {
     pub signing_secret: SecretString,
     pub admin_token_hash: String,
-    pub first: First,
 }
 
-pub async fn keep(admission: &Admission, configured: Option<&SecretString>) -> Result<Kept, AdmissionError> {
+/// Makes what is missing, and keeps it once `show` has shown it: what nobody has seen is made anew at the next start.
+pub async fn keep(
+    admission: &Admission,
+    configured: Option<&SecretString>,
+    show: impl FnOnce(&First) -> std::io::Result<()>,
+) -> Result<Kept, ServerError> {
     use secrecy::ExposeSecret;
 
     let mut first = First::default();
+    let lost =
+        |name: &'static str| StoreError::Inconsistent { call: "first", column: name, found: "nothing".to_owned() };
     let mut tx = admission.store.begin().await?;
     tx.keep_setting(SIGNING_SECRET, &admission.random.secret()?).await?;
-    let signing_secret = tx.setting(SIGNING_SECRET).await?.unwrap_or_default();
+    let signing_secret = tx.setting(SIGNING_SECRET).await?.ok_or_else(|| lost(SIGNING_SECRET))?;
     let admin_token_hash = match configured {
         Some(token) => keys::hash(token.expose_secret()),
         None => {
@@ -62,9 +69,10 @@ pub async fn keep(admission: &Admission, configured: Option<&SecretString>) -> R
                 };
                 first.user = Some(admission.create_user_in(&mut tx, new).await?);
             }
-            tx.setting(ADMIN_TOKEN_HASH).await?.unwrap_or_default()
+            tx.setting(ADMIN_TOKEN_HASH).await?.ok_or_else(|| lost(ADMIN_TOKEN_HASH))?
         }
     };
+    show(&first).map_err(ServerError::Show)?;
     tx.commit().await?;
-    Ok(Kept { signing_secret: signing_secret.into(), admin_token_hash, first })
+    Ok(Kept { signing_secret: signing_secret.into(), admin_token_hash })
 }

@@ -13,49 +13,52 @@ use tokio_util::sync::CancellationToken;
 
 /// How long a connection may take to send the head of a request, and may stay open without one.
 const HEAD_TIME: Duration = Duration::from_secs(60);
-/// Longer than any request may take, so that only what hangs is ever cut.
+/// Longer than a request takes, so that only what hangs is cut.
 const LAST_PATIENCE: Duration = Duration::from_secs(90);
 /// After an error such as too many open files, give those a moment to close.
 const AFTER_ERROR: Duration = Duration::from_millis(50);
 
-pub async fn serve(
-    listener: TcpListener,
-    router: Router,
-    stop: impl Future<Output = ()>,
-    stopping: &CancellationToken,
-) {
+pub async fn serve(listener: TcpListener, router: Router, stop: &mut impl AsyncFnMut(), stopping: &CancellationToken) {
     let graceful = GracefulShutdown::new();
-    tokio::pin!(stop);
-    loop {
-        let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
-            () = &mut stop => break,
-        };
-        let stream = match accepted {
-            Ok((stream, _)) => stream,
-            Err(error) => {
-                tracing::warn!(%error, "a connection could not be taken");
-                tokio::time::sleep(AFTER_ERROR).await;
-                continue;
-            }
-        };
-        // Without it a small answer may wait for the acknowledgement of the one before.
-        let _ = stream.set_nodelay(true);
-        let connection = http1::Builder::new()
-            .timer(TokioTimer::new())
-            .header_read_timeout(HEAD_TIME)
-            .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router.clone()));
-        let connection = graceful.watch(connection);
-        tokio::spawn(async move {
-            if let Err(error) = connection.await {
-                tracing::debug!(%error, "a connection broke off");
-            }
-        });
+    {
+        let stop = stop();
+        tokio::pin!(stop);
+        loop {
+            let accepted = tokio::select! {
+                accepted = listener.accept() => accepted,
+                () = &mut stop => break,
+            };
+            let stream = match accepted {
+                Ok((stream, _)) => stream,
+                Err(error) => {
+                    tracing::warn!(%error, "a connection could not be taken");
+                    tokio::time::sleep(AFTER_ERROR).await;
+                    continue;
+                }
+            };
+            // Without it a small answer may wait for the acknowledgement of the one before.
+            let _ = stream.set_nodelay(true);
+            let connection = http1::Builder::new()
+                .timer(TokioTimer::new())
+                .header_read_timeout(HEAD_TIME)
+                .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router.clone()));
+            let connection = graceful.watch(connection);
+            tokio::spawn(async move {
+                if let Err(error) = connection.await {
+                    tracing::debug!(%error, "a connection broke off");
+                }
+            });
+        }
     }
     drop(listener);
     tracing::info!("stopping: no new connections, finishing what is under way");
     stopping.cancel();
-    if tokio::time::timeout(LAST_PATIENCE, graceful.shutdown()).await.is_err() {
+    let finished = tokio::select! {
+        () = graceful.shutdown() => true,
+        () = tokio::time::sleep(LAST_PATIENCE) => false,
+        () = stop() => false,
+    };
+    if !finished {
         tracing::warn!("some requests did not finish and are cut");
     }
 }

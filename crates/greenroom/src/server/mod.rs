@@ -23,7 +23,7 @@ use crate::clock::Clock;
 use crate::config::Config;
 use crate::lifecycle::Lifecycle;
 use crate::lifecycle::tokens::Tokens;
-use crate::random::Random;
+use crate::random::{NoRandomness, Random};
 use crate::store::{Store, StoreError};
 use crate::telemetry;
 use first::First;
@@ -36,6 +36,10 @@ pub enum ServerError {
     Store(#[from] StoreError),
     #[error("the first start could not be finished: {0}")]
     First(#[from] AdmissionError),
+    #[error("the first start could not be finished: {0}")]
+    Random(#[from] NoRandomness),
+    #[error("what was to be shown could not be written, and was not kept: {0}")]
+    Show(std::io::Error),
     #[error("cannot listen on {listen}: {source}")]
     Listen { listen: String, source: std::io::Error },
 }
@@ -44,9 +48,6 @@ pub enum ServerError {
 #[derive(Debug)]
 pub struct Server {
     pub address: SocketAddr,
-    pub url: String,
-    /// What this start has made, to be shown once.
-    pub first: First,
     app: App,
     listener: TcpListener,
     background: JoinSet<()>,
@@ -54,19 +55,23 @@ pub struct Server {
 }
 
 impl Server {
-    /// Opens everything. Connections are taken from here on and answered by [`Server::run`].
-    pub async fn start(config: &Config) -> Result<Self, ServerError> {
-        let store = Store::open(config.database.expose_secret()).await?;
-        let (clock, random) = (Clock::System, Random::System);
-        let admission = Admission::new(store.clone(), clock.clone(), random.clone());
-        let kept = first::keep(&admission, config.admin_token.as_ref()).await?;
-        let tokens = Tokens::new(kept.signing_secret.expose_secret());
-        let lifecycle = Lifecycle::new(store.clone(), clock.clone(), random.clone(), tokens);
-
+    /// Opens everything. `show` is told the address and what the first start made. Connections are taken from here on
+    /// and answered by [`Server::run`].
+    pub async fn start(
+        config: &Config,
+        show: impl FnOnce(&str, &First) -> std::io::Result<()>,
+    ) -> Result<Self, ServerError> {
         let failed = |source| ServerError::Listen { listen: config.listen.clone(), source };
         let listener = TcpListener::bind(&config.listen).await.map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
         let url = format!("http://{}", reachable(address));
+
+        let store = Store::open(config.database.expose_secret()).await?;
+        let (clock, random) = (Clock::System, Random::System);
+        let admission = Admission::new(store.clone(), clock.clone(), random.clone());
+        let kept = first::keep(&admission, config.admin_token.as_ref(), |first| show(&url, first)).await?;
+        let tokens = Tokens::new(kept.signing_secret.expose_secret());
+        let lifecycle = Lifecycle::new(store.clone(), clock.clone(), random.clone(), tokens);
 
         let metrics = telemetry::metrics();
         let (stopping, ending) = (CancellationToken::new(), CancellationToken::new());
@@ -97,14 +102,14 @@ impl Server {
             metrics,
             stopping,
         });
-        Ok(Self { address, url, first: kept.first, app, listener, background, ending })
+        Ok(Self { address, app, listener, background, ending })
     }
 
-    /// Serves until `stop`, then ends in order: no new connections, what waits is answered, what works is finished,
-    /// what was gathered is written.
-    pub async fn run(mut self, stop: impl Future<Output = ()>) {
+    /// Serves until `stop` returns, then ends in order: no new connections, what waits is answered, what works is
+    /// finished, what was gathered is written. When `stop` returns a second time, requests are no longer waited for.
+    pub async fn run(mut self, mut stop: impl AsyncFnMut()) {
         let router = api::router(self.app.clone());
-        listen::serve(self.listener, router, stop, &self.app.stopping).await;
+        listen::serve(self.listener, router, &mut stop, &self.app.stopping).await;
         self.ending.cancel();
         while self.background.join_next().await.is_some() {}
         self.app.store.close().await;

@@ -23,6 +23,8 @@ pub struct BotRow {
     pub exit_code: Option<i64>,
     pub container_id: Option<String>,
     pub connection_id: Option<ConnectionId>,
+    /// Whether the bot has spoken under its current connection.
+    pub has_session: bool,
     pub priority: i64,
     pub queue_timeout_ms: i64,
     pub config: Map<String, Value>,
@@ -37,11 +39,7 @@ pub struct BotRow {
 impl BotRow {
     /// What the lifecycle needs to know of it.
     pub fn standing(&self) -> Standing {
-        Standing {
-            status: self.status,
-            stop_asked: self.stop_asked_at.is_some(),
-            exit_code: self.exit_code.and_then(|code| i32::try_from(code).ok()),
-        }
+        Standing { status: self.status, stop_asked: self.stop_asked_at.is_some(), exit_code: self.exit_code }
     }
 }
 
@@ -76,6 +74,7 @@ impl NewBot {
             exit_code: None,
             container_id: None,
             connection_id: None,
+            has_session: false,
             priority: self.priority,
             queue_timeout_ms: self.queue_timeout_ms,
             config: self.config,
@@ -95,7 +94,7 @@ pub struct Change {
     pub to: Status,
     pub reason: Option<Reason>,
     pub error: Option<String>,
-    pub exit_code: Option<i32>,
+    pub exit_code: Option<i64>,
 }
 
 /// Which bots a list shows.
@@ -118,7 +117,8 @@ macro_rules! bot_columns {
     () => {
         "id, user_id, platform, native_meeting_id, meeting_url, bot_display_name, status, reason, error, exit_code, \
          container_id, connection_id, priority, queue_timeout_ms, config, metadata, stop_asked_at, start_time, \
-         end_time, created_at, updated_at"
+         end_time, created_at, updated_at, \
+         (SELECT count(*) FROM sessions WHERE sessions.connection_id = bots.connection_id) AS sessions"
     };
 }
 
@@ -148,6 +148,7 @@ fn bot(row: &Row) -> Result<BotRow, StoreError> {
         exit_code: row.maybe_int("exit_code")?,
         container_id: row.maybe_text("container_id")?,
         connection_id: row.maybe_id("connection_id")?.map(ConnectionId),
+        has_session: row.int("sessions")? > 0,
         priority: row.int("priority")?,
         queue_timeout_ms: row.int("queue_timeout_ms")?,
         config: row.json("config")?,
@@ -358,7 +359,7 @@ impl Tx {
                 now,
                 change.reason.as_ref().map(Reason::as_str),
                 change.error.as_deref(),
-                change.exit_code.map(i64::from),
+                change.exit_code,
                 started,
                 ended
             ],

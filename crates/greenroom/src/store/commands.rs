@@ -48,22 +48,39 @@ impl Tx {
         .await
     }
 
-    /// Marks a command of this bot as heard. Its action when it was open, `None` when there was nothing to do.
+    /// Marks commands of this bot as heard, and gives the actions of those that were open.
     pub async fn acknowledge(
         &mut self,
         bot: BotId,
-        id: CommandId,
+        ids: &[CommandId],
         now: Timestamp,
-    ) -> Result<Option<Action>, StoreError> {
-        self.first(
+    ) -> Result<Vec<Action>, StoreError> {
+        let ids = serde_json::json!(ids);
+        self.all(
             sql!(
                 "commands.acknowledge",
-                "UPDATE commands SET acked_at = $3 WHERE id = $1 AND bot_id = $2 AND acked_at IS NULL RETURNING action"
+                sqlite: "UPDATE commands SET acked_at = $2
+                          WHERE bot_id = $1 AND acked_at IS NULL AND id IN (SELECT value FROM json_each($3))
+                         RETURNING action",
+                postgres: "UPDATE commands SET acked_at = $2
+                            WHERE bot_id = $1 AND acked_at IS NULL
+                              AND id IN (SELECT json_array_elements_text($3)::uuid)
+                           RETURNING action",
             ),
-            args![id, bot, now],
+            args![bot, now, &ids],
         )
         .await?
+        .iter()
         .map(|row| row.word("action"))
-        .transpose()
+        .collect()
+    }
+
+    /// Takes back commands of one kind that the bot has not heard, because a newer one says it all.
+    pub async fn supersede(&mut self, bot: BotId, action: Action) -> Result<(), StoreError> {
+        self.run(
+            sql!("commands.supersede", "DELETE FROM commands WHERE bot_id = $1 AND action = $2 AND acked_at IS NULL"),
+            args![bot, action.as_str()],
+        )
+        .await
     }
 }

@@ -57,6 +57,9 @@ async fn sqlite(url: &str) -> Result<Pools, StoreError> {
         .acquire_timeout(WAIT_FOR_CONNECTION)
         .idle_timeout(None)
         .max_lifetime(None)
+        // After a failed commit, as on a full disk, the connection may believe that its transaction goes on. As the only
+        // writer it would refuse everything from then on, so it is replaced.
+        .before_acquire(|writer, _| Box::pin(async move { Ok(!writer.is_in_transaction()) }))
         .connect_with(options.clone())
         .await
         .map_err(failed)?;

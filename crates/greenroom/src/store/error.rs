@@ -35,13 +35,22 @@ impl StoreError {
             | sqlx::Error::PoolTimedOut
             | sqlx::Error::PoolClosed
             | sqlx::Error::WorkerCrashed => StoreError::Unavailable { call, source },
-            // PostgreSQL says 57P0x while it starts or stops, 53300 when it has no connection to spare.
-            sqlx::Error::Database(error)
-                if error.code().is_some_and(|code| code.starts_with("57P0") || code == "53300") =>
-            {
+            sqlx::Error::Database(error) if error.code().is_some_and(|code| will_pass(&code)) => {
                 StoreError::Unavailable { call, source }
             }
             _ => StoreError::Refused { call, source },
         }
     }
+}
+
+/// Codes of the databases' own that say nothing about the statement: PostgreSQL starts, stops, is read-only for now, has
+/// no connection to spare, broke a connection, or gave up waiting for a lock; SQLite is busy, or its disk is full.
+fn will_pass(code: &str) -> bool {
+    const POSTGRES: [&str; 5] = ["25006", "53300", "57014", "55P03", "40P01"];
+    const SQLITE: [&str; 4] = ["5", "6", "10", "13"];
+    let primary = code.parse::<u32>().ok().filter(|_| code.len() < 5).map(|code| (code & 0xff).to_string());
+    code.starts_with("57P")
+        || (code.len() == 5 && code.starts_with("08"))
+        || POSTGRES.contains(&code)
+        || primary.is_some_and(|code| SQLITE.contains(&code.as_str()))
 }

@@ -1,61 +1,14 @@
 //! The audit trail. An event is written in the transaction of the change that it tells, so that there is never one
 //! without the other.
 
+use std::collections::HashSet;
+
+use domain::event::{Actor, Kind};
 use domain::{BotId, EventId, Status, UserId};
 use jiff::Timestamp;
 
 use super::sql::{Row, args, sql};
 use super::{Run, Store, StoreError, Tx};
-
-macro_rules! words {
-    ($(#[$doc:meta])* $name:ident { $($variant:ident = $word:literal),+ $(,)? }) => {
-        $(#[$doc])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-        pub enum $name {
-            $($variant),+
-        }
-
-        impl $name {
-            pub fn as_str(self) -> &'static str {
-                match self {
-                    $(Self::$variant => $word),+
-                }
-            }
-        }
-
-        impl std::str::FromStr for $name {
-            type Err = ();
-
-            fn from_str(word: &str) -> Result<Self, ()> {
-                match word {
-                    $($word => Ok(Self::$variant),)+
-                    _ => Err(()),
-                }
-            }
-        }
-    };
-}
-
-words!(
-    /// What happened.
-    Kind {
-        Created = "created",
-        Assigned = "assigned",
-        StatusChanged = "status_changed",
-        CommandSent = "command_sent",
-        CommandAcknowledged = "command_acknowledged",
-    }
-);
-
-words!(
-    /// Who made it happen.
-    Actor {
-        User = "user",
-        Bot = "bot",
-        Operator = "operator",
-        Keeper = "keeper",
-    }
-);
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct EventRow {
@@ -162,28 +115,29 @@ impl Store {
             .map_or(Ok(EventId(0)), |row| row.int("id").map(EventId))
     }
 
-    /// The transactions that may still be under way, as the oldest that is and the next that will be. What has begun
-    /// before some moment has ended once the oldest has reached what was then the next.
-    pub async fn horizon(&self) -> Result<(i64, i64), StoreError> {
+    /// The transactions that have written an event, or are about to, and have not ended. Only they can bring an event
+    /// under an id that is smaller than one that is visible: the table is locked before an id is taken.
+    pub async fn event_writers(&self) -> Result<HashSet<String>, StoreError> {
         self.reader()
-            .first(
+            .all(
                 sql!(
-                    "events.horizon",
-                    sqlite: "SELECT 0 AS oldest, 0 AS next",
-                    postgres: "SELECT pg_snapshot_xmin(s)::text::bigint AS oldest,
-                                      pg_snapshot_xmax(s)::text::bigint AS next
-                                 FROM pg_current_snapshot() s",
+                    "events.writers",
+                    sqlite: "SELECT '' AS writer WHERE false",
+                    postgres: "SELECT virtualtransaction AS writer FROM pg_locks
+                                WHERE locktype = 'relation' AND mode = 'RowExclusiveLock' AND granted
+                                  AND relation = 'events'::regclass
+                                  AND database = (SELECT oid FROM pg_database WHERE datname = current_database())",
                 ),
                 vec![],
             )
             .await?
-            .map_or(Ok((0, 0)), |row| Ok((row.int("oldest")?, row.int("next")?)))
+            .iter()
+            .map(|row| row.text("writer"))
+            .collect()
     }
 }
 
 impl Tx {
-    /// Writes an event. It must not be the first thing that its transaction writes: the feed relies on it to know
-    /// which transactions may still bring an event under an id that is already taken.
     pub async fn record(&mut self, event: &NewEvent, now: Timestamp) -> Result<(), StoreError> {
         self.has_events = true;
         self.run(

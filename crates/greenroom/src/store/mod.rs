@@ -31,8 +31,9 @@ use tokio::sync::Notify;
 pub use bots::{BotFilter, BotRow, Change, NewBot};
 pub use commands::CommandRow;
 use connect::Pools;
+pub use domain::event::{Actor, Kind};
 pub use error::StoreError;
-pub use events::{Actor, EventRow, Kind, NewEvent};
+pub use events::{EventRow, NewEvent};
 pub use idempotency::KnownKey;
 pub use sessions::{Beat, SessionRow};
 use sql::{Arg, Inner, Row, Sql};
@@ -50,7 +51,7 @@ pub struct Store {
 #[derive(Debug)]
 pub struct Tx {
     inner: TxInner,
-    /// Whom to wake after the commit; set once an event is among what was written.
+    /// Whom to wake after the commit if an event is among what was written.
     told: Option<Arc<Notify>>,
     has_events: bool,
 }
@@ -90,14 +91,22 @@ impl Store {
             Pools::Sqlite { writer, .. } => {
                 TxInner::Sqlite(measured(call, writer.begin_with("BEGIN IMMEDIATE")).await.map_err(failed)?)
             }
-            Pools::Postgres(pool) => TxInner::Postgres(measured(call, pool.begin()).await.map_err(failed)?),
+            Pools::Postgres(pool) => {
+                // In a task of its own: a caller that goes away in the middle of BEGIN would otherwise leave a
+                // connection in the pool whose transaction nobody knows of.
+                let pool = pool.clone();
+                let begun = tokio::spawn(async move { pool.begin().await });
+                let begun = measured(call, begun).await.unwrap_or(Err(sqlx::Error::WorkerCrashed));
+                TxInner::Postgres(begun.map_err(failed)?)
+            }
         };
         Ok(Tx { inner, told: Some(self.told.clone()), has_events: false })
     }
 
-    /// Answers when the database does.
+    /// Answers when the database can be read and written.
     pub async fn ping(&self) -> Result<(), StoreError> {
-        self.reader().all(sql::sql!("ping", "SELECT 1"), vec![]).await.map(drop)
+        let mut tx = self.begin().await?;
+        tx.all(sql::sql!("ping", "SELECT 1"), vec![]).await.map(drop)
     }
 
     /// Gives the connections back. What is under way ends first.

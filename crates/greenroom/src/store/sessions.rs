@@ -19,7 +19,6 @@ pub struct SessionRow {
 /// The last sign of life under a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Beat {
-    pub bot_id: BotId,
     pub connection_id: ConnectionId,
     pub at: Timestamp,
 }
@@ -33,7 +32,7 @@ impl Store {
                     "sessions.list",
                     "SELECT s.connection_id, s.container_id, s.started_at, s.joined_at, s.ended_at, h.at
                        FROM sessions s
-                       LEFT JOIN heartbeats h ON h.bot_id = s.bot_id AND h.connection_id = s.connection_id
+                       LEFT JOIN heartbeats h ON h.connection_id = s.connection_id
                       WHERE s.bot_id = $1 ORDER BY s.started_at, s.connection_id"
                 ),
                 args![bot],
@@ -60,25 +59,21 @@ impl Store {
         }
         // In the order of the ids, so that two processes that write at once lock the rows in the same order.
         let mut beats = beats.to_vec();
-        beats.sort_by_key(|beat| beat.bot_id);
+        beats.sort_by_key(|beat| beat.connection_id);
         let rows: Vec<_> = beats
             .iter()
-            .map(|beat| serde_json::json!({"b": beat.bot_id, "c": beat.connection_id, "t": format!("{:.6}", beat.at)}))
+            .map(|beat| serde_json::json!({"c": beat.connection_id, "t": format!("{:.6}", beat.at)}))
             .collect();
         let mut tx = self.begin().await?;
         tx.run(
             sql!(
                 "heartbeats.write",
-                sqlite: "INSERT INTO heartbeats (bot_id, connection_id, at)
-                         SELECT value ->> 'b', value ->> 'c', value ->> 't' FROM json_each($1) WHERE true
-                         ON CONFLICT (bot_id) DO UPDATE
-                            SET connection_id = excluded.connection_id, at = excluded.at
-                          WHERE excluded.at > heartbeats.at",
-                postgres: "INSERT INTO heartbeats (bot_id, connection_id, at)
-                           SELECT b, c, t FROM json_to_recordset($1) AS beat (b UUID, c UUID, t TIMESTAMPTZ)
-                           ON CONFLICT (bot_id) DO UPDATE
-                              SET connection_id = excluded.connection_id, at = excluded.at
-                            WHERE excluded.at > heartbeats.at",
+                sqlite: "INSERT INTO heartbeats (connection_id, at)
+                         SELECT value ->> 'c', value ->> 't' FROM json_each($1) WHERE true
+                         ON CONFLICT (connection_id) DO UPDATE SET at = excluded.at WHERE excluded.at > heartbeats.at",
+                postgres: "INSERT INTO heartbeats (connection_id, at)
+                           SELECT c, t FROM json_to_recordset($1) AS beat (c UUID, t TIMESTAMPTZ)
+                           ON CONFLICT (connection_id) DO UPDATE SET at = excluded.at WHERE excluded.at > heartbeats.at",
             ),
             args![&serde_json::Value::Array(rows)],
         )
@@ -109,16 +104,6 @@ impl Tx {
         Ok(made.is_some())
     }
 
-    pub async fn has_session(&mut self, connection: ConnectionId) -> Result<bool, StoreError> {
-        Ok(self
-            .first(
-                sql!("sessions.read", "SELECT connection_id FROM sessions WHERE connection_id = $1"),
-                args![connection],
-            )
-            .await?
-            .is_some())
-    }
-
     pub async fn note_joined(&mut self, connection: ConnectionId, now: Timestamp) -> Result<(), StoreError> {
         self.run(
             sql!("sessions.joined", "UPDATE sessions SET joined_at = coalesce(joined_at, $2) WHERE connection_id = $1"),
@@ -127,11 +112,20 @@ impl Tx {
         .await
     }
 
-    /// Ends all sessions of a bot that are still open.
-    pub async fn end_sessions(&mut self, bot: BotId, now: Timestamp) -> Result<(), StoreError> {
+    /// Ends the sessions of a bot that are still open, all of them or all but one.
+    pub async fn end_sessions(
+        &mut self,
+        bot: BotId,
+        but: Option<ConnectionId>,
+        now: Timestamp,
+    ) -> Result<(), StoreError> {
         self.run(
-            sql!("sessions.end", "UPDATE sessions SET ended_at = $2 WHERE bot_id = $1 AND ended_at IS NULL"),
-            args![bot, now],
+            sql!(
+                "sessions.end",
+                "UPDATE sessions SET ended_at = $3
+                  WHERE bot_id = $1 AND ended_at IS NULL AND ($2 IS NULL OR connection_id <> $2)"
+            ),
+            args![bot, but, now],
         )
         .await
     }

@@ -134,7 +134,7 @@ pub(super) fn for_postgres(args: Vec<Arg>) -> Result<PgArguments, sqlx::Error> {
     Ok(bound)
 }
 
-/// JSON that is handed through as it was written; `jsonb` would reorder it and refuse some of it.
+/// JSON as text: `jsonb` would take it apart and refuse some of it.
 #[derive(Debug)]
 struct JsonText(String);
 

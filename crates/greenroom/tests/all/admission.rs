@@ -53,7 +53,9 @@ async fn a_refusal_names_the_field_and_takes_nothing() {
     let link = meet_link(1);
     let cases = [
         (json!({}), "invalid", "`meeting_url`"),
-        (json!([]), "invalid", "expected struct NewBotBody"),
+        (json!([]), "invalid", "must be a JSON object"),
+        (json!([link]), "invalid", "must be a JSON object"),
+        (json!({"meeting_url": link, "config": {"x": "y".repeat(70_000)}}), "invalid", "`config`"),
         (json!({"meeting_url": "https://example.com/room"}), "invalid", "Google Meet"),
         (json!({"meeting_url": 5}), "invalid", "`meeting_url`"),
         (json!({"meeting_url": link, "colour": "red"}), "invalid", "unknown field `colour`"),

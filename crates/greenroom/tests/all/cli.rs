@@ -175,6 +175,67 @@ async fn a_port_that_is_taken_is_told_in_one_sentence() {
     let arguments = ["serve", "--listen", &address, "--database", &database.url];
     let (well, _, stderr) = run(&arguments, database.folder.path()).await;
     assert!(!well && stderr.contains(&format!("greenroom: cannot listen on {address}")), "{stderr}");
+    // Nothing was made that nobody has seen.
+    let server = Process::start_with(&database, &[]).await;
+    assert!(shown(&server, "admin token").is_some() && shown(&server, "API key").is_some());
+}
+
+#[tokio::test]
+async fn what_could_not_be_shown_is_shown_by_the_next_start() {
+    let database = Database::new(Backend::Sqlite).await;
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let mut command = Process::command();
+    command.args(["serve", "--listen", "127.0.0.1:0", "--database", &database.url]).stdout(full);
+    let status = command.current_dir(database.folder.path()).status().await.unwrap();
+    assert!(!status.success());
+    let server = Process::start_with(&database, &[]).await;
+    assert!(shown(&server, "admin token").is_some() && shown(&server, "API key").is_some());
+}
+
+#[tokio::test]
+async fn a_second_signal_no_longer_waits_for_requests() {
+    let database = Database::new(Backend::Sqlite).await;
+    let server = Process::start(&database).await;
+    let mut half = tokio::net::TcpStream::connect(server.url.strip_prefix("http://").unwrap()).await.unwrap();
+    half.write_all(b"POST /bots HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n{").await.unwrap();
+    while !server.client("").get("/metrics").await.as_str().unwrap().contains("greenroom_http_requests_under_way 2") {}
+    server.terminate().await;
+    // It no longer takes connections, so it has heard the first.
+    while tokio::net::TcpStream::connect(server.url.strip_prefix("http://").unwrap()).await.is_ok() {}
+    server.terminate().await;
+    assert!(tokio::time::timeout(Duration::from_secs(20), server.wait()).await.unwrap());
+}
+
+#[tokio::test]
+async fn after_a_full_disk_the_server_writes_again_without_a_restart() {
+    let database = Database::new(Backend::Sqlite).await;
+    // As a file that may not grow; the signal that comes with it is ignored, as a full disk has none.
+    let binary = env!("CARGO_BIN_EXE_greenroom");
+    let script = format!("trap '' XFSZ; exec \"{binary}\" \"$@\"");
+    let mut command = tokio::process::Command::new("sh");
+    command
+        .args(["-c", &script, "greenroom", "serve", "--listen", "127.0.0.1:0", "--database", &database.url])
+        .args(["--set", &format!("admin_token={}", crate::support::ADMIN_TOKEN)])
+        .kill_on_drop(true)
+        .current_dir(database.folder.path());
+    let server = Process::spawn(command).await;
+    let user = server.admin().user(500).await;
+    user.bot(&meet_link(1)).await;
+    let size = |name: &str| std::fs::metadata(database.folder.path().join(name)).map_or(0, |file| file.len());
+    let largest = size("greenroom.db").max(size("greenroom.db-wal"));
+    server.limit_files(Some(largest + 3_000)).await;
+    let mut number = 2;
+    let refused = loop {
+        let (status, answer) = user.post("/bots", json!({"meeting_url": meet_link(number)})).await;
+        number += 1;
+        if status != StatusCode::CREATED {
+            break (status, answer);
+        }
+    };
+    assert!(refused.0.is_server_error(), "{refused:?}");
+    server.limit_files(None).await;
+    user.bot(&meet_link(number)).await;
+    assert_eq!(server.client("").get("/readyz").await["store"], "ok");
 }
 
 #[tokio::test]

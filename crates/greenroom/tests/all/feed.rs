@@ -11,8 +11,6 @@ use crate::support::{Backend, Database};
 
 async fn begun(store: &Store) -> Tx {
     let mut tx = store.begin().await.unwrap();
-    // As in the product, an event is never the first thing that is written.
-    tx.keep_setting("x", "y").await.unwrap();
     tx.record(&event(), Timestamp::now()).await.unwrap();
     tx
 }
@@ -45,9 +43,6 @@ async fn settled(store: &Store) -> Follower {
 async fn on_postgres_an_event_that_commits_late_is_waited_for_and_heard_in_its_place() {
     let database = Database::new(Backend::Postgres).await;
     let store = database.open().await;
-    let mut setting = store.begin().await.unwrap();
-    setting.keep_setting("x", "y").await.unwrap();
-    setting.commit().await.unwrap();
     let mut follower = settled(&store).await;
     let late = begun(&store).await;
     begun(&store).await.commit().await.unwrap();
@@ -64,9 +59,7 @@ async fn on_postgres_an_event_that_was_rolled_back_is_not_waited_for_any_longer(
     let store = database.open().await;
     let mut follower = settled(&store).await;
     let undone = begun(&store).await;
-    let mut other = store.begin().await.unwrap();
-    other.record(&event(), Timestamp::now()).await.unwrap();
-    other.commit().await.unwrap();
+    begun(&store).await.commit().await.unwrap();
     assert_eq!(seen(&mut follower, &store).await, Vec::<i64>::new());
     drop(undone);
     let mut heard = Vec::new();
@@ -81,9 +74,7 @@ async fn on_postgres_a_follower_that_begins_late_stands_before_what_is_still_on_
     let database = Database::new(Backend::Postgres).await;
     let store = database.open().await;
     let late = begun(&store).await;
-    let mut other = store.begin().await.unwrap();
-    other.record(&event(), Timestamp::now()).await.unwrap();
-    other.commit().await.unwrap();
+    begun(&store).await.commit().await.unwrap();
     let mut follower = Follower::default();
     for _ in 0..5 {
         assert_eq!(follower.step(&store).await.unwrap().position, None, "event 1 may still come");
@@ -99,6 +90,24 @@ async fn on_postgres_a_follower_that_begins_late_stands_before_what_is_still_on_
     assert_eq!(events.len(), 2, "who reads up to the position misses nothing");
 }
 
+#[tokio::test]
+async fn on_postgres_a_long_transaction_elsewhere_does_not_hold_up_the_feed() {
+    let database = Database::new(Backend::Postgres).await;
+    let store = database.open().await;
+    // It writes, so it has an id of its own, and it goes on through everything below.
+    let mut elsewhere = store.begin().await.unwrap();
+    elsewhere.keep_setting("x", "y").await.unwrap();
+    let mut follower = settled(&store).await;
+    drop(begun(&store).await);
+    begun(&store).await.commit().await.unwrap();
+    let mut heard = Vec::new();
+    while heard.is_empty() {
+        heard = seen(&mut follower, &store).await;
+    }
+    assert_eq!(heard, [2]);
+    elsewhere.commit().await.unwrap();
+}
+
 #[rstest]
 #[case::sqlite(Backend::Sqlite)]
 #[case::postgres(Backend::Postgres)]
@@ -112,7 +121,6 @@ async fn among_many_writers_every_committed_event_is_heard_once_and_in_order(#[c
         let store = store.clone();
         writers.spawn(async move {
             let mut tx = store.begin().await.unwrap();
-            tx.keep_setting("x", "y").await.unwrap();
             for _ in 0..=number % 3 {
                 tx.record(&event(), Timestamp::now()).await.unwrap();
             }

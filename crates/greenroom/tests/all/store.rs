@@ -275,15 +275,16 @@ async fn an_older_heartbeat_never_replaces_a_newer_one(#[case] backend: Backend)
         assert!(tx.make_session(bot_id, connection_id, Some("c1"), now()).await.unwrap());
         assert!(!tx.make_session(bot_id, connection_id, Some("c2"), now()).await.unwrap());
         tx.commit().await.unwrap();
-        beats.push(Beat { bot_id, connection_id, at: now() });
+        beats.push((bot_id, Beat { connection_id, at: now() }));
     }
-    store.write_heartbeats(&beats).await.unwrap();
-    let later = Beat { at: beats[0].at + Duration::from_secs(5), ..beats[0] };
+    let all: Vec<Beat> = beats.iter().map(|(_, beat)| *beat).collect();
+    store.write_heartbeats(&all).await.unwrap();
+    let later = Beat { at: all[0].at + Duration::from_secs(5), ..all[0] };
     store.write_heartbeats(&[later]).await.unwrap();
-    store.write_heartbeats(&beats).await.unwrap();
+    store.write_heartbeats(&all).await.unwrap();
     store.write_heartbeats(&[]).await.unwrap();
-    for (beat, at) in [(beats[0], later.at), (beats[49], beats[49].at)] {
-        let sessions = store.sessions(beat.bot_id).await.unwrap();
+    for (bot, at) in [(beats[0].0, later.at), (beats[49].0, all[49].at)] {
+        let sessions = store.sessions(bot).await.unwrap();
         assert_eq!(sessions[0].last_heartbeat_at, Some(at));
         assert_eq!(sessions[0].container_id.as_deref(), Some("c1"));
     }
@@ -333,12 +334,13 @@ async fn a_command_is_open_until_its_own_bot_acknowledges_it(#[case] backend: Ba
     let command = CommandRow { id: CommandId(id()), action: Action::Reconfigure, payload: json!({"a": [1]}) };
     let mut tx = store.begin().await.unwrap();
     tx.insert_command(mine, &command, now()).await.unwrap();
-    assert_eq!(tx.acknowledge(other, command.id, now()).await.unwrap(), None);
+    assert_eq!(tx.acknowledge(other, &[command.id], now()).await.unwrap(), []);
     tx.commit().await.unwrap();
     assert_eq!(store.open_commands(mine).await.unwrap(), std::slice::from_ref(&command));
     let mut tx = store.begin().await.unwrap();
-    assert_eq!(tx.acknowledge(mine, command.id, now()).await.unwrap(), Some(Action::Reconfigure));
-    assert_eq!(tx.acknowledge(mine, command.id, now()).await.unwrap(), None);
+    let both = [command.id, CommandId(id())];
+    assert_eq!(tx.acknowledge(mine, &both, now()).await.unwrap(), [Action::Reconfigure]);
+    assert_eq!(tx.acknowledge(mine, &both, now()).await.unwrap(), []);
     tx.commit().await.unwrap();
     assert!(store.open_commands(mine).await.unwrap().is_empty());
 }

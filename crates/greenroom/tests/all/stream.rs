@@ -145,6 +145,16 @@ async fn a_stream_resumes_over_a_restart_of_the_server() {
 }
 
 #[tokio::test]
+async fn a_last_event_id_of_another_database_does_not_mute_the_stream() {
+    let database = Database::new(Backend::Sqlite).await;
+    let server = Process::start(&database).await;
+    let user = server.admin().user(5).await;
+    let mut listener = Listener::connect(&user, Some("999999")).await;
+    let bot = user.bot(&meet_link(1)).await;
+    assert_eq!(listener.next().await["bot_id"], json!(bot));
+}
+
+#[tokio::test]
 async fn a_last_event_id_that_is_none_is_refused() {
     let database = Database::new(Backend::Sqlite).await;
     let server = Process::start(&database).await;

@@ -25,7 +25,12 @@ impl Client {
 
     /// The same token at another server.
     pub fn on(&self, url: &str) -> Self {
-        Self::new(url, &self.token)
+        Self { url: url.to_owned(), ..self.clone() }
+    }
+
+    /// Another token at the same server.
+    pub fn with(&self, token: &str) -> Self {
+        Self { token: token.to_owned(), ..self.clone() }
     }
 
     pub fn request(&self, method: Method, path: &str) -> reqwest::RequestBuilder {
@@ -68,7 +73,7 @@ impl Client {
         let body = json!({"email": "ada@example.com", "name": "Ada", "max_concurrent_bots": limit});
         let (status, body) = self.post("/admin/users", body).await;
         assert_eq!(status, StatusCode::CREATED, "{body}");
-        Client::new(&self.url, body["api_key"].as_str().unwrap())
+        self.with(body["api_key"].as_str().unwrap())
     }
 
     /// Asks for a bot that is sure to be admitted, and gives its id.
@@ -96,7 +101,7 @@ impl Life {
 
     pub fn from_data(admin: &Client, data: &Value) -> Self {
         Self {
-            client: Client::new(&admin.url, data["token"].as_str().unwrap()),
+            client: admin.with(data["token"].as_str().unwrap()),
             connection_id: data["connection_id"].as_str().unwrap().to_owned(),
         }
     }

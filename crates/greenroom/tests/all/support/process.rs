@@ -74,7 +74,17 @@ impl Process {
     /// Asks it to stop.
     pub async fn terminate(&self) {
         let pid = self.child.id().expect("it runs").to_string();
-        assert!(Command::new("kill").args(["-TERM", &pid]).status().await.unwrap().success());
+        // A shell has it built in, whatever else is installed.
+        assert!(Command::new("sh").args(["-c", &format!("kill -TERM {pid}")]).status().await.unwrap().success());
+    }
+
+    /// Lets no file of its own grow past so many bytes.
+    pub async fn limit_files(&self, bytes: Option<u64>) {
+        let pid = self.child.id().expect("it runs").to_string();
+        let limit = bytes.map_or("unlimited".to_owned(), |bytes| bytes.to_string());
+        let mut prlimit = Command::new("prlimit");
+        prlimit.arg(format!("--fsize={limit}:unlimited")).args(["--pid", &pid]);
+        assert!(prlimit.status().await.unwrap().success());
     }
 
     /// Waits for its end; true when it ended well.

@@ -1,0 +1,255 @@
+//! Where a bot's data comes from. A slot that is started for one bot has it in its environment; a hot slot is there
+//! before its bots and waits for them, one after the other.
+
+use std::time::{Duration, Instant};
+
+use reqwest::{Client, StatusCode, Url};
+use serde_json::{Map, Value};
+
+use crate::http::{self, Backoff, Refusal};
+use crate::log::log;
+
+const WAIT_MS: u64 = 30_000;
+const SHORTEST_HEARTBEAT: Duration = Duration::from_millis(10);
+
+/// A secret. It cannot be printed by accident.
+#[derive(Clone)]
+pub struct Token(String);
+
+impl Token {
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+}
+
+impl std::fmt::Debug for Token {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Token(…)")
+    }
+}
+
+/// What the agent itself needs of a bot's data, and all of it as text for the command.
+#[derive(Clone, Debug)]
+pub struct BotData {
+    pub bot_id: String,
+    pub connection_id: String,
+    pub callback_url: String,
+    pub token: Token,
+    pub heartbeat_interval: Duration,
+    pub text: BotText,
+}
+
+/// The data as it came. Holds the token.
+#[derive(Clone)]
+pub struct BotText(pub String);
+
+impl std::fmt::Debug for BotText {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("BotText(…)")
+    }
+}
+
+/// None of these repeats a value: any of them could be the token.
+#[derive(Debug, thiserror::Error)]
+pub enum DataError {
+    #[error("is not JSON: {0}")]
+    NotJson(serde_json::Error),
+    #[error("is not a JSON object")]
+    NotAnObject,
+    #[error("has no `{0}`")]
+    Missing(&'static str),
+    #[error("has a `{field}` that is not {expected}")]
+    Wrong { field: &'static str, expected: &'static str },
+}
+
+impl BotData {
+    pub fn parse(text: String) -> Result<Self, DataError> {
+        let value: Value = serde_json::from_str(&text).map_err(DataError::NotJson)?;
+        let Value::Object(fields) = value else { return Err(DataError::NotAnObject) };
+        let callback_url = string(&fields, "callback_url")?;
+        if Url::parse(&callback_url).ok().is_none_or(|url| !matches!(url.scheme(), "http" | "https")) {
+            return Err(DataError::Wrong { field: "callback_url", expected: "an http or https URL" });
+        }
+        let heartbeat = fields.get("heartbeat_interval_ms").ok_or(DataError::Missing("heartbeat_interval_ms"))?;
+        let heartbeat = heartbeat.as_u64().filter(|ms| *ms > 0);
+        let heartbeat =
+            heartbeat.ok_or(DataError::Wrong { field: "heartbeat_interval_ms", expected: "a number above 0" })?;
+        Ok(Self {
+            bot_id: string(&fields, "bot_id")?,
+            connection_id: string(&fields, "connection_id")?,
+            callback_url: callback_url.trim_end_matches('/').to_owned(),
+            token: Token(string(&fields, "token")?),
+            heartbeat_interval: Duration::from_millis(heartbeat).max(SHORTEST_HEARTBEAT),
+            text: BotText(text),
+        })
+    }
+}
+
+fn string(fields: &Map<String, Value>, field: &'static str) -> Result<String, DataError> {
+    match fields.get(field) {
+        None => Err(DataError::Missing(field)),
+        Some(Value::String(text)) if !text.is_empty() => Ok(text.clone()),
+        Some(_) => Err(DataError::Wrong { field, expected: "a text" }),
+    }
+}
+
+/// Where bots come from.
+#[derive(Debug)]
+pub enum Source {
+    /// The one bot this agent was started for.
+    Given(Box<BotData>),
+    Server(Waiting),
+}
+
+/// Waits at the server under the token of the slot.
+#[derive(Debug)]
+pub struct Waiting {
+    url: Url,
+    token: Token,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum SourceError {
+    #[error(
+        "there is no bot to run: set BOT_DATA to a bot's data, or GREENROOM_URL and GREENROOM_SLOT_TOKEN to wait for bots"
+    )]
+    Nothing,
+    #[error("{0} is not set, but is needed to wait for bots; or set BOT_DATA to a bot's data")]
+    Half(&'static str),
+    #[error("BOT_DATA {0}")]
+    Data(#[from] DataError),
+    #[error("{0} is not valid UTF-8")]
+    NotText(&'static str),
+    #[error("GREENROOM_URL is not an http or https URL")]
+    Url,
+}
+
+impl Source {
+    pub fn from_environment() -> Result<Self, SourceError> {
+        Self::from_variables(|name| match std::env::var(name) {
+            Err(std::env::VarError::NotUnicode(_)) => Err(SourceError::NotText(name)),
+            // An empty variable is how many tools say that there is none.
+            other => Ok(other.ok().filter(|value| !value.trim().is_empty())),
+        })
+    }
+
+    fn from_variables(
+        variable: impl Fn(&'static str) -> Result<Option<String>, SourceError>,
+    ) -> Result<Self, SourceError> {
+        if let Some(text) = variable("BOT_DATA")? {
+            return Ok(Source::Given(Box::new(BotData::parse(text)?)));
+        }
+        let (url, token) = match (variable("GREENROOM_URL")?, variable("GREENROOM_SLOT_TOKEN")?) {
+            (Some(url), Some(token)) => (url, Token(token.trim().to_owned())),
+            (Some(_), None) => return Err(SourceError::Half("GREENROOM_SLOT_TOKEN")),
+            (None, Some(_)) => return Err(SourceError::Half("GREENROOM_URL")),
+            (None, None) => return Err(SourceError::Nothing),
+        };
+        let url = format!("{}/agent/assignment?wait_ms={WAIT_MS}", url.trim().trim_end_matches('/'));
+        let url = Url::parse(&url).ok().filter(|url| matches!(url.scheme(), "http" | "https"));
+        Ok(Source::Server(Waiting { url: url.ok_or(SourceError::Url)?, token }))
+    }
+}
+
+/// The server does not know this slot.
+#[derive(Debug, thiserror::Error)]
+#[error("the server does not accept GREENROOM_SLOT_TOKEN: {0}")]
+pub struct UnknownSlot(String);
+
+impl Waiting {
+    /// The next bot's data, however long that takes.
+    pub async fn next(&self, http: &Client) -> Result<BotData, UnknownSlot> {
+        let what = "waiting for a bot";
+        let mut backoff = Backoff::default();
+        let mut early = Backoff::default();
+        loop {
+            let request = http.get(self.url.clone()).bearer_auth(self.token.reveal());
+            let begun = Instant::now();
+            let refusal = match http::send(request.timeout(Duration::from_millis(WAIT_MS + 15_000))).await {
+                Ok((StatusCode::OK, text)) => match BotData::parse(text) {
+                    Ok(data) => return Ok(data),
+                    Err(error) => Refusal::Away { why: format!("the bot's data {error}"), retry_after: None },
+                },
+                Ok(_) => {
+                    backoff.succeeded(what);
+                    // A server on its way down answers at once; it must not be asked in a tight loop.
+                    if begun.elapsed() < Duration::from_secs(1) {
+                        tokio::time::sleep(early.next(None)).await;
+                    } else {
+                        early = Backoff::default();
+                    }
+                    continue;
+                }
+                Err(Refusal::Refused { status: StatusCode::UNAUTHORIZED, detail, .. }) => {
+                    return Err(UnknownSlot(if detail.is_empty() { "401 Unauthorized".to_owned() } else { detail }));
+                }
+                Err(refusal) => refusal,
+            };
+            backoff.wait(what, &refusal).await;
+        }
+    }
+}
+
+/// What this runs in: as told, or the host's name, which in a container is its id or its pod's name.
+pub fn container_id() -> Option<String> {
+    let told = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
+    let in_container = || {
+        std::path::Path::new("/.dockerenv").exists()
+            || std::path::Path::new("/run/.containerenv").exists()
+            || std::env::var_os("KUBERNETES_SERVICE_HOST").is_some()
+    };
+    told("GREENROOM_CONTAINER_ID").or_else(|| told("HOSTNAME").filter(|_| in_container())).map(|id| {
+        if id.chars().count() > 255 {
+            log!("the container's id is longer than 255 characters and is cut");
+        }
+        id.chars().take(255).collect()
+    })
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    const TOKEN: &str = "grb_secret";
+
+    fn data() -> Value {
+        serde_json::json!({
+            "bot_id": "b", "connection_id": "c", "callback_url": "http://127.0.0.1:1/callback/",
+            "token": TOKEN, "heartbeat_interval_ms": 1000,
+        })
+    }
+
+    #[test]
+    fn the_text_of_the_data_reaches_the_command_as_it_came() {
+        let text = format!(" {} ", data());
+        let read = BotData::parse(text.clone()).unwrap();
+        assert_eq!(read.text.0, text);
+        assert_eq!(read.callback_url, "http://127.0.0.1:1/callback");
+        assert!(!format!("{read:?}").contains(TOKEN));
+    }
+
+    #[test]
+    fn wrong_data_is_refused_by_the_name_of_the_field_and_never_by_its_value() {
+        let mut wrong = data();
+        wrong["callback_url"] = TOKEN.into();
+        let error = BotData::parse(wrong.to_string()).unwrap_err().to_string();
+        assert!(error.contains("callback_url") && !error.contains(TOKEN), "{error}");
+        let mut wrong = data();
+        wrong["heartbeat_interval_ms"] = TOKEN.into();
+        let error = BotData::parse(wrong.to_string()).unwrap_err().to_string();
+        assert!(error.contains("heartbeat_interval_ms") && !error.contains(TOKEN), "{error}");
+        let error = BotData::parse(format!("\"{TOKEN}\"")).unwrap_err().to_string();
+        assert_eq!(error, "is not a JSON object");
+    }
+
+    #[test]
+    fn half_a_place_to_wait_is_named() {
+        let with = |have: &'static str| {
+            Source::from_variables(move |name| Ok((name == have).then(|| "http://127.0.0.1:1".to_owned())))
+        };
+        assert!(with("GREENROOM_URL").unwrap_err().to_string().starts_with("GREENROOM_SLOT_TOKEN"));
+        assert!(with("GREENROOM_SLOT_TOKEN").unwrap_err().to_string().starts_with("GREENROOM_URL"));
+        assert!(matches!(with("none"), Err(SourceError::Nothing)));
+    }
+}

@@ -1,0 +1,256 @@
+//! What is said for the bot, in order, until it is heard. A server may be away for minutes without anything being lost:
+//! what the bot says waits here meanwhile, up to a bound, and beyond it the bot waits too.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use reqwest::{Client, Method};
+use serde::Serialize;
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+
+use crate::assignment::BotData;
+use crate::http::{self, Backoff, Refusal};
+use crate::life::News;
+use crate::log::log;
+
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+const MOST_SEGMENTS: usize = 500;
+const MOST_BYTES: usize = 512 * 1024;
+/// How much may wait for a server that is away: hours of speech.
+const ROOM: usize = 64 * 1024 * 1024;
+
+/// Speaks to the callbacks of one bot.
+#[derive(Clone, Debug)]
+pub struct Voice {
+    http: Client,
+    data: Arc<BotData>,
+}
+
+impl Voice {
+    pub fn new(http: Client, data: Arc<BotData>) -> Self {
+        Self { http, data }
+    }
+
+    pub fn connection_id(&self) -> &str {
+        &self.data.connection_id
+    }
+
+    pub fn heartbeat_interval(&self) -> Duration {
+        self.data.heartbeat_interval
+    }
+
+    pub async fn say(&self, method: &Method, callback: &str, body: &impl Serialize) -> Result<Value, Refusal> {
+        let url = format!("{}/{callback}", self.data.callback_url);
+        let request = self.http.request(method.clone(), url).bearer_auth(self.data.token.reveal()).json(body);
+        let (_, text) = http::send(request.timeout(ANSWER_TIMEOUT)).await?;
+        Ok(serde_json::from_str(&text).unwrap_or(Value::Null))
+    }
+
+    /// Asks for commands; the server answers when there is one, or when `wait` is over.
+    pub async fn await_commands(&self, wait: Duration) -> Result<Value, Refusal> {
+        let url = format!("{}/commands", self.data.callback_url);
+        let asked = [("connection_id", self.connection_id()), ("wait_ms", &wait.as_millis().to_string())];
+        let request = self.http.get(url).query(&asked).bearer_auth(self.data.token.reveal());
+        let (_, text) = http::send(request.timeout(wait + Duration::from_secs(15))).await?;
+        Ok(serde_json::from_str(&text).unwrap_or(Value::Null))
+    }
+}
+
+/// One thing to say.
+#[derive(Debug)]
+pub enum Message {
+    Started {
+        container_id: Option<String>,
+    },
+    Joined,
+    Status {
+        status: String,
+        reason: Option<String>,
+    },
+    /// A stretch of speech, exactly as the bot wrote it. Those that wait together are sent together.
+    Segment(Box<RawValue>),
+    Exited(Exit),
+    /// Says nothing to the server; tells when all before it was heard.
+    Mark(oneshot::Sender<()>),
+}
+
+/// How the bot ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Exit {
+    pub code: i32,
+    pub reason: Option<String>,
+    pub error: Option<String>,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    message: Message,
+    /// The room it takes until it is heard.
+    _room: Option<OwnedSemaphorePermit>,
+}
+
+/// Where things to say are put.
+#[derive(Clone, Debug)]
+pub struct Outbox {
+    waiting: mpsc::UnboundedSender<Waiting>,
+    room: Arc<Semaphore>,
+}
+
+/// Says them.
+#[derive(Debug)]
+pub struct Delivery {
+    voice: Voice,
+    waiting: mpsc::UnboundedReceiver<Waiting>,
+    /// Was taken from `waiting` while looking for segments to send together.
+    next: Option<Waiting>,
+    news: mpsc::UnboundedSender<News>,
+}
+
+/// The server does not listen to this assignment any more.
+#[derive(Debug)]
+pub struct Over;
+
+pub fn outbox(voice: Voice, news: mpsc::UnboundedSender<News>) -> (Outbox, Delivery) {
+    let (sender, receiver) = mpsc::unbounded_channel();
+    let outbox = Outbox { waiting: sender, room: Arc::new(Semaphore::new(ROOM)) };
+    (outbox, Delivery { voice, waiting: receiver, next: None, news })
+}
+
+impl Outbox {
+    /// Puts a message in, when there is room for it. After the end of an assignment it goes nowhere.
+    pub async fn put(&self, message: Message) {
+        let room = match &message {
+            Message::Segment(segment) => {
+                let bytes = u32::try_from(segment.get().len()).unwrap_or(u32::MAX);
+                self.room.clone().acquire_many_owned(bytes).await.ok()
+            }
+            _ => None,
+        };
+        let _ = self.waiting.send(Waiting { message, _room: room });
+    }
+
+    /// Takes whatever still comes without making it wait: what comes now is no more than a pipe holds.
+    pub fn open_wide(&self) {
+        self.room.close();
+    }
+}
+
+impl Delivery {
+    /// Says everything until there is nothing more to come.
+    pub async fn run(mut self) -> Result<(), Over> {
+        loop {
+            let next = match self.next.take() {
+                Some(next) => Some(next),
+                None => self.waiting.recv().await,
+            };
+            let Some(Waiting { message, _room }) = next else { return Ok(()) };
+            match message {
+                Message::Started { container_id } => self.started(container_id).await?,
+                Message::Joined => self.say(&Method::POST, "joined", json!({})).await?,
+                Message::Status { status, reason } => {
+                    self.say(&Method::PATCH, "status", json!({"status": status, "reason": reason})).await?;
+                }
+                Message::Segment(segment) => self.segments(segment, _room).await?,
+                Message::Exited(Exit { code, reason, error }) => {
+                    let body = json!({"exit_code": code, "reason": reason, "error": error});
+                    self.say(&Method::POST, "exited", body).await?;
+                }
+                Message::Mark(reached) => {
+                    let _ = reached.send(());
+                }
+            }
+        }
+    }
+
+    async fn started(&mut self, container_id: Option<String>) -> Result<(), Over> {
+        let body = match container_id {
+            Some(id) => json!({"connection_id": self.voice.connection_id(), "container_id": id}),
+            None => json!({"connection_id": self.voice.connection_id()}),
+        };
+        let answer = self.until_heard(&Method::POST, "started", &body).await;
+        let status = answer.as_ref().ok().and_then(|answer| answer["status"].as_str());
+        let stopping = status == Some("stopping");
+        self.settle("started", answer.map(drop))?;
+        let _ = self.news.send(News::Started { stopping });
+        Ok(())
+    }
+
+    async fn say(&mut self, method: &Method, callback: &str, mut body: Value) -> Result<(), Over> {
+        body["connection_id"] = json!(self.voice.connection_id());
+        let answer = self.until_heard(method, callback, &body).await;
+        self.settle(callback, answer.map(drop))
+    }
+
+    /// Sends a segment and those that wait directly behind it.
+    async fn segments(&mut self, first: Box<RawValue>, room: Option<OwnedSemaphorePermit>) -> Result<(), Over> {
+        let mut rooms = vec![room];
+        let mut bytes = first.get().len();
+        let mut batch = vec![first];
+        while batch.len() < MOST_SEGMENTS {
+            match self.waiting.try_recv() {
+                Ok(Waiting { message: Message::Segment(segment), _room })
+                    if bytes + segment.get().len() < MOST_BYTES =>
+                {
+                    bytes += segment.get().len() + 1;
+                    batch.push(segment);
+                    rooms.push(_room);
+                }
+                Ok(other) => {
+                    self.next = Some(other);
+                    break;
+                }
+                Err(_) => break,
+            }
+        }
+        // One segment that cannot be stored must not take the others down: a refused batch is halved until it is alone.
+        let mut parts = vec![batch];
+        while let Some(mut part) = parts.pop() {
+            let body = Transcript { connection_id: self.voice.connection_id(), segments: &part };
+            match self.until_heard(&Method::POST, "transcript", &body).await {
+                Err(refusal) if refusal.is_about_content() && part.len() > 1 => {
+                    let second = part.split_off(part.len() / 2);
+                    parts.push(second);
+                    parts.push(part);
+                }
+                answer => self.settle("transcript", answer.map(drop))?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Tries until the server has decided.
+    async fn until_heard(&self, method: &Method, callback: &str, body: &impl Serialize) -> Result<Value, Refusal> {
+        let mut backoff = Backoff::default();
+        loop {
+            match self.voice.say(method, callback, body).await {
+                Err(refusal @ Refusal::Away { .. }) => backoff.wait(callback, &refusal).await,
+                decided => {
+                    backoff.succeeded(callback);
+                    return decided;
+                }
+            }
+        }
+    }
+
+    fn settle(&self, callback: &str, answer: Result<(), Refusal>) -> Result<(), Over> {
+        match answer {
+            Ok(()) => Ok(()),
+            Err(refusal) if refusal.ends_assignment() => {
+                let _ = self.news.send(News::Over(format!("{callback}: {refusal}")));
+                Err(Over)
+            }
+            Err(refusal) => {
+                log!("{callback} was refused: {refusal}");
+                Ok(())
+            }
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct Transcript<'a> {
+    connection_id: &'a str,
+    segments: &'a [Box<RawValue>],
+}

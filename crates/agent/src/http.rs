@@ -1,0 +1,179 @@
+//! Speaking to the server. What matters of an answer is whether to try again: a server that is away or overloaded has
+//! decided nothing, one that refuses has.
+
+use std::error::Error;
+use std::time::Duration;
+
+use reqwest::{Certificate, Client, RequestBuilder, StatusCode};
+use serde::Deserialize;
+
+use crate::log::log;
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+const FIRST_DELAY: Duration = Duration::from_millis(100);
+const LONGEST_DELAY: Duration = Duration::from_secs(5);
+/// A server may ask for more patience than our own delays have, but not for so much that we miss its return.
+const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(120);
+
+/// A request that did not succeed.
+#[derive(Debug, thiserror::Error)]
+pub enum Refusal {
+    /// Nothing was decided; another try may succeed.
+    #[error("{why}")]
+    Away { why: String, retry_after: Option<Duration> },
+    /// The server decided, and another try would be told the same.
+    #[error("{}", refused(*.status, .code, .detail))]
+    Refused { status: StatusCode, code: String, detail: String },
+}
+
+fn refused(status: StatusCode, code: &str, detail: &str) -> String {
+    // Not every answer comes from Greenroom: a proxy on the way knows neither code nor detail.
+    let mut words = status.to_string();
+    for (gap, more) in [(" ", code), (": ", detail)].into_iter().filter(|(_, more)| !more.is_empty()) {
+        words.push_str(gap);
+        words.push_str(more);
+    }
+    words
+}
+
+impl Refusal {
+    /// Whether the server will not listen to this assignment any more.
+    pub fn ends_assignment(&self) -> bool {
+        match self {
+            Refusal::Away { .. } => false,
+            Refusal::Refused { status, code, .. } => match *status {
+                StatusCode::UNAUTHORIZED | StatusCode::GONE => true,
+                StatusCode::CONFLICT => code == "stale_connection" || code == "bot_ended",
+                _ => false,
+            },
+        }
+    }
+
+    /// Whether it was what was said, rather than that it was said now: other words could be accepted.
+    pub fn is_about_content(&self) -> bool {
+        let about = [StatusCode::BAD_REQUEST, StatusCode::PAYLOAD_TOO_LARGE, StatusCode::UNPROCESSABLE_ENTITY];
+        matches!(self, Refusal::Refused { status, .. } if about.contains(status))
+    }
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct Problem {
+    #[serde(default)]
+    code: String,
+    #[serde(default)]
+    detail: String,
+}
+
+/// Trusts what the machine trusts. A bare container trusts nobody, which must not keep the agent from speaking plain
+/// HTTP, so there the roots that were built in take over.
+pub fn client() -> Result<Client, reqwest::Error> {
+    let builder = || {
+        Client::builder()
+            .connect_timeout(CONNECT_TIMEOUT)
+            // A redirected POST would arrive as a GET.
+            .redirect(reqwest::redirect::Policy::none())
+            .user_agent(concat!("greenroom-agent/", env!("CARGO_PKG_VERSION")))
+    };
+    builder().build().or_else(|_| {
+        let roots = webpki_root_certs::TLS_SERVER_ROOT_CERTS;
+        let roots = roots.iter().map(|root| Certificate::from_der(root)).collect::<Result<Vec<_>, _>>()?;
+        builder().tls_certs_only(roots).build()
+    })
+}
+
+/// Sends, and gives the status and the text of a success.
+pub async fn send(request: RequestBuilder) -> Result<(StatusCode, String), Refusal> {
+    let away = |error: reqwest::Error| Refusal::Away { why: why(&error), retry_after: None };
+    let response = request.send().await.map_err(away)?;
+    let status = response.status();
+    let retry_after = response.headers().get("retry-after").and_then(|value| value.to_str().ok()?.parse().ok());
+    let text = response.text().await.map_err(away)?;
+    if status.is_success() {
+        return Ok((status, text));
+    }
+    let decided =
+        status.is_client_error() && status != StatusCode::REQUEST_TIMEOUT && status != StatusCode::TOO_MANY_REQUESTS;
+    if !decided {
+        let retry_after = retry_after.map(Duration::from_secs);
+        return Err(Refusal::Away { why: format!("the server answers {status}"), retry_after });
+    }
+    let problem: Problem = serde_json::from_str(&text).unwrap_or_default();
+    Err(Refusal::Refused { status, code: problem.code, detail: problem.detail })
+}
+
+/// The cause at the bottom, which is the one that helps. Without the address, which is nobody's business in a log.
+fn why(error: &reqwest::Error) -> String {
+    let mut cause: &dyn Error = error;
+    while let Some(deeper) = cause.source() {
+        cause = deeper;
+    }
+    if error.is_connect() {
+        format!("no connection: {cause}")
+    } else if error.is_timeout() {
+        "no answer in time".to_owned()
+    } else if error.source().is_some() {
+        format!("the connection broke: {cause}")
+    } else {
+        "the connection broke".to_owned()
+    }
+}
+
+/// How long to wait between tries: doubling, and with jitter, so that the agents of a whole fleet do not all return in
+/// the same moment after a restart of the server.
+#[derive(Debug, Default)]
+pub struct Backoff {
+    tries: u32,
+}
+
+impl Backoff {
+    pub fn next(&mut self, refusal: Option<&Refusal>) -> Duration {
+        let doubled = FIRST_DELAY.saturating_mul(2_u32.saturating_pow(self.tries.min(16)));
+        self.tries = self.tries.saturating_add(1);
+        let delay = doubled.min(LONGEST_DELAY).mul_f64(0.75 + fastrand::f64() * 0.25);
+        match refusal {
+            Some(Refusal::Away { retry_after: Some(wish), .. }) => delay.max((*wish).min(LONGEST_RETRY_AFTER)),
+            _ => delay,
+        }
+    }
+
+    /// As `next`, and logs now and then why: the first time, and ever more rarely while it lasts.
+    pub fn after(&mut self, what: &str, refusal: &Refusal) -> Duration {
+        let delay = self.next(Some(refusal));
+        if self.tries.is_power_of_two() {
+            log!("{what}: {refusal}; trying again");
+        }
+        delay
+    }
+
+    pub async fn wait(&mut self, what: &str, refusal: &Refusal) {
+        tokio::time::sleep(self.after(what, refusal)).await;
+    }
+
+    pub fn succeeded(&mut self, what: &str) {
+        if self.tries > 0 {
+            log!("{what}: the server is back");
+        }
+        self.tries = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn delays_double_from_a_tenth_of_a_second_to_five_seconds_and_stay_there() {
+        let mut backoff = Backoff::default();
+        let delays: Vec<u128> = (0..40).map(|_| backoff.next(None).as_millis()).collect();
+        assert!((75..=100).contains(&delays[0]), "{delays:?}");
+        assert!((150..=200).contains(&delays[1]), "{delays:?}");
+        assert!(delays[6..].iter().all(|delay| (3750..=5000).contains(delay)), "{delays:?}");
+    }
+
+    #[test]
+    fn a_server_that_asks_for_patience_gets_it_within_reason() {
+        let asks = |seconds| Refusal::Away { why: String::new(), retry_after: Some(Duration::from_secs(seconds)) };
+        assert_eq!(Backoff::default().next(Some(&asks(7))), Duration::from_secs(7));
+        assert_eq!(Backoff::default().next(Some(&asks(86_400))), LONGEST_RETRY_AFTER);
+    }
+}

@@ -1,0 +1,359 @@
+//! One bot's life in this slot: its process from its start to its end, and everything that is said of it meanwhile.
+//! Ends only when nothing of the process is left and its end was reported, or cannot be.
+
+use std::process::ExitStatus;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use reqwest::Client;
+use tokio::io::{AsyncWriteExt, stdout};
+use tokio::process::{ChildStdin, ChildStdout};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use crate::assignment::{BotData, container_id};
+use crate::callbacks::{Exit, Message, Outbox, Over, Voice, outbox};
+use crate::child::{self, Process};
+use crate::commands::{self, Command, Commands};
+use crate::lines::{self, Ending, Event, Lines, Printed};
+use crate::log::log;
+use crate::options::Options;
+
+const BURYING: Duration = Duration::from_secs(10);
+/// How long what the process printed last may take to come through its pipe once the process is gone.
+const DRAINING: Duration = Duration::from_secs(5);
+/// How long a heartbeat that is under way may hold up the report of the end.
+const LAST_BEAT: Duration = Duration::from_secs(1);
+const TERMINATED: i32 = 128 + Signal::SIGTERM as i32;
+
+/// What those that speak with the server have to tell.
+#[derive(Debug)]
+pub enum News {
+    /// The server knows that the bot runs.
+    Started {
+        stopping: bool,
+    },
+    Command(Command),
+    /// The server does not listen to this assignment any more, and why.
+    Over(String),
+}
+
+/// How often the agent was asked to end.
+pub type Shutdown = watch::Receiver<u32>;
+
+/// A task that ends with the one who wanted it.
+#[derive(Debug)]
+struct Task<T>(JoinHandle<T>);
+
+impl<T> Drop for Task<T> {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+fn task<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> Task<T> {
+    Task(tokio::spawn(work))
+}
+
+/// How far the bot's leaving has got.
+#[derive(Debug, Default)]
+struct Leaving {
+    asked: bool,
+    terminated: bool,
+    killed: bool,
+    /// When the next step is due.
+    due: Option<Instant>,
+}
+
+/// Runs the bot to its end and reports it. Gives the exit code that was reported, or would have been.
+pub async fn live(http: &Client, options: &Options, data: BotData, mut shutdown: Shutdown) -> i32 {
+    let data = Arc::new(data);
+    let voice = Voice::new(http.clone(), data.clone());
+    let (news_sender, mut news) = mpsc::unbounded_channel();
+    let (outbox, delivery) = outbox(voice.clone(), news_sender.clone());
+    let delivery = task(delivery.run());
+    let heard = Arc::new(Commands::default());
+    let mut report = Report { outbox, delivery, heard, beating: None, waiting: None, over: false };
+
+    let (process, stdin, stdout) = match Process::spawn(&options.command, &data.text) {
+        Ok(spawned) => spawned,
+        Err(error) => {
+            log!("bot {}: {error}", data.bot_id);
+            let exit = Exit { code: error.code(), reason: None, error: Some(error.to_string()) };
+            report.end(exit.clone(), options.report_for, &mut news, &mut shutdown).await;
+            return exit.code;
+        }
+    };
+    log!("bot {} on connection {}: runs as process {}", data.bot_id, data.connection_id, process.id());
+    report.outbox.put(Message::Started { container_id: container_id() }).await;
+
+    let (lines, to_write) = mpsc::unbounded_channel();
+    let _writing = task(write(stdin, to_write, report.heard.clone()));
+    let ending = Arc::new(Mutex::new(Ending::default()));
+    let mut reading = task(read(stdout, report.outbox.clone(), ending.clone()));
+
+    let mut life = Life { options, process, lines, leaving: Leaving::default() };
+    let status = life.until_end(&mut report, voice, news_sender, &mut news, &mut shutdown).await;
+
+    let Life { process, leaving, .. } = life;
+    process.clear().await;
+    report.outbox.open_wide();
+    if tokio::time::timeout(DRAINING, &mut reading.0).await.is_err() {
+        log!("the command's output is still held open; what it holds is not waited for");
+    }
+    drop(reading);
+    let ending = ending.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let exit = match status {
+        Ok(status) => exit(status, &leaving, ending),
+        Err(error) => Exit { code: 1, reason: None, error: Some(format!("the command was lost: {error}")) },
+    };
+    let explained = exit.error.as_deref().or(exit.reason.as_deref()).unwrap_or("well");
+    log!("bot {}: ended with {}: {explained}", data.bot_id, exit.code);
+    report.end(exit.clone(), options.report_for, &mut news, &mut shutdown).await;
+    exit.code
+}
+
+/// What the end of the process means for the bot.
+fn exit(status: ExitStatus, leaving: &Leaving, Ending { reason, error }: Ending) -> Exit {
+    let code = child::code(status);
+    // It was asked to leave and left, if only when it was pushed. Programs that catch the signal end with its code.
+    if leaving.terminated && code == TERMINATED {
+        return Exit { code: 0, reason: reason.or_else(|| Some("left".to_owned())), error };
+    }
+    let error = error.or_else(|| {
+        if leaving.killed {
+            Some("the command did not leave when asked and did not end at SIGTERM, so it was killed".to_owned())
+        } else {
+            (code != 0).then(|| child::words(status))
+        }
+    });
+    Exit { code, reason, error }
+}
+
+struct Life<'a> {
+    options: &'a Options,
+    process: Process,
+    lines: mpsc::UnboundedSender<Command>,
+    leaving: Leaving,
+}
+
+impl Life<'_> {
+    async fn until_end(
+        &mut self,
+        report: &mut Report,
+        voice: Voice,
+        news_sender: mpsc::UnboundedSender<News>,
+        news: &mut mpsc::UnboundedReceiver<News>,
+        shutdown: &mut Shutdown,
+    ) -> std::io::Result<ExitStatus> {
+        let heard = report.heard.clone();
+        let mut burying = tokio::time::interval(BURYING);
+        if *shutdown.borrow_and_update() > 0 {
+            self.leave("the agent was asked to end", None);
+        }
+        loop {
+            let due = self.leaving.due;
+            tokio::select! {
+                status = self.process.wait() => return status,
+                Some(news) = news.recv() => match news {
+                    News::Started { stopping } => {
+                        report.beating = Some(task(commands::beat(voice.clone(), heard.clone(), news_sender.clone())));
+                        report.waiting = Some(task(commands::wait(voice.clone(), heard.clone(), news_sender.clone())));
+                        if stopping {
+                            self.leave("the bot is stopping already", None);
+                        }
+                    }
+                    News::Command(command) if command.is_leave() => {
+                        let id = command.id.clone();
+                        if !self.leave("the server says so", Some(command)) {
+                            heard.heard(id);
+                        }
+                    }
+                    News::Command(command) => {
+                        log!("command {} {}", command.action, command.id);
+                        let _ = self.lines.send(command);
+                    }
+                    News::Over(why) => {
+                        log!("the assignment is over: {why}");
+                        report.stop();
+                        self.leave("the assignment is over", None);
+                    }
+                },
+                Ok(()) = shutdown.changed() => {
+                    self.leave("the agent was asked to end", None);
+                }
+                () = tokio::time::sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => self.push(),
+                _ = burying.tick() => self.process.bury_orphans(),
+            }
+        }
+    }
+
+    /// Tells the bot to leave, once. False when it was told before.
+    fn leave(&mut self, why: &str, command: Option<Command>) -> bool {
+        if self.leaving.asked {
+            return false;
+        }
+        log!("the command is told to leave: {why}");
+        self.leaving.asked = true;
+        self.leaving.due = Some(Instant::now() + self.options.leave_grace);
+        let _ = self.lines.send(command.unwrap_or_else(Command::leave));
+        true
+    }
+
+    /// It was told to leave and has not: the next step.
+    fn push(&mut self) {
+        if self.leaving.terminated {
+            log!("the command has not ended at SIGTERM: SIGKILL");
+            self.process.signal(Signal::SIGKILL);
+            self.leaving.killed = true;
+            self.leaving.due = None;
+        } else {
+            log!("the command has not left: SIGTERM");
+            self.process.signal(Signal::SIGTERM);
+            self.leaving.terminated = true;
+            self.leaving.due = Some(Instant::now() + self.options.kill_grace);
+        }
+    }
+}
+
+/// What is said to the server, until nothing is left to say.
+struct Report {
+    outbox: Outbox,
+    delivery: Task<Result<(), Over>>,
+    heard: Arc<Commands>,
+    beating: Option<Task<()>>,
+    waiting: Option<Task<()>>,
+    over: bool,
+}
+
+impl Report {
+    /// Says nothing more.
+    fn stop(&mut self) {
+        self.over = true;
+        self.beating = None;
+        self.waiting = None;
+        self.delivery.0.abort();
+        self.outbox.open_wide();
+    }
+
+    /// Reports the end after all else. While the server is away that lasts, but not forever.
+    async fn end(
+        self,
+        exit: Exit,
+        report_for: Duration,
+        news: &mut mpsc::UnboundedReceiver<News>,
+        shutdown: &mut Shutdown,
+    ) {
+        if self.over {
+            return;
+        }
+        let give_up = tokio::time::sleep(report_for);
+        tokio::pin!(give_up);
+        let reporting = self.say_end(exit);
+        tokio::pin!(reporting);
+        loop {
+            tokio::select! {
+                said = &mut reporting => {
+                    if said.is_err() {
+                        log!("the end was not reported: the assignment is over");
+                    }
+                    return;
+                }
+                Some(news) = news.recv() => if let News::Over(why) = news {
+                    log!("the end was not reported: {why}");
+                    return;
+                },
+                // Once is a wish to end well, and the report is part of that; more is impatience.
+                Ok(()) = shutdown.changed() => if *shutdown.borrow() > 1 {
+                    log!("the end was not reported: the agent was asked to end again");
+                    return;
+                },
+                () = &mut give_up => {
+                    log!("the end was not reported: the server was away for too long");
+                    return;
+                }
+            }
+        }
+    }
+
+    async fn say_end(mut self, exit: Exit) -> Result<(), Over> {
+        // There is nobody left who could be told anything.
+        self.waiting = None;
+        // The heart beats until all that came before the end was heard, and not beyond the end.
+        let (mark, reached) = oneshot::channel();
+        self.outbox.put(Message::Mark(mark)).await;
+        reached.await.map_err(|_| Over)?;
+        if let Some(mut beating) = self.beating.take() {
+            self.heard.stop_beating();
+            let _ = tokio::time::timeout(LAST_BEAT, &mut beating.0).await;
+        }
+        self.outbox.put(Message::Exited(exit)).await;
+        drop(self.outbox);
+        (&mut self.delivery.0).await.unwrap_or(Err(Over))
+    }
+}
+
+/// Writes commands to the bot, and acknowledges each that it has.
+async fn write(stdin: Option<ChildStdin>, mut lines: mpsc::UnboundedReceiver<Command>, heard: Arc<Commands>) {
+    let mut stdin = stdin;
+    while let Some(command) = lines.recv().await {
+        if let Some(open) = &mut stdin {
+            let mut line = serde_json::to_vec(&command).unwrap_or_default();
+            line.push(b'\n');
+            if let Err(error) = open.write_all(&line).await {
+                // It may have closed it because it never listens. Then there is nobody to wait for.
+                log!("the command does not read its standard input ({error})");
+                stdin = None;
+            }
+        }
+        heard.heard(command.id);
+    }
+    // Held open to the end of the bot: for many programs a closed standard input is a reason to end.
+    std::future::pending::<()>().await;
+}
+
+/// Reads what the bot prints: events go to the server, all else to our own standard output.
+async fn read(printed: Option<ChildStdout>, outbox: Outbox, ending: Arc<Mutex<Ending>>) {
+    let Some(printed) = printed else { return };
+    let mut lines = Lines::new(printed);
+    loop {
+        let bytes = match lines.next().await {
+            Ok(Some(Printed::Piece(bytes))) => bytes,
+            Ok(Some(Printed::Line(bytes))) => match lines::event(&String::from_utf8_lossy(&bytes)) {
+                Ok(Some(event)) => {
+                    take(event, &outbox, &ending).await;
+                    continue;
+                }
+                Ok(None) => bytes,
+                Err(why) => {
+                    log!("{why}");
+                    bytes
+                }
+            },
+            Ok(None) => return,
+            Err(error) => {
+                log!("the command's output cannot be read: {error}");
+                return;
+            }
+        };
+        let mut out = stdout();
+        // Nobody may be reading; that is no reason to stop the bot.
+        let _ = out.write_all(String::from_utf8_lossy(&bytes).as_bytes()).await;
+        let _ = out.flush().await;
+    }
+}
+
+async fn take(event: Event, outbox: &Outbox, ending: &Mutex<Ending>) {
+    match event {
+        Event::Joined => outbox.put(Message::Joined).await,
+        Event::Status { status, reason } => outbox.put(Message::Status { status, reason }).await,
+        Event::Transcript(segments) => {
+            for segment in segments {
+                outbox.put(Message::Segment(segment)).await;
+            }
+        }
+        Event::Exited(own) => *ending.lock().unwrap_or_else(PoisonError::into_inner) = own,
+    }
+}

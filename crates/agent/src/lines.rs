@@ -1,0 +1,191 @@
+//! What the command prints. Its lines are events or log, and a bot may print anything, so that a line of any length and
+//! of any bytes must come through without being held in memory whole.
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use tokio::io::{AsyncBufReadExt, AsyncRead, BufReader};
+
+/// The longest line that can be an event.
+const LONGEST: usize = 1024 * 1024;
+
+/// Something that was printed, with its line break if it has one.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Printed {
+    Line(Vec<u8>),
+    /// A piece of a line that is too long to be an event.
+    Piece(Vec<u8>),
+}
+
+#[derive(Debug)]
+pub struct Lines<R> {
+    reader: BufReader<R>,
+    held: Vec<u8>,
+    in_long_line: bool,
+}
+
+impl<R: AsyncRead + Unpin> Lines<R> {
+    pub fn new(reader: R) -> Self {
+        Self { reader: BufReader::with_capacity(64 * 1024, reader), held: Vec::new(), in_long_line: false }
+    }
+
+    pub async fn next(&mut self) -> std::io::Result<Option<Printed>> {
+        loop {
+            let available = self.reader.fill_buf().await?;
+            if available.is_empty() {
+                let rest = std::mem::take(&mut self.held);
+                return Ok((!rest.is_empty()).then(|| self.printed(rest)));
+            }
+            let ends = available.iter().position(|byte| *byte == b'\n');
+            let taken = ends.map_or(available.len(), |at| at + 1);
+            self.held.extend_from_slice(&available[..taken]);
+            self.reader.consume(taken);
+            if ends.is_some() {
+                let line = std::mem::take(&mut self.held);
+                let printed = self.printed(line);
+                self.in_long_line = false;
+                return Ok(Some(printed));
+            }
+            if self.held.len() > LONGEST {
+                self.in_long_line = true;
+                let rest = self.held.split_off(character_boundary(&self.held));
+                return Ok(Some(Printed::Piece(std::mem::replace(&mut self.held, rest))));
+            }
+        }
+    }
+
+    fn printed(&self, bytes: Vec<u8>) -> Printed {
+        if self.in_long_line || bytes.len() > LONGEST + 1 { Printed::Piece(bytes) } else { Printed::Line(bytes) }
+    }
+}
+
+/// The last place to cut where no character of UTF-8 is torn.
+fn character_boundary(bytes: &[u8]) -> usize {
+    let starts = bytes.iter().rev().take(4).position(|byte| byte & 0xC0 != 0x80);
+    match starts {
+        Some(back) if bytes[bytes.len() - 1 - back] >= 0xC0 => bytes.len() - 1 - back,
+        _ => bytes.len(),
+    }
+}
+
+/// What the bot says of itself.
+#[derive(Debug)]
+pub enum Event {
+    Joined,
+    Status { status: String, reason: Option<String> },
+    Transcript(Vec<Box<RawValue>>),
+    Exited(Ending),
+}
+
+/// The bot's own word for its end, for when it comes.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
+pub struct Ending {
+    pub reason: Option<String>,
+    pub error: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Named {
+    event: String,
+}
+
+#[derive(Deserialize)]
+struct StatusLine {
+    status: String,
+    reason: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct TranscriptLine {
+    segments: Vec<Box<RawValue>>,
+}
+
+/// Reads a line. None is log; an error is log that was meant to be an event.
+pub fn event(line: &str) -> Result<Option<Event>, String> {
+    if !line.trim_start().starts_with('{') {
+        return Ok(None);
+    }
+    let Ok(Named { event }) = serde_json::from_str(line) else { return Ok(None) };
+    let read = match event.as_str() {
+        "joined" => Ok(Event::Joined),
+        "status" => serde_json::from_str(line)
+            .map(|StatusLine { status, reason }| Event::Status { status, reason: reason.map(|text| fit(&text, 200)) }),
+        "transcript" => serde_json::from_str(line).map(|TranscriptLine { segments }| Event::Transcript(segments)),
+        "exited" => serde_json::from_str(line).map(|Ending { reason, error }| {
+            let reason = reason.map(|text| fit(&text, 200));
+            Event::Exited(Ending { reason, error: error.map(|text| fit(&text, 10_000)) })
+        }),
+        _ => return Ok(None),
+    };
+    read.map(Some).map_err(|error| format!("a line of the event {event} was not understood: {error}"))
+}
+
+/// Text that the server takes: an explanation that is too long, or holds what cannot be stored, must not cost the event
+/// that it explains.
+fn fit(text: &str, most: usize) -> String {
+    text.trim().chars().filter(|c| *c != '\0').take(most).collect()
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    async fn all(bytes: &[u8]) -> Vec<Printed> {
+        let mut lines = Lines::new(bytes);
+        let mut all = Vec::new();
+        while let Some(printed) = lines.next().await.unwrap() {
+            all.push(printed);
+        }
+        all
+    }
+
+    #[tokio::test]
+    async fn lines_come_with_their_breaks_and_the_last_may_have_none() {
+        let printed = all(b"one\n\ntwo\r\nthree").await;
+        let lines = [&b"one\n"[..], b"\n", b"two\r\n", b"three"].map(|line| Printed::Line(line.to_vec()));
+        assert_eq!(printed, lines);
+    }
+
+    #[tokio::test]
+    async fn a_line_of_a_mebibyte_is_whole_and_a_longer_one_comes_in_pieces_with_nothing_lost() {
+        let mut whole = vec![b'x'; LONGEST];
+        whole.push(b'\n');
+        assert_eq!(all(&whole).await, [Printed::Line(whole)]);
+
+        let mut long = "é".repeat(LONGEST + 7).into_bytes();
+        long.insert(0, b'x');
+        long.extend(b"\nnext\n");
+        let printed = all(&long).await;
+        let mut together: Vec<u8> = Vec::new();
+        for (index, one) in printed.iter().enumerate() {
+            match one {
+                Printed::Piece(bytes) => {
+                    assert!(std::str::from_utf8(bytes).is_ok(), "piece {index} tears a character");
+                    assert!(bytes.len() <= LONGEST + 64 * 1024);
+                    together.extend(bytes);
+                }
+                Printed::Line(line) => {
+                    assert_eq!((index, line.as_slice()), (printed.len() - 1, &b"next\n"[..]));
+                    together.extend(line);
+                }
+            }
+        }
+        assert!(together == long);
+    }
+
+    #[test]
+    fn only_known_events_are_events() {
+        for log in ["", "joined", "[1]", "{", "{\"event\":7}", "{\"event\":\"sneezed\"}", "{\"msg\":\"joined\"}"] {
+            assert!(event(log).unwrap().is_none(), "{log}");
+        }
+        assert!(matches!(event(" {\"event\":\"joined\",\"more\":1}\r\n"), Ok(Some(Event::Joined))));
+        assert!(event("{\"event\":\"status\"}").unwrap_err().contains("missing field `status`"));
+    }
+
+    #[test]
+    fn a_word_that_is_too_long_or_cannot_be_stored_is_cut_to_fit() {
+        let line = serde_json::json!({"event": "exited", "reason": "r".repeat(300), "error": "a\0b"}).to_string();
+        let Some(Event::Exited(ending)) = event(&line).unwrap() else { panic!("it is an event") };
+        assert_eq!(ending, Ending { reason: Some("r".repeat(200)), error: Some("ab".to_owned()) });
+    }
+}

@@ -1,0 +1,136 @@
+//! The command line. Everything after the agent's own options is the bot's command, taken as it stands: no shell comes
+//! between.
+
+use std::ffi::OsString;
+use std::time::Duration;
+
+use lexopt::{Arg, Parser};
+
+pub const HELP: &str = "\
+Runs a bot's command in a slot and speaks to Greenroom for it.
+
+Usage: greenroom-agent [options] -- command [arguments…]
+
+Options:
+      --leave-grace <duration>  How long the command may take to go after it was told to leave, before SIGTERM [20s]
+      --kill-grace <duration>   How long it may take after SIGTERM, before SIGKILL [10s]
+      --report-for <duration>   How long to try to report what is left to report after the command's end [15m]
+  -h, --help                    Print this
+  -V, --version                 Print the version
+
+A duration is a number with ms, s, m or h.
+
+Environment:
+  BOT_DATA                The bot's data as one JSON object. The agent runs the command once and ends with its exit code.
+  GREENROOM_URL           Without BOT_DATA: where to wait for bots. The agent runs the command for each, one by one.
+  GREENROOM_SLOT_TOKEN    The token of the slot, for GREENROOM_URL.
+  GREENROOM_CONTAINER_ID  What this runs in, if HOSTNAME does not say it.
+
+The command gets BOT_DATA in its environment. It may print one JSON object per line on standard output:
+  {\"event\":\"joined\"}
+  {\"event\":\"status\",\"status\":\"awaiting_admission\",\"reason\":\"…\"}
+  {\"event\":\"transcript\",\"segments\":[{\"start_time\":0.5,\"end_time\":2,\"text\":\"…\",\"speaker\":\"…\"}]}
+  {\"event\":\"exited\",\"reason\":\"…\",\"error\":\"…\"}
+Every other line is its log. Commands reach it as lines {\"id\",\"action\",\"payload\"} on standard input; at
+\"leave\" it leaves the meeting and exits.
+";
+
+#[derive(Clone, Debug)]
+pub struct Options {
+    pub leave_grace: Duration,
+    pub kill_grace: Duration,
+    pub report_for: Duration,
+    pub command: CommandLine,
+}
+
+/// The bot's command.
+#[derive(Clone, Debug)]
+pub struct CommandLine {
+    pub program: OsString,
+    pub arguments: Vec<OsString>,
+}
+
+#[derive(Debug)]
+pub enum Asked {
+    Run(Options),
+    Help,
+    Version,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum OptionsError {
+    #[error("there is no command; write greenroom-agent [options] -- command [arguments…]")]
+    NoCommand,
+    #[error("{0}")]
+    Unknown(#[from] lexopt::Error),
+}
+
+pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Asked, OptionsError> {
+    let mut parser = Parser::from_args(arguments);
+    let mut leave_grace = Duration::from_secs(20);
+    let mut kill_grace = Duration::from_secs(10);
+    let mut report_for = Duration::from_secs(15 * 60);
+    while let Some(argument) = parser.next()? {
+        match argument {
+            Arg::Long("leave-grace") => leave_grace = value(&mut parser)?,
+            Arg::Long("kill-grace") => kill_grace = value(&mut parser)?,
+            Arg::Long("report-for") => report_for = value(&mut parser)?,
+            Arg::Long("help") | Arg::Short('h') => return Ok(Asked::Help),
+            Arg::Long("version") | Arg::Short('V') => return Ok(Asked::Version),
+            Arg::Value(program) => {
+                let command = CommandLine { program, arguments: parser.raw_args()?.collect() };
+                return Ok(Asked::Run(Options { leave_grace, kill_grace, report_for, command }));
+            }
+            other => return Err(other.unexpected().into()),
+        }
+    }
+    Err(OptionsError::NoCommand)
+}
+
+fn value(parser: &mut Parser) -> Result<Duration, lexopt::Error> {
+    use lexopt::ValueExt;
+    parser.value()?.parse_with(duration)
+}
+
+fn duration(text: &str) -> Result<Duration, &'static str> {
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let number: u32 = number.parse().map_err(|_| "a duration is a number with ms, s, m or h, such as 20s")?;
+    match unit {
+        "ms" => Ok(Duration::from_millis(number.into())),
+        "s" => Ok(Duration::from_secs(number.into())),
+        "m" => Ok(Duration::from_secs(u64::from(number) * 60)),
+        "h" => Ok(Duration::from_secs(u64::from(number) * 3600)),
+        _ => Err("a duration is a number with ms, s, m or h, such as 20s"),
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn parsed(arguments: &[&str]) -> Result<Asked, OptionsError> {
+        parse(arguments.iter().map(OsString::from))
+    }
+
+    #[test]
+    fn what_follows_the_dashes_is_the_command_even_if_it_looks_like_an_option() {
+        let Asked::Run(options) = parsed(&["--leave-grace", "500ms", "--", "bot", "--help", "--", "-V"]).unwrap()
+        else {
+            panic!("it is to run");
+        };
+        assert_eq!(options.command.program, "bot");
+        assert_eq!(options.command.arguments, ["--help", "--", "-V"]);
+        assert_eq!(options.leave_grace, Duration::from_millis(500));
+        assert_eq!(options.kill_grace, Duration::from_secs(10));
+    }
+
+    #[test]
+    fn a_missing_command_and_an_unknown_option_and_a_duration_without_unit_are_refused() {
+        assert!(matches!(parsed(&[]), Err(OptionsError::NoCommand)));
+        assert!(matches!(parsed(&["--"]), Err(OptionsError::NoCommand)));
+        assert!(parsed(&["--wait", "--", "bot"]).unwrap_err().to_string().contains("--wait"));
+        assert!(parsed(&["--kill-grace", "5", "--", "bot"]).unwrap_err().to_string().contains("such as 20s"));
+    }
+}

@@ -1,0 +1,149 @@
+//! A server that is away for a while: at the beginning, in the middle, at the end. Nothing is lost and nothing comes
+//! out of order.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::agent::{Agent, Gate, for_bot};
+use crate::server::Server;
+
+fn texts(server: &Server) -> Vec<String> {
+    server.segments().iter().map(|segment| segment["text"].as_str().unwrap().to_owned()).collect()
+}
+
+#[tokio::test]
+async fn a_server_that_is_away_at_the_beginning_hears_all_when_it_comes() {
+    let mut server = Server::start().await;
+    let data = server.bot();
+    server.go_away().await;
+    let script = r#"echo '{"event":"joined"}'; echo '{"event":"transcript","segments":[{"text":"a"}]}'; exit 4"#;
+    let agent = Agent::start(for_bot(&data), &[], script);
+    agent.until_logged("started: no connection").await;
+    agent.until_logged("ended with 4").await;
+    server.come_back().await;
+    assert_eq!(agent.end().await.code, Some(4));
+    assert_eq!(server.said_names(), ["started", "joined", "transcript", "exited"]);
+    assert_eq!(server.exited(), json!([4, null]));
+    server.no_mistakes();
+}
+
+#[tokio::test]
+async fn a_server_that_is_away_in_the_middle_loses_nothing_and_the_bot_goes_on() {
+    let mut server = Server::start().await;
+    let data = server.bot();
+    let (gate, end) = (Gate::new().await, Gate::new().await);
+    let script = format!(
+        r#"
+        echo '{{"event":"joined"}}'
+        {pass}
+        echo '{{"event":"transcript","segments":[{{"text":"a"}}]}}'
+        echo '{{"event":"status","status":"needs_help","reason":"captcha"}}'
+        echo '{{"event":"transcript","segments":[{{"text":"b"}}]}}'
+        echo '{{"event":"transcript","segments":[{{"text":"c"}}]}}'
+        echo said
+        {end}
+        "#,
+        pass = gate.pass(),
+        end = end.pass()
+    );
+    let agent = Agent::start(for_bot(&data), &[], &script);
+    server.until_called("joined").await;
+    server.go_away().await;
+    gate.open().await;
+    agent.until_printed("said").await;
+    agent.until_logged("transcript: no connection").await;
+    agent.until_logged("heartbeat: no connection").await;
+    server.come_back().await;
+    server
+        .until("the transcripts", |state| state.calls.iter().filter(|call| call.name == "transcript").count() == 2)
+        .await;
+    let beats = server.calls().iter().filter(|call| call.name == "heartbeat").count();
+    server.until("heartbeats", |state| state.calls.iter().filter(|c| c.name == "heartbeat").count() > beats).await;
+    end.open().await;
+    agent.end().await;
+    assert_eq!(server.said_names(), ["started", "joined", "transcript", "status", "transcript", "exited"]);
+    assert_eq!(texts(&server), ["a", "b", "c"]);
+    server.no_mistakes();
+}
+
+#[tokio::test]
+async fn a_server_that_is_away_at_the_end_hears_of_it_later() {
+    let mut server = Server::start().await;
+    let data = server.bot();
+    let gate = Gate::new().await;
+    let script = format!("echo '{{\"event\":\"joined\"}}'; {}; exit 6", gate.pass());
+    let agent = Agent::start(for_bot(&data), &[], &script);
+    server.until_called("joined").await;
+    server.go_away().await;
+    gate.open().await;
+    agent.until_logged("exited: no connection").await;
+    server.come_back().await;
+    assert_eq!(agent.end().await.code, Some(6));
+    assert_eq!(server.exited(), json!([6, null]));
+    server.no_mistakes();
+}
+
+#[tokio::test]
+async fn a_server_that_stays_away_is_given_up_when_the_time_for_it_is_over() {
+    let mut server = Server::start().await;
+    let data = server.bot();
+    server.go_away().await;
+    let ended = Agent::start(for_bot(&data), &["--report-for", "50ms"], "exit 6").end().await;
+    assert_eq!(ended.code, Some(6));
+    assert!(ended.stderr.contains("the server was away for too long"), "{}", ended.stderr);
+}
+
+#[tokio::test]
+async fn an_impatient_second_signal_ends_the_reporting() {
+    let mut server = Server::start().await;
+    let data = server.bot();
+    server.go_away().await;
+    let agent = Agent::start(for_bot(&data), &[], "read -r line");
+    agent.until_logged("runs as process").await;
+    agent.signal("-TERM").await;
+    agent.until_logged("ended with 0").await;
+    agent.signal("-TERM").await;
+    let ended = agent.end().await;
+    assert!(ended.stderr.contains("asked to end again"), "{}", ended.stderr);
+}
+
+#[tokio::test]
+async fn a_server_that_is_overloaded_is_asked_again_when_it_says() {
+    let server = Server::start().await;
+    server.tell("joined", 503, json!({"code": "unavailable"}), None);
+    server.tell("joined", 408, Value::Null, None);
+    server.tell("joined", 429, Value::Null, Some(1));
+    let script = r#"echo '{"event":"joined"}'; echo '{"event":"transcript","segments":[{"text":"a"}]}'"#;
+    Agent::start(for_bot(&server.bot()), &[], script).end().await;
+    assert_eq!(server.said_names(), ["started", "joined", "transcript", "exited"]);
+    let calls: Vec<_> = server.calls().into_iter().filter(|call| call.name == "joined").collect();
+    assert_eq!(calls.iter().map(|call| call.status).collect::<Vec<_>>(), [503, 408, 429, 200]);
+    assert!(calls[3].at - calls[2].at >= Duration::from_secs(1));
+    server.no_mistakes();
+}
+
+#[tokio::test]
+async fn speech_that_waited_is_sent_together_in_order_and_in_calls_of_bounded_size() {
+    let mut server = Server::start().await;
+    let data = server.bot();
+    server.go_away().await;
+    let script = r#"
+        i=0; while [ $i -lt 1200 ]; do echo "{\"event\":\"transcript\",\"segments\":[{\"text\":\"$i\"}]}"; i=$((i+1)); done
+        big=$(head -c 200000 /dev/zero | tr '\0' 'z')
+        for i in 1 2 3 4; do echo "{\"event\":\"transcript\",\"segments\":[{\"text\":\"$big\"}]}"; done
+    "#;
+    let agent = Agent::start(for_bot(&data), &[], script);
+    agent.until_logged("ended with 0").await;
+    server.come_back().await;
+    agent.end().await;
+    let texts = texts(&server);
+    assert_eq!(texts[..1200], (0..1200).map(|number| number.to_string()).collect::<Vec<_>>());
+    assert_eq!(texts[1200..].iter().map(String::len).collect::<Vec<_>>(), [200_000; 4]);
+    let calls: Vec<Value> =
+        server.said().into_iter().filter(|(name, _)| name == "transcript").map(|(_, body)| body).collect();
+    let sizes: Vec<usize> = calls.iter().map(|body| body["segments"].as_array().unwrap().len()).collect();
+    assert_eq!(sizes, [500, 500, 202, 2], "two big ones fit behind the small ones, and two more by themselves");
+    assert!(calls.iter().all(|body| body.to_string().len() < 520 * 1024));
+    server.no_mistakes();
+}

@@ -1,0 +1,399 @@
+//! A strict stand-in for the server. It knows each bot's token and connection, writes down every call in order, and
+//! notes as a mistake whatever the real one would refuse. It can go away, and be told what to answer.
+
+use std::collections::{HashMap, VecDeque};
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::{JoinHandle, JoinSet};
+
+pub const SLOT_TOKEN: &str = "grs_the-token-of-the-slot";
+pub const DEADLINE: Duration = Duration::from_secs(30);
+
+#[derive(Clone, Debug)]
+pub struct Call {
+    pub name: String,
+    pub token: String,
+    pub body: Value,
+    /// What it was answered with.
+    pub status: u16,
+    pub at: Instant,
+}
+
+#[derive(Clone, Debug)]
+struct Bot {
+    connection_id: String,
+    status: &'static str,
+    commands: Vec<Value>,
+}
+
+#[derive(Debug, Default)]
+pub struct State {
+    bots: HashMap<String, Bot>,
+    pub calls: Vec<Call>,
+    pub mistakes: Vec<String>,
+    /// What to answer to the next calls of a name instead of what would be right.
+    told: HashMap<&'static str, VecDeque<Answer>>,
+    assignments: VecDeque<Value>,
+    /// How many commands were given.
+    commands: usize,
+}
+
+#[derive(Debug)]
+pub struct Server {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+    serving: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    state: Mutex<State>,
+    changed: watch::Sender<()>,
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap()
+    }
+}
+
+/// The data of a bot.
+#[derive(Clone, Debug)]
+pub struct Data {
+    pub json: Value,
+}
+
+impl Data {
+    pub fn token(&self) -> &str {
+        self.json["token"].as_str().unwrap()
+    }
+}
+
+impl Server {
+    pub async fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let shared = Arc::new(Shared { state: Mutex::default(), changed: watch::Sender::new(()) });
+        let serving = Some(tokio::spawn(serve(listener, shared.clone())));
+        Self { address, shared, serving }
+    }
+
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// Nobody listens any more, and what was being said is cut off.
+    pub async fn go_away(&mut self) {
+        let serving = self.serving.take().unwrap();
+        serving.abort();
+        let _ = serving.await;
+    }
+
+    pub async fn come_back(&mut self) {
+        let listener = TcpListener::bind(self.address).await.unwrap();
+        self.serving = Some(tokio::spawn(serve(listener, self.shared.clone())));
+    }
+
+    /// A bot that is known here, with heartbeats so quick that a test never waits for one.
+    pub fn bot(&self) -> Data {
+        self.bot_with_heartbeat(50)
+    }
+
+    pub fn bot_with_heartbeat(&self, heartbeat_interval_ms: u64) -> Data {
+        let number = self.shared.state().bots.len() + 1;
+        let connection_id = format!("00000000-0000-4000-8000-{number:012}");
+        let token = format!("grb_secret-{number}");
+        let bot = Bot { connection_id: connection_id.clone(), status: "reserved", commands: vec![] };
+        self.shared.state().bots.insert(token.clone(), bot);
+        Data {
+            json: json!({
+                "bot_id": format!("bot-{number}"), "connection_id": connection_id, "platform": "google_meet",
+                "native_meeting_id": "abc-defg-hij", "meeting_url": "https://meet.google.com/abc-defg-hij",
+                "bot_display_name": null, "config": {"language": "de"}, "callback_url": format!("{}/callback", self.url()),
+                "token": token, "heartbeat_interval_ms": heartbeat_interval_ms,
+                "commands": {"redis_url": null, "channel": format!("bot_commands:{connection_id}")},
+            }),
+        }
+    }
+
+    /// Hands the bot to the next agent that waits for one.
+    pub fn assign(&self, data: &Data) {
+        self.shared.state().assignments.push_back(data.json.clone());
+        self.shared.changed.send_replace(());
+    }
+
+    /// Gives the bot a command, and gives its id.
+    pub fn command(&self, data: &Data, action: &str, payload: Value) -> String {
+        let mut state = self.shared.state();
+        state.commands += 1;
+        let id = format!("00000000-0000-4000-9000-{:012}", state.commands);
+        let bot = state.bots.get_mut(data.token()).unwrap();
+        bot.commands.push(json!({"id": id, "action": action, "payload": payload}));
+        drop(state);
+        self.shared.changed.send_replace(());
+        id
+    }
+
+    pub fn set_status(&self, data: &Data, status: &'static str) {
+        self.shared.state().bots.get_mut(data.token()).unwrap().status = status;
+    }
+
+    /// What to answer to the next call of this name.
+    pub fn tell(&self, name: &'static str, status: u16, body: Value, retry_after: Option<u32>) {
+        self.shared.state().told.entry(name).or_default().push_back((status, body, retry_after));
+    }
+
+    pub fn calls(&self) -> Vec<Call> {
+        self.shared.state().calls.clone()
+    }
+
+    /// The accepted calls without the heartbeats and the waiting, in order: what was said.
+    pub fn said(&self) -> Vec<(String, Value)> {
+        let said = self.calls().into_iter().filter(|call| call.status == 200);
+        said.filter(|call| !matches!(call.name.as_str(), "heartbeat" | "commands" | "assignment"))
+            .map(|call| (call.name, call.body))
+            .collect()
+    }
+
+    pub fn said_names(&self) -> Vec<String> {
+        self.said().into_iter().map(|(name, _)| name).collect()
+    }
+
+    /// The segments of all transcripts, in order.
+    pub fn segments(&self) -> Vec<Value> {
+        let said = self.said().into_iter().filter(|(name, _)| name == "transcript");
+        said.flat_map(|(_, body)| body["segments"].as_array().unwrap().clone()).collect()
+    }
+
+    pub fn exited(&self) -> Value {
+        let (_, body) = self.said().into_iter().find(|(name, _)| name == "exited").expect("its end was reported");
+        json!([body["exit_code"], body["reason"]])
+    }
+
+    pub fn no_mistakes(&self) {
+        assert_eq!(self.shared.state().mistakes, Vec::<String>::new());
+    }
+
+    /// Waits until what was heard satisfies a condition.
+    pub async fn until(&self, what: &str, condition: impl Fn(&State) -> bool) {
+        let mut changed = self.shared.changed.subscribe();
+        let waiting = async {
+            while !condition(&self.shared.state()) {
+                changed.changed().await.unwrap();
+            }
+        };
+        if tokio::time::timeout(DEADLINE, waiting).await.is_err() {
+            panic!("{what} did not come to be; heard: {:#?}", self.shared.state());
+        }
+    }
+
+    pub async fn until_called(&self, name: &str) {
+        self.until(name, |state| state.calls.iter().any(|call| call.name == name)).await;
+    }
+
+    pub async fn until_acknowledged(&self, id: &str) {
+        let acked = |call: &Call| call.body["acked"].as_array().is_some_and(|acked| acked.contains(&json!(id)));
+        self.until("the acknowledgement", |state| state.calls.iter().any(acked)).await;
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if let Some(serving) = &self.serving {
+            serving.abort();
+        }
+    }
+}
+
+async fn serve(listener: TcpListener, shared: Arc<Shared>) {
+    let mut connections = JoinSet::new();
+    loop {
+        let (stream, _) = listener.accept().await.unwrap();
+        connections.spawn(connection(stream, shared.clone()));
+    }
+}
+
+#[derive(Debug, Default)]
+struct Request {
+    method: String,
+    path: String,
+    query: HashMap<String, String>,
+    token: String,
+    content_type: String,
+    body: Vec<u8>,
+}
+
+/// None when the other side has gone.
+async fn read(stream: &mut BufReader<TcpStream>) -> Option<Request> {
+    let mut line = String::new();
+    stream.read_line(&mut line).await.ok().filter(|read| *read > 0)?;
+    let mut words = line.split_whitespace();
+    let mut request = Request { method: words.next()?.to_owned(), ..Request::default() };
+    let target = words.next()?;
+    let (path, query) = target.split_once('?').unwrap_or((target, ""));
+    request.path = path.to_owned();
+    request.query =
+        query.split('&').filter_map(|pair| pair.split_once('=')).map(|(k, v)| (k.to_owned(), v.to_owned())).collect();
+    let mut length = 0;
+    loop {
+        let mut line = String::new();
+        stream.read_line(&mut line).await.ok().filter(|read| *read > 0)?;
+        let Some((name, value)) = line.trim_end().split_once(": ") else { break };
+        match name.to_ascii_lowercase().as_str() {
+            "content-length" => length = value.parse().unwrap(),
+            "content-type" => request.content_type = value.to_owned(),
+            "authorization" => request.token = value.strip_prefix("Bearer ").unwrap_or_default().to_owned(),
+            _ => {}
+        }
+    }
+    request.body = vec![0; length];
+    stream.read_exact(&mut request.body).await.ok()?;
+    Some(request)
+}
+
+async fn connection(stream: TcpStream, shared: Arc<Shared>) {
+    let mut stream = BufReader::new(stream);
+    while let Some(request) = read(&mut stream).await {
+        let (status, body, retry_after) = answer(request, &shared).await;
+        shared.changed.send_replace(());
+        let text = if status == 204 { String::new() } else { body.to_string() };
+        let retry_after = retry_after.map(|seconds| format!("retry-after: {seconds}\r\n")).unwrap_or_default();
+        let length = text.len();
+        let answer = format!("HTTP/1.1 {status} Said\r\ncontent-length: {length}\r\n{retry_after}\r\n{text}");
+        if stream.write_all(answer.as_bytes()).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// One of the looks at what there is to answer, while the caller waits.
+#[derive(Clone, Copy, Debug)]
+struct Look {
+    first: bool,
+    last: bool,
+}
+
+/// Status, body, Retry-After.
+type Answer = (u16, Value, Option<u32>);
+
+async fn answer(request: Request, shared: &Shared) -> Answer {
+    let (name, waits_ms) = match request.path.strip_prefix("/callback/") {
+        Some("commands") => ("commands".to_owned(), request.query["wait_ms"].parse().unwrap()),
+        Some(name) => (name.to_owned(), 0),
+        None if request.path == "/agent/assignment" => {
+            ("assignment".to_owned(), request.query["wait_ms"].parse().unwrap())
+        }
+        None => (request.path.clone(), 0),
+    };
+    let deadline = tokio::time::Instant::now() + Duration::from_millis(waits_ms);
+    let mut changed = shared.changed.subscribe();
+    let mut first = true;
+    loop {
+        // Looks again when something has changed, for as long as the caller waits.
+        let look = Look { first, last: tokio::time::Instant::now() >= deadline };
+        if let Some(answer) = answer_now(&request, &name, &mut shared.state(), look) {
+            return answer;
+        }
+        first = false;
+        let _ = tokio::time::timeout_at(deadline, changed.changed()).await;
+    }
+}
+
+fn answer_now(request: &Request, name: &str, state: &mut State, look: Look) -> Option<Answer> {
+    let body: Value = if request.method == "GET" { json!({}) } else { serde_json::from_slice(&request.body).unwrap() };
+    let told = state.told.get_mut(name).and_then(VecDeque::pop_front);
+    let answer = match told {
+        Some(told) => told,
+        None if name == "assignment" => assignment(request, state, look)?,
+        None => callback(request, name, &body, state, look)?,
+    };
+    let token = request.token.clone();
+    state.calls.push(Call { name: name.to_owned(), token, body, status: answer.0, at: Instant::now() });
+    Some(answer)
+}
+
+fn assignment(request: &Request, state: &mut State, look: Look) -> Option<Answer> {
+    if request.token != SLOT_TOKEN {
+        return Some((401, json!({"code": "unauthorized", "detail": "this is not a slot"}), None));
+    }
+    match state.assignments.pop_front() {
+        Some(data) => Some((200, data, None)),
+        None if !look.last => None,
+        None => Some((204, Value::Null, None)),
+    }
+}
+
+fn callback(request: &Request, name: &str, body: &Value, state: &mut State, look: Look) -> Option<Answer> {
+    let problem = |status: u16, code: &str| Some((status, json!({"code": code, "detail": "no"}), None));
+    let (method, fields): (&str, &[&str]) = match name {
+        "started" => ("POST", &["connection_id", "container_id"]),
+        "joined" => ("POST", &["connection_id"]),
+        "status" => ("PATCH", &["connection_id", "status", "reason"]),
+        "heartbeat" => ("POST", &["connection_id", "acked"]),
+        "transcript" => ("POST", &["connection_id", "segments"]),
+        "exited" => ("POST", &["connection_id", "exit_code", "reason", "error"]),
+        "commands" => ("GET", &[]),
+        _ => {
+            state.mistakes.push(format!("nothing is at {}", request.path));
+            return problem(404, "not_found");
+        }
+    };
+    if request.method != method {
+        state.mistakes.push(format!("{name} with {}", request.method));
+    }
+    if method != "GET" && request.content_type != "application/json" {
+        state.mistakes.push(format!("{name} as {}", request.content_type));
+    }
+    if let Some(field) = body.as_object().unwrap().keys().find(|key| !fields.contains(&key.as_str())) {
+        state.mistakes.push(format!("{name} with a field {field}"));
+    }
+    let Some(bot) = state.bots.get_mut(&request.token) else {
+        state.mistakes.push(format!("{name} with the token {:?}", request.token));
+        return problem(401, "unauthorized");
+    };
+    let connection_id = match name {
+        "commands" => request.query.get("connection_id").map(String::as_str),
+        _ => body["connection_id"].as_str(),
+    };
+    if connection_id != Some(bot.connection_id.as_str()) {
+        state.mistakes.push(format!("{name} on {connection_id:?}"));
+        return problem(409, "stale_connection");
+    }
+    if bot.status == "ended" {
+        // What was asked in time is no mistake because the end came before the answer.
+        if look.first {
+            state.mistakes.push(format!("{name} after the end"));
+        }
+        return problem(410, "bot_ended");
+    }
+    if bot.status == "reserved" && !matches!(name, "started" | "exited") {
+        state.mistakes.push(format!("{name} before the start"));
+        return problem(409, "invalid_transition");
+    }
+    match name {
+        "started" if bot.status == "reserved" => bot.status = "starting",
+        "exited" => bot.status = "ended",
+        "heartbeat" => {
+            let acked = body["acked"].as_array().unwrap();
+            bot.commands.retain(|command| !acked.contains(&command["id"]));
+            return Some((200, json!({"status": bot.status, "commands": bot.commands}), None));
+        }
+        "commands" if bot.commands.is_empty() && !look.last => return None,
+        "commands" => return Some((200, json!({"commands": bot.commands}), None)),
+        "transcript" => {
+            let segments = body["segments"].as_array().unwrap();
+            if segments.iter().any(|segment| segment["text"].as_str().is_none()) {
+                return problem(422, "invalid");
+            }
+            return Some((200, json!({"stored": segments.len()}), None));
+        }
+        _ => {}
+    }
+    Some((200, json!({"status": bot.status}), None))
+}

@@ -1,0 +1,42 @@
+//! What is told of a bot in its audit trail: what happened, and who made it happen.
+
+use crate::words::words;
+
+/// What happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    Created,
+    Assigned,
+    StatusChanged,
+    CommandSent,
+    CommandAcknowledged,
+}
+
+/// Who made it happen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Actor {
+    User,
+    Bot,
+    Operator,
+    Keeper,
+}
+
+/// A word that is none of an event's.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is no word of an event")]
+pub struct UnknownWord(pub String);
+
+words!(Kind, UnknownWord {
+    Created = "created",
+    Assigned = "assigned",
+    StatusChanged = "status_changed",
+    CommandSent = "command_sent",
+    CommandAcknowledged = "command_acknowledged",
+});
+
+words!(Actor, UnknownWord {
+    User = "user",
+    Bot = "bot",
+    Operator = "operator",
+    Keeper = "keeper",
+});

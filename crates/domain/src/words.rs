@@ -1,0 +1,34 @@
+//! Enums whose variants have one word each, in the store and on the wire alike.
+
+macro_rules! words {
+    ($name:ident, $unknown:ident { $($variant:ident = $word:literal),+ $(,)? }) => {
+        impl $name {
+            pub const ALL: [Self; [$($word),+].len()] = [$(Self::$variant),+];
+
+            pub fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $word),+
+                }
+            }
+        }
+
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str(self.as_str())
+            }
+        }
+
+        impl std::str::FromStr for $name {
+            type Err = $unknown;
+
+            fn from_str(word: &str) -> Result<Self, Self::Err> {
+                match word {
+                    $($word => Ok(Self::$variant),)+
+                    _ => Err($unknown(word.to_owned())),
+                }
+            }
+        }
+    };
+}
+
+pub(crate) use words;
