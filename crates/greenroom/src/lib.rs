@@ -5,6 +5,7 @@
 //! - [`config`]: file, environment and flags, checked as a whole
 //! - [`server`]: from a configuration to a running server and back
 //! - [`api`]: HTTP, and nothing but the api knows HTTP
+//! - [`keepers`]: background jobs that keep the records true
 //! - [`admission`]: who may ask, and whether there is room
 //! - [`lifecycle`]: what a bot says, and what its state is then
 //! - [`store`]: what is true; nothing but the store knows SQL
@@ -15,6 +16,7 @@ pub mod api;
 pub mod cli;
 pub mod clock;
 pub mod config;
+pub mod keepers;
 pub mod lifecycle;
 pub mod random;
 pub mod server;

@@ -1,7 +1,7 @@
 //! What a bot says, and what its state is then: the only writer of a bot's status. Each change is one transaction in
 //! which the bot is held, the table of `domain::lifecycle` decides, and the event is written beside the change.
 //!
-//! - this file: what users and operators ask of a bot
+//! - this file: what users, operators and deadlines do to a bot
 //! - [`callbacks`]: what a bot says
 //! - [`commands`]: what is waiting for a bot
 //! - [`tokens`]: who speaks
@@ -14,7 +14,7 @@ pub mod feed;
 pub mod heartbeats;
 pub mod tokens;
 
-use domain::lifecycle::{Trigger, Verdict, decide};
+use domain::lifecycle::{Overdue, Trigger, Verdict, decide};
 use domain::{Action, BotId, CommandId, ConnectionId, Reason, Status, UserId};
 use jiff::Timestamp;
 use serde_json::{Map, Value};
@@ -162,6 +162,27 @@ impl Lifecycle {
         bot.updated_at = now;
         let token = self.tokens.make(Claim { bot: id, connection: connection_id });
         Ok(Assignment { bot, connection_id, token })
+    }
+
+    /// A deadline passed: ends the bot, if it still is overdue now that nobody else can change it. True when it was.
+    pub async fn pass(&self, id: BotId, overdue: Overdue, since: Timestamp) -> Result<bool, LifecycleError> {
+        let mut tx = self.store.begin().await?;
+        let Some(bot) = tx.hold_bot(id).await? else { return Ok(false) };
+        let heard = bot.connection_id.and_then(|connection| self.heartbeats.unwritten(connection));
+        if heard.is_some_and(|at| at > since) && overdue == Overdue::HeartbeatLost {
+            return Ok(false);
+        }
+        if !tx.is_overdue(id, overdue, since).await? {
+            return Ok(false);
+        }
+        let Verdict::Move { to, reason } = decide(&bot.standing(), &Trigger::Passed(overdue)) else {
+            return Ok(false);
+        };
+        let now = self.clock.now();
+        let told = self.move_bot(&mut tx, &bot, Change::to(to, reason), Actor::Keeper, now).await?;
+        tx.commit().await?;
+        told.log();
+        Ok(true)
     }
 
     async fn own_bot(&self, tx: &mut Tx, user: UserId, id: BotId) -> Result<BotRow, LifecycleError> {

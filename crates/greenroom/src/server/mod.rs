@@ -21,6 +21,7 @@ use crate::api::around::Limits;
 use crate::api::{self, App, Inner};
 use crate::clock::Clock;
 use crate::config::Config;
+use crate::keepers::sweeper::Sweeper;
 use crate::lifecycle::Lifecycle;
 use crate::lifecycle::tokens::Tokens;
 use crate::random::{NoRandomness, Random};
@@ -78,6 +79,8 @@ impl Server {
         let mut background = JoinSet::new();
         background.spawn(lifecycle.heartbeats.clone().keep_writing(store.clone(), ending.clone()));
         background.spawn(lifecycle.feed.clone().follow(store.clone(), ending.clone()));
+        let sweeper = Sweeper::new(lifecycle.clone(), config.deadlines.clone());
+        background.spawn(sweeper.keep_sweeping(ending.clone()));
         let (upkept, ended) = (metrics.clone(), ending.clone());
         background.spawn(async move {
             while !ended.is_cancelled() {

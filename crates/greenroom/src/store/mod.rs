@@ -7,6 +7,7 @@
 //! - [`settings`], [`users`]: who may ask
 //! - [`bots`], [`idempotency`]: what was asked
 //! - [`sessions`], [`commands`], [`transcript`]: what the bot and its user say to each other
+//! - [`overdue`]: what has lasted too long
 //! - [`events`]: the audit trail
 
 mod bots;
@@ -16,6 +17,7 @@ mod error;
 mod events;
 mod idempotency;
 mod migrate;
+mod overdue;
 mod sessions;
 mod settings;
 pub(crate) mod sql;

@@ -15,3 +15,4 @@ mod limit;
 mod reading;
 mod store;
 mod stream;
+mod sweeper;

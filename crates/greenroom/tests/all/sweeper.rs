@@ -1,0 +1,173 @@
+//! Deadlines of bots that fell silent: each by its own clock, and none for a bot that speaks.
+
+use std::time::Duration;
+
+use domain::lifecycle::{Overdue, Trigger};
+use domain::{BotId, Deadlines, Status};
+use greenroom::admission::users::NewUser;
+use greenroom::admission::{Admission, Wish};
+use greenroom::clock::Clock;
+use greenroom::keepers::sweeper::Sweeper;
+use greenroom::lifecycle::Lifecycle;
+use greenroom::lifecycle::callbacks::Voice;
+use greenroom::lifecycle::tokens::Tokens;
+use greenroom::random::Random;
+use greenroom::store::Store;
+use jiff::Timestamp;
+use rstest::rstest;
+
+use crate::support::{Backend, Database, meet_link};
+
+/// A house whose clock the test sets.
+struct House {
+    store: Store,
+    clock: Clock,
+    admission: Admission,
+    lifecycle: Lifecycle,
+    sweeper: Sweeper,
+    key: greenroom::admission::keys::ApiKey,
+    user: domain::UserId,
+    _database: Database,
+}
+
+impl House {
+    async fn new(backend: Backend) -> Self {
+        let database = Database::new(backend).await;
+        let store = database.open().await;
+        let (clock, random) = (Clock::manual(Timestamp::now()), Random::System);
+        let admission = Admission::new(store.clone(), clock.clone(), random.clone());
+        let lifecycle = Lifecycle::new(store.clone(), clock.clone(), random, Tokens::new("secret"));
+        let sweeper = Sweeper::new(lifecycle.clone(), Deadlines::default());
+        let new = NewUser {
+            email: "ada@example.com".to_owned(),
+            name: "Ada".to_owned(),
+            image_url: None,
+            max_concurrent_bots: 99,
+            data: serde_json::Map::new(),
+        };
+        let (user, key) = admission.create_user(new).await.unwrap();
+        Self { store, clock, admission, lifecycle, sweeper, key, user: user.id, _database: database }
+    }
+
+    /// A bot that has started.
+    async fn started(&self, number: usize) -> (BotId, Voice) {
+        let wish = Wish {
+            meeting: domain::Meeting::from_link(&meet_link(number)).unwrap(),
+            bot_display_name: None,
+            priority: 100,
+            queue_timeout_ms: 1,
+            config: serde_json::Map::new(),
+            metadata: serde_json::Map::new(),
+            idempotency: None,
+        };
+        let bot = self.admission.reserve(&self.key, wish).await.unwrap().bot.id;
+        let assignment = self.lifecycle.assign(bot).await.unwrap();
+        let claim = self.lifecycle.claim(&assignment.token).unwrap();
+        let voice = Voice { claim, connection_id: assignment.connection_id };
+        self.lifecycle.started(voice, None).await.unwrap();
+        (bot, voice)
+    }
+
+    async fn after(&self, seconds: u64) -> u64 {
+        self.clock.advance(Duration::from_secs(seconds));
+        self.sweeper.sweep().await.unwrap()
+    }
+
+    async fn stands(&self, bot: BotId) -> (Status, Option<String>) {
+        let bot = self.store.bot(bot).await.unwrap().unwrap();
+        (bot.status, bot.reason)
+    }
+}
+
+fn failed(reason: &str) -> (Status, Option<String>) {
+    (Status::Failed, Some(reason.to_owned()))
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test]
+async fn a_bot_that_does_not_come_in_fails_after_ten_minutes_in_the_lobby_included(#[case] backend: Backend) {
+    let house = House::new(backend).await;
+    let (bot, voice) = house.started(1).await;
+    assert_eq!(house.after(300).await, 0);
+    // The lobby does not start the clock anew.
+    house.lifecycle.status(voice, Trigger::AwaitingAdmission { reason: None }).await.unwrap();
+    assert_eq!(house.after(299).await, 0);
+    assert_eq!(house.after(1).await, 1);
+    assert_eq!(house.stands(bot).await, failed("no_join"));
+    assert_eq!(house.after(9_999).await, 0, "an end is final");
+    let told = house.store.events_of_bot(bot).await.unwrap();
+    assert_eq!(told.last().unwrap().actor, greenroom::store::Actor::Keeper);
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test]
+async fn a_bot_in_the_meeting_lives_as_long_as_it_gives_heartbeats(#[case] backend: Backend) {
+    let house = House::new(backend).await;
+    let (bot, voice) = house.started(1).await;
+    house.lifecycle.joined(voice).await.unwrap();
+    for _ in 0..30 {
+        assert_eq!(house.after(60).await, 0, "the lobby's patience is not the meeting's");
+        // Only gathered, not written: it counts all the same.
+        house.lifecycle.heartbeat(voice, &[]).await.unwrap();
+    }
+    assert_eq!(house.after(119).await, 0);
+    assert_eq!(house.after(4).await, 1);
+    assert_eq!(house.stands(bot).await, failed("heartbeat_lost"));
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test]
+async fn a_bot_that_calls_for_help_in_the_meeting_has_ten_minutes_from_then(#[case] backend: Backend) {
+    let house = House::new(backend).await;
+    let (bot, voice) = house.started(1).await;
+    house.lifecycle.joined(voice).await.unwrap();
+    for _ in 0..20 {
+        house.after(60).await;
+        house.lifecycle.heartbeat(voice, &[]).await.unwrap();
+    }
+    house.lifecycle.status(voice, Trigger::NeedsHelp { reason: None }).await.unwrap();
+    assert_eq!(house.after(599).await, 0);
+    assert_eq!(house.after(1).await, 1);
+    assert_eq!(house.stands(bot).await, failed("no_join"));
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test]
+async fn a_bot_that_does_not_leave_is_taken_for_gone_after_the_grace(#[case] backend: Backend) {
+    let house = House::new(backend).await;
+    let (bot, _) = house.started(1).await;
+    house.lifecycle.stop(house.user, bot).await.unwrap();
+    assert_eq!(house.after(89).await, 0);
+    assert_eq!(house.after(1).await, 1);
+    assert_eq!(house.stands(bot).await, (Status::Completed, Some("stopped".to_owned())));
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test]
+async fn a_bot_that_spoke_between_the_look_and_the_act_lives(#[case] backend: Backend) {
+    let house = House::new(backend).await;
+    let (bot, voice) = house.started(1).await;
+    house.clock.advance(Duration::from_secs(700));
+    let since = house.clock.now().saturating_sub(Duration::from_secs(600)).unwrap();
+    assert_eq!(house.store.overdue(Overdue::NoJoin, since).await.unwrap(), [bot]);
+    house.lifecycle.joined(voice).await.unwrap();
+    assert!(!house.lifecycle.pass(bot, Overdue::NoJoin, since).await.unwrap());
+    assert_eq!(house.stands(bot).await.0, Status::Active);
+    // The same with a heartbeat.
+    house.clock.advance(Duration::from_secs(200));
+    let since = house.clock.now().saturating_sub(Duration::from_secs(120)).unwrap();
+    assert_eq!(house.store.overdue(Overdue::HeartbeatLost, since).await.unwrap(), [bot]);
+    house.lifecycle.heartbeat(voice, &[]).await.unwrap();
+    assert!(!house.lifecycle.pass(bot, Overdue::HeartbeatLost, since).await.unwrap());
+    assert_eq!(house.stands(bot).await.0, Status::Active);
+}
