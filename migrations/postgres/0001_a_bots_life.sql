@@ -42,6 +42,8 @@ CREATE TABLE bots (
     exit_code         BIGINT,
     container_id      TEXT,
     connection_id     UUID,
+    -- Since when it has this connection.
+    connected_at      TIMESTAMPTZ,
     priority          BIGINT NOT NULL,
     queue_timeout_ms  BIGINT NOT NULL,
     config            JSON NOT NULL,

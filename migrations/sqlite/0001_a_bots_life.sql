@@ -43,6 +43,8 @@ CREATE TABLE bots (
     exit_code         INTEGER,
     container_id      TEXT,
     connection_id     TEXT,
+    -- Since when it has this connection.
+    connected_at      TEXT,
     priority          INTEGER NOT NULL,
     queue_timeout_ms  INTEGER NOT NULL,
     config            TEXT NOT NULL,

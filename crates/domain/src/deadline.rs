@@ -38,9 +38,9 @@ pub const PHASES: &[Phase] = &[
         then: "`failed`, `deploy_timeout`; the slot goes back",
     },
     Phase {
-        name: "deployed, not yet heard of",
-        status: &[Status::Reserved],
-        clock_starts: "when the provider's start call returned",
+        name: "assigned, not yet heard of",
+        status: &[Status::Reserved, Status::Starting, Status::AwaitingAdmission, Status::NeedsHelp, Status::Active],
+        clock_starts: "with the assignment, or when the provider's start call returned",
         key: "sweeper.no_start",
         of: |all| all.no_start,
         owner: "sweeper",
@@ -49,7 +49,7 @@ pub const PHASES: &[Phase] = &[
     Phase {
         name: "on its way in, the lobby included",
         status: &[Status::Starting, Status::AwaitingAdmission, Status::NeedsHelp],
-        clock_starts: "with `started`",
+        clock_starts: "with `started`; for help that is called from inside the meeting, with the call",
         key: "sweeper.no_join",
         of: |all| all.no_join,
         owner: "sweeper",

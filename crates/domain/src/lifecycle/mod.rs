@@ -207,7 +207,12 @@ pub const TABLE: &[Rule] = &[
     overdue(Overdue::QueueTimeout, &[Reserved], Failed, &Reason::QueueTimeout),
     overdue(Overdue::DeployTimeout, &[Reserved], Failed, &Reason::DeployTimeout),
     overdue(Overdue::DeployFailed, &[Reserved], Failed, &Reason::DeployFailed),
-    overdue(Overdue::NoStart, &[Reserved], Failed, &Reason::NoStart),
+    overdue(
+        Overdue::NoStart,
+        &[Reserved, Starting, Status::AwaitingAdmission, Status::NeedsHelp, Active],
+        Failed,
+        &Reason::NoStart,
+    ),
     overdue(Overdue::NoJoin, &[Starting, Status::AwaitingAdmission, Status::NeedsHelp], Failed, &Reason::NoJoin),
     overdue(Overdue::HeartbeatLost, &[Active], Failed, &Reason::HeartbeatLost),
     overdue(Overdue::StopGrace, &[Status::Stopping], Completed, &Reason::Stopped),

@@ -64,7 +64,7 @@ fn when(on: On) -> &'static str {
         On::Passed(Overdue::QueueTimeout) => "no slot in time",
         On::Passed(Overdue::DeployTimeout) => "the deploy gate did not open in time",
         On::Passed(Overdue::DeployFailed) => "the provider could not start it",
-        On::Passed(Overdue::NoStart) => "deployed and never heard of",
+        On::Passed(Overdue::NoStart) => "assigned, or assigned anew, and never heard of",
         On::Passed(Overdue::NoJoin) => "not in the meeting in time",
         On::Passed(Overdue::HeartbeatLost) => "no heartbeat",
         On::Passed(Overdue::StopGrace) => "did not leave in time",

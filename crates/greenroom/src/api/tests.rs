@@ -38,7 +38,10 @@ async fn served() -> (Router, tempfile::TempDir) {
         metrics: crate::telemetry::metrics(),
         stopping: CancellationToken::new(),
     });
-    let routes = Router::new().route("/panics", get(panics)).route("/echo", post(|body: String| async { body }));
+    let routes = Router::new()
+        .route("/panics", get(panics))
+        .route("/echo", post(|body: String| async { body }))
+        .route("/bots/echo", post(|body: String| async { body }));
     (surrounded(routes, app), folder)
 }
 
@@ -104,7 +107,8 @@ async fn a_body_that_does_not_arrive_is_a_408() {
 async fn what_the_head_already_refuses_is_not_waited_for() {
     let (router, _folder) = served().await;
     let never = || Body::from_stream(futures_util::stream::pending::<Result<&'static str, std::io::Error>>());
-    let nobody = Request::builder().method("POST").uri("/echo").header("content-length", "9").body(never()).unwrap();
+    let nobody =
+        Request::builder().method("POST").uri("/bots/echo").header("content-length", "9").body(never()).unwrap();
     let (status, code, _) = problem(router.clone().oneshot(nobody).await.unwrap()).await;
     assert_eq!((status, code), (StatusCode::UNAUTHORIZED, "unauthorized".into()));
     let nowhere = request("POST", "/nowhere").body(never()).unwrap();

@@ -20,7 +20,11 @@ pub async fn serve(config: &Config) -> Done {
         }
     };
     let server = tokio::select! {
-        server = Server::start(config, |url, first| greet(config, url, first)) => server?,
+        server = Server::start(config, |url, first| {
+            let greeted = greet(config, url, first);
+            // Without anything that is shown only once, nobody needs to read it.
+            if first.is_empty() { Ok(()) } else { greeted }
+        }) => server?,
         () = stop() => return Ok(()),
     };
     tell_what_is_not_built(config);
@@ -44,7 +48,7 @@ fn greet(config: &Config, url: &str, first: &First) -> io::Result<()> {
     writeln!(out, "  database  {}", config.database_shown())?;
     writeln!(out, "  docs      {url}/docs")?;
     let First { admin_token, user } = first;
-    if admin_token.is_some() || user.is_some() {
+    if !first.is_empty() {
         writeln!(out, "\nThis is the first start. Keep these: they are shown once and stored as hashes.")?;
     }
     if let Some(token) = admin_token {

@@ -104,14 +104,28 @@ impl Tree {
 }
 
 /// The variables of a slot's own environment: not settings of the server.
-const OF_SLOTS: [&str; 3] = ["GREENROOM_URL", "GREENROOM_SLOT", "GREENROOM_SLOT_TOKEN"];
+const OF_SLOTS: [&str; 4] = ["GREENROOM_URL", "GREENROOM_SLOT", "GREENROOM_SLOT_TOKEN", "GREENROOM_CONTAINER_ID"];
 /// Says where the file is, and is read before it.
 const OF_CLI: [&str; 1] = ["GREENROOM_CONFIG"];
 /// What Kubernetes sets in every container beside a service that is named `greenroom`.
-const OF_KUBERNETES: [&str; 2] = ["GREENROOM_SERVICE_", "GREENROOM_PORT"];
+fn is_of_kubernetes(name: &str, value: &str) -> bool {
+    let Some(rest) = name.strip_prefix("GREENROOM_") else { return false };
+    match rest.strip_prefix("PORT") {
+        Some("") => value.contains("://"),
+        Some(port) => port.strip_prefix('_').is_some_and(|port| port.starts_with(|c: char| c.is_ascii_digit())),
+        None => ["SERVICE_HOST", "SERVICE_PORT"]
+            .iter()
+            .any(|word| rest.strip_prefix(word).is_some_and(|more| more.is_empty() || more.starts_with('_'))),
+    }
+}
 
-fn is_setting(name: &str) -> bool {
-    !OF_SLOTS.contains(&name) && !OF_CLI.contains(&name) && !OF_KUBERNETES.iter().any(|prefix| name.starts_with(prefix))
+fn is_setting(name: &str, value: &str) -> bool {
+    !OF_SLOTS.contains(&name) && !OF_CLI.contains(&name) && !is_of_kubernetes(name, value)
+}
+
+/// Paths in the order in which they can be placed: the tenth of a list comes after the ninth.
+fn countable(path: &str) -> Vec<(usize, &str)> {
+    path.split("__").map(|part| (part.parse().unwrap_or(0), part)).collect()
 }
 
 /// Lays the environment over `tree`: the older names first, then those of the settings themselves. A variable that
@@ -120,12 +134,13 @@ pub fn lay_environment(tree: &mut Tree, variables: &BTreeMap<String, String>, co
     for (name, value) in variables {
         lay_older_name(tree, name, value, complaints);
     }
-    for (name, value) in variables {
-        let Some(path) = name.strip_prefix("GREENROOM_") else { continue };
-        if !is_setting(name) {
-            continue;
-        }
-        let path = path.to_ascii_lowercase();
+    let mut settings: Vec<(String, &String, &String)> = variables
+        .iter()
+        .filter(|(name, value)| is_setting(name, value))
+        .filter_map(|(name, value)| Some((name.strip_prefix("GREENROOM_")?.to_ascii_lowercase(), name, value)))
+        .collect();
+    settings.sort_by(|left, right| countable(&left.0).cmp(&countable(&right.0)));
+    for (path, name, value) in settings {
         let path: Vec<&str> = path.split("__").collect();
         if let Err(sentence) = tree.set(&path, plain(value), Origin::Variable(name.clone())) {
             complaints.push(format!("the environment variable {name} cannot be placed: {sentence}"));
@@ -163,6 +178,11 @@ fn plain(text: &str) -> toml::Value {
 
 /// The names under which older deployments set the same things. Times are in milliseconds there.
 fn lay_older_name(tree: &mut Tree, name: &str, value: &str, complaints: &mut Vec<String>) {
+    let times = ["DEFAULT_QUEUE_TIMEOUT", "MAX_QUEUE_TIMEOUT", "POLL_INTERVAL", "SLOT_RECOVERY_INTERVAL_MS"];
+    if times.contains(&name) && value.parse::<u64>().is_err() {
+        complaints.push(format!("the environment variable {name} is `{value}`, but must be a number of milliseconds"));
+        return;
+    }
     let millis = toml::Value::String(format!("{value}ms"));
     let number = toml::Value::String(value.to_owned());
     let (path, value): (&[&str], _) = match name {

@@ -220,4 +220,26 @@ fn the_variables_of_a_slot_and_of_kubernetes_are_not_taken_for_settings() {
         ("GREENROOM_PORT_7700_TCP_ADDR", "10.0.0.1"),
     ];
     assert!(load("", &variables, &[]).is_ok());
+    for (name, value) in [("GREENROOM_PORT", "8080"), ("GREENROOM_PORTS", "1"), ("GREENROOM_SERVICE_FOO", "1")] {
+        assert!(load("", &[(name, value)], &[]).is_err(), "{name} is nobody's");
+    }
+}
+
+#[test]
+fn more_than_ten_pools_can_be_set_from_the_environment() {
+    let variables: Vec<(String, String)> = (0..12)
+        .flat_map(|number| {
+            [("NAME", format!("p{number}")), ("PLATFORM", "zoom".to_owned()), ("PROVIDER", "process".to_owned())]
+                .map(|(key, value)| (format!("GREENROOM_POOL__{number}__{key}"), value))
+        })
+        .collect();
+    let variables: Vec<_> = variables.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+    let config = load("", &variables, &[]).unwrap();
+    assert_eq!(config.pools.iter().map(|pool| pool.name.as_str()).next_back(), Some("p11"));
+}
+
+#[test]
+fn an_older_name_for_a_time_takes_milliseconds_and_says_so() {
+    let complaints = load("", &[("DEFAULT_QUEUE_TIMEOUT", "5m")], &[]).unwrap_err();
+    assert!(complaints[0].contains("DEFAULT_QUEUE_TIMEOUT is `5m`, but must be a number of milliseconds"));
 }

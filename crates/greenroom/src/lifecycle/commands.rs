@@ -10,7 +10,7 @@ use super::{Lifecycle, LifecycleError};
 use crate::store::{CommandRow, Kind};
 
 /// Who waits looks by itself as well, should the feed be held up.
-const LOOK_AGAIN: Duration = Duration::from_secs(2);
+const LOOK_AGAIN: Duration = Duration::from_secs(15);
 
 impl Lifecycle {
     /// The commands that the bot has not acknowledged; when there are none, waits for one, as long as `wait`, the

@@ -20,8 +20,9 @@ const POLL: Duration = Duration::from_millis(500);
 /// How soon a missing id is looked for again.
 const POLL_MISSING: Duration = Duration::from_millis(20);
 const BATCH: i64 = 1_000;
-/// A listener that is further behind reads from the database instead.
-const BACKLOG: usize = 1_024;
+/// A listener that is further behind reads from the database instead. Bots that wait are many, and wait for little.
+const BACKLOG_OF_USERS: usize = 1_024;
+const BACKLOG_OF_BOTS: usize = 16;
 
 type Line = broadcast::Sender<Arc<EventRow>>;
 
@@ -47,7 +48,7 @@ pub struct Listener {
 
 impl Listener {
     /// Where the feed stands: all events up to here are in the database, all after it will be heard live. Waits while
-    /// the feed has not found its place yet; `None` when the server stops.
+    /// the feed has not found its place yet; `None` when there is no feed any more.
     pub async fn position(&mut self) -> Option<EventId> {
         self.position.wait_for(Option::is_some).await.ok().and_then(|position| *position)
     }
@@ -62,12 +63,12 @@ impl Default for Feed {
 impl Feed {
     /// Everything that happens to a user's bots.
     pub fn listen_to_user(&self, user: UserId) -> Listener {
-        self.listener(|lines| subscribe(&mut lines.users, user))
+        self.listener(|lines| subscribe(&mut lines.users, user, BACKLOG_OF_USERS))
     }
 
     /// Everything that happens to a bot.
     pub fn listen_to_bot(&self, bot: BotId) -> Listener {
-        self.listener(|lines| subscribe(&mut lines.bots, bot))
+        self.listener(|lines| subscribe(&mut lines.bots, bot, BACKLOG_OF_BOTS))
     }
 
     fn listener(&self, subscribe: impl FnOnce(&mut Lines) -> broadcast::Receiver<Arc<EventRow>>) -> Listener {
@@ -125,12 +126,16 @@ impl Feed {
     }
 }
 
-fn subscribe<K: Eq + std::hash::Hash>(lines: &mut HashMap<K, Line>, key: K) -> broadcast::Receiver<Arc<EventRow>> {
+fn subscribe<K: Eq + std::hash::Hash>(
+    lines: &mut HashMap<K, Line>,
+    key: K,
+    backlog: usize,
+) -> broadcast::Receiver<Arc<EventRow>> {
     // Lines that nobody listens to any more go when the map would have to grow.
-    if lines.len() == lines.capacity() {
+    if lines.len() == lines.capacity() && !lines.contains_key(&key) {
         lines.retain(|_, line| line.receiver_count() > 0);
     }
-    lines.entry(key).or_insert_with(|| broadcast::Sender::new(BACKLOG)).subscribe()
+    lines.entry(key).or_insert_with(|| broadcast::Sender::new(backlog)).subscribe()
 }
 
 fn send<K: Eq + std::hash::Hash>(lines: &mut HashMap<K, Line>, key: K, event: &Arc<EventRow>) {
@@ -213,6 +218,8 @@ impl Follower {
                     break;
                 }
             }
+            // It stood for the gap in front of the first event alone.
+            settled = false;
             self.awaited = None;
             at = event.id;
             step.events.push(event);

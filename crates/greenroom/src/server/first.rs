@@ -25,6 +25,12 @@ pub struct First {
     pub user: Option<(UserRow, ApiKey)>,
 }
 
+impl First {
+    pub fn is_empty(&self) -> bool {
+        self.admin_token.is_none() && self.user.is_none()
+    }
+}
+
 impl std::fmt::Debug for First {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("First").field("user", &self.user.as_ref().map(|(user, _)| user.id)).finish_non_exhaustive()

@@ -18,7 +18,13 @@ const LAST_PATIENCE: Duration = Duration::from_secs(90);
 /// After an error such as too many open files, give those a moment to close.
 const AFTER_ERROR: Duration = Duration::from_millis(50);
 
-pub async fn serve(listener: TcpListener, router: Router, stop: &mut impl AsyncFnMut(), stopping: &CancellationToken) {
+/// Serves until `stop` returns, and then as long as requests are under way. False when some had to be cut.
+pub async fn serve(
+    listener: TcpListener,
+    router: Router,
+    stop: &mut impl AsyncFnMut(),
+    stopping: &CancellationToken,
+) -> bool {
     let graceful = GracefulShutdown::new();
     {
         let stop = stop();
@@ -61,4 +67,5 @@ pub async fn serve(listener: TcpListener, router: Router, stop: &mut impl AsyncF
     if !finished {
         tracing::warn!("some requests did not finish and are cut");
     }
+    finished
 }

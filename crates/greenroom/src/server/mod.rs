@@ -29,6 +29,8 @@ use crate::store::{Store, StoreError};
 use crate::telemetry;
 use first::First;
 
+/// How long the last writes may take.
+const LAST_WRITES: Duration = Duration::from_secs(20);
 const METRICS_UPKEEP: Duration = Duration::from_secs(5);
 
 #[derive(Debug, thiserror::Error)]
@@ -112,11 +114,19 @@ impl Server {
     /// finished, what was gathered is written. When `stop` returns a second time, requests are no longer waited for.
     pub async fn run(mut self, mut stop: impl AsyncFnMut()) {
         let router = api::router(self.app.clone());
-        listen::serve(self.listener, router, &mut stop, &self.app.stopping).await;
+        let finished = listen::serve(self.listener, router, &mut stop, &self.app.stopping).await;
         self.ending.cancel();
-        while self.background.join_next().await.is_some() {}
-        self.app.store.close().await;
-        tracing::info!("stopped");
+        let closed = async {
+            while self.background.join_next().await.is_some() {}
+            self.app.store.close().await;
+        };
+        // What was cut may still hold its connection, and a database that is away answers nobody.
+        let patience = if finished { LAST_WRITES } else { LAST_WRITES / 10 };
+        tokio::select! {
+            () = closed => tracing::info!("stopped"),
+            () = tokio::time::sleep(patience) => tracing::warn!("stopped, without an answer from the database"),
+            () = stop() => {}
+        }
     }
 }
 

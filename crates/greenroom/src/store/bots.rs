@@ -88,7 +88,7 @@ impl NewBot {
     }
 }
 
-/// A change of status, with what goes with it. What is `None` stays as it is.
+/// A change of status, with its reason. An error or an exit code that is `None` stays as it is.
 #[derive(Clone, Debug)]
 pub struct Change {
     pub to: Status,
@@ -379,7 +379,10 @@ impl Tx {
     /// Gives a held bot a new connection; every older one is fenced off from here on.
     pub async fn connect_bot(&mut self, id: BotId, to: ConnectionId, now: Timestamp) -> Result<(), StoreError> {
         self.run(
-            sql!("bots.connect", "UPDATE bots SET connection_id = $2, updated_at = $3 WHERE id = $1"),
+            sql!(
+                "bots.connect",
+                "UPDATE bots SET connection_id = $2, connected_at = $3, updated_at = $3 WHERE id = $1"
+            ),
             args![id, to, now],
         )
         .await

@@ -13,6 +13,7 @@ use super::StoreError;
 
 /// How long a call may wait for a connection. Under a burst calls wait in line; they are not refused.
 const WAIT_FOR_CONNECTION: Duration = Duration::from_secs(30);
+const TRY_AGAIN: Duration = Duration::from_millis(20);
 const SQLITE_READERS: u32 = 4;
 const POSTGRES_CONNECTIONS: u32 = 16;
 /// A process that hangs in the middle of a transaction must not hold its locks for ever, and a statement that waits for
@@ -35,7 +36,20 @@ pub(super) async fn connect(url: &str) -> Result<Pools, StoreError> {
     }
 }
 
+/// The switch to WAL does not wait for another process that is at it, so it is tried again.
 async fn sqlite(url: &str) -> Result<Pools, StoreError> {
+    let begun = tokio::time::Instant::now();
+    loop {
+        match sqlite_once(url).await {
+            Err(StoreError::Unavailable { .. }) if begun.elapsed() < WAIT_FOR_CONNECTION => {
+                tokio::time::sleep(TRY_AGAIN).await;
+            }
+            done => return done,
+        }
+    }
+}
+
+async fn sqlite_once(url: &str) -> Result<Pools, StoreError> {
     if url.contains(":memory:") || url.contains("mode=memory") {
         return Err(StoreError::Url(
             "an SQLite database in memory would forget every bot at the next start; name a file, as in \

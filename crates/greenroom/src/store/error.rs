@@ -43,14 +43,30 @@ impl StoreError {
     }
 }
 
-/// Codes of the databases' own that say nothing about the statement: PostgreSQL starts, stops, is read-only for now, has
-/// no connection to spare, broke a connection, or gave up waiting for a lock; SQLite is busy, or its disk is full.
+/// Codes of the databases' own that say nothing about the statement: PostgreSQL starts, stops, is read-only for now, is
+/// short of connections, memory or disk, broke a connection, or gave up waiting; SQLite is busy, or its disk fails it.
 fn will_pass(code: &str) -> bool {
-    const POSTGRES: [&str; 5] = ["25006", "53300", "57014", "55P03", "40P01"];
-    const SQLITE: [&str; 4] = ["5", "6", "10", "13"];
+    const POSTGRES: [&str; 5] = ["25006", "25P03", "57014", "55P03", "40P01"];
+    const SQLITE: [&str; 6] = ["5", "6", "10", "13", "14", "15"];
     let primary = code.parse::<u32>().ok().filter(|_| code.len() < 5).map(|code| (code & 0xff).to_string());
     code.starts_with("57P")
-        || (code.len() == 5 && code.starts_with("08"))
+        || (code.len() == 5 && (code.starts_with("08") || code.starts_with("53")))
         || POSTGRES.contains(&code)
         || primary.is_some_and(|code| SQLITE.contains(&code.as_str()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::will_pass;
+
+    #[test]
+    fn what_will_pass_is_told_from_what_is_wrong_with_the_statement() {
+        // SQLite's extended codes have the primary one in their last byte: 778 is a failed write, 517 a busy snapshot.
+        for code in ["57P01", "57P03", "53300", "53100", "08006", "25006", "25P03", "40P01", "5", "517", "778", "13"] {
+            assert!(will_pass(code), "{code}");
+        }
+        for code in ["23505", "42601", "22P05", "1", "19", "2067", "1555"] {
+            assert!(!will_pass(code), "{code}");
+        }
+    }
 }

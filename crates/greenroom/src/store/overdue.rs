@@ -1,4 +1,5 @@
-//! Bots whose state has lasted too long, each by the clock of that state.
+//! Bots whose state has lasted too long, each by the clock of that state. A bot that has not spoken under its current
+//! connection is watched by the clock of its assignment alone, whatever it was before.
 
 use domain::BotId;
 use domain::lifecycle::Overdue;
@@ -7,44 +8,70 @@ use jiff::Timestamp;
 use super::sql::{Sql, args, sql};
 use super::{Run, Store, StoreError, Tx};
 
-/// At most so many at a look; the next look finds the others.
-const AT_A_LOOK: i64 = 500;
+/// Two statements of one condition: the bots that meet it after `$2`, in the order of their ids, and whether one does.
+/// `$1` is the latest moment at which their clock may have started.
+macro_rules! watched {
+    ($name:literal, $condition:literal) => {
+        Some((
+            sql!(
+                $name,
+                // The words of the partial index, so that both databases see that it answers.
+                "SELECT b.id FROM bots b LEFT JOIN sessions s ON s.connection_id = b.connection_id
+                   LEFT JOIN heartbeats h ON h.connection_id = b.connection_id
+                  WHERE b.status IN ('reserved', 'starting', 'awaiting_admission', 'needs_help', 'active', 'stopping')
+                    AND ",
+                $condition,
+                " AND b.id > $2 ORDER BY b.id LIMIT 500"
+            ),
+            sql!(
+                $name,
+                "SELECT b.id FROM bots b LEFT JOIN sessions s ON s.connection_id = b.connection_id
+                   LEFT JOIN heartbeats h ON h.connection_id = b.connection_id
+                  WHERE b.id = $2 AND ",
+                $condition
+            ),
+        ))
+    };
+}
 
-/// Which statement finds the bots that are overdue in this way: `$1` is the latest moment at which their clock may have
-/// started, `$2` one bot or none, `$3` how many. `None` for deadlines that other parts watch.
-fn found_by(overdue: Overdue) -> Option<&'static Sql> {
+fn watched(overdue: Overdue) -> Option<(&'static Sql, &'static Sql)> {
     match overdue {
+        // Assigned, and not a word under that connection.
+        Overdue::NoStart => {
+            watched!("overdue.no_start", "b.status <> 'stopping' AND s.connection_id IS NULL AND b.connected_at <= $1")
+        }
         // From `started` on, the lobby included; after a bot had been in the meeting, from when it called for help.
-        Overdue::NoJoin => Some(sql!(
+        Overdue::NoJoin => watched!(
             "overdue.no_join",
-            "SELECT b.id FROM bots b JOIN sessions s ON s.connection_id = b.connection_id
-              WHERE b.status IN ('starting', 'awaiting_admission', 'needs_help')
-                AND CASE WHEN s.joined_at IS NULL THEN s.started_at ELSE b.status_since END <= $1
-                AND ($2 IS NULL OR b.id = $2) ORDER BY b.id LIMIT $3"
-        )),
+            "b.status IN ('starting', 'awaiting_admission', 'needs_help')
+             AND CASE WHEN s.joined_at IS NULL THEN s.started_at ELSE b.status_since END <= $1"
+        ),
         // From the last heartbeat on, or from when it came in.
-        Overdue::HeartbeatLost => Some(sql!(
+        Overdue::HeartbeatLost => watched!(
             "overdue.heartbeat_lost",
-            "SELECT b.id FROM bots b LEFT JOIN heartbeats h ON h.connection_id = b.connection_id
-              WHERE b.status = 'active' AND b.status_since <= $1 AND (h.at IS NULL OR h.at <= $1)
-                AND ($2 IS NULL OR b.id = $2) ORDER BY b.id LIMIT $3"
-        )),
+            "b.status = 'active' AND s.connection_id IS NOT NULL AND b.status_since <= $1
+             AND (h.at IS NULL OR h.at <= $1)"
+        ),
         // From when it was asked to leave, or said that it does.
-        Overdue::StopGrace => Some(sql!(
-            "overdue.stop_grace",
-            "SELECT b.id FROM bots b
-              WHERE b.status = 'stopping' AND b.status_since <= $1
-                AND ($2 IS NULL OR b.id = $2) ORDER BY b.id LIMIT $3"
-        )),
-        Overdue::QueueTimeout | Overdue::DeployTimeout | Overdue::DeployFailed | Overdue::NoStart => None,
+        Overdue::StopGrace => {
+            watched!("overdue.stop_grace", "b.status = 'stopping' AND b.status_since <= $1")
+        }
+        // Other parts watch these.
+        Overdue::QueueTimeout | Overdue::DeployTimeout | Overdue::DeployFailed => None,
     }
 }
 
 impl Store {
-    /// Looks for bots that are overdue in one way.
-    pub async fn overdue(&self, overdue: Overdue, since: Timestamp) -> Result<Vec<BotId>, StoreError> {
-        let Some(sql) = found_by(overdue) else { return Ok(Vec::new()) };
-        let rows = self.reader().all(sql, args![since, None::<BotId>, AT_A_LOOK]).await?;
+    /// Bots that are overdue in one way, those after `after`: a page of them, empty at the end.
+    pub async fn overdue(
+        &self,
+        overdue: Overdue,
+        since: Timestamp,
+        after: Option<BotId>,
+    ) -> Result<Vec<BotId>, StoreError> {
+        let Some((look, _)) = watched(overdue) else { return Ok(Vec::new()) };
+        let after = after.unwrap_or(BotId(uuid::Uuid::nil()));
+        let rows = self.reader().all(look, args![since, after]).await?;
         rows.iter().map(|row| row.id("id").map(BotId)).collect()
     }
 }
@@ -52,7 +79,7 @@ impl Store {
 impl Tx {
     /// Looks once more at one bot, which is held by now.
     pub async fn is_overdue(&mut self, bot: BotId, overdue: Overdue, since: Timestamp) -> Result<bool, StoreError> {
-        let Some(sql) = found_by(overdue) else { return Ok(false) };
-        Ok(self.first(sql, args![since, Some(bot), 1_i64]).await?.is_some())
+        let Some((_, again)) = watched(overdue) else { return Ok(false) };
+        Ok(self.first(again, args![since, bot]).await?.is_some())
     }
 }

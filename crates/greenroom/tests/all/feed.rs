@@ -91,6 +91,26 @@ async fn on_postgres_a_follower_that_begins_late_stands_before_what_is_still_on_
 }
 
 #[tokio::test]
+async fn on_postgres_a_gap_behind_one_that_was_filled_is_waited_for_too() {
+    let database = Database::new(Backend::Postgres).await;
+    let store = database.open().await;
+    let mut follower = settled(&store).await;
+    let first = begun(&store).await;
+    begun(&store).await.commit().await.unwrap();
+    assert_eq!(seen(&mut follower, &store).await, Vec::<i64>::new());
+    let third = begun(&store).await;
+    begun(&store).await.commit().await.unwrap();
+    first.commit().await.unwrap();
+    assert_eq!(seen(&mut follower, &store).await, [1, 2], "the third is still on its way");
+    third.commit().await.unwrap();
+    let mut heard = Vec::new();
+    while heard.len() < 2 {
+        heard.extend(seen(&mut follower, &store).await);
+    }
+    assert_eq!(heard, [3, 4]);
+}
+
+#[tokio::test]
 async fn on_postgres_a_long_transaction_elsewhere_does_not_hold_up_the_feed() {
     let database = Database::new(Backend::Postgres).await;
     let store = database.open().await;

@@ -6,6 +6,7 @@
 mod support;
 
 mod admission;
+mod agent;
 mod callbacks;
 mod cli;
 mod crash;

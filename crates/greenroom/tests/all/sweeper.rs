@@ -24,7 +24,7 @@ struct House {
     clock: Clock,
     admission: Admission,
     lifecycle: Lifecycle,
-    sweeper: Sweeper,
+    sweeper: tokio::sync::Mutex<Sweeper>,
     key: greenroom::admission::keys::ApiKey,
     user: domain::UserId,
     _database: Database,
@@ -37,7 +37,7 @@ impl House {
         let (clock, random) = (Clock::manual(Timestamp::now()), Random::System);
         let admission = Admission::new(store.clone(), clock.clone(), random.clone());
         let lifecycle = Lifecycle::new(store.clone(), clock.clone(), random, Tokens::new("secret"));
-        let sweeper = Sweeper::new(lifecycle.clone(), Deadlines::default());
+        let sweeper = Sweeper::new(lifecycle.clone(), deadlines()).into();
         let new = NewUser {
             email: "ada@example.com".to_owned(),
             name: "Ada".to_owned(),
@@ -70,13 +70,18 @@ impl House {
 
     async fn after(&self, seconds: u64) -> u64 {
         self.clock.advance(Duration::from_secs(seconds));
-        self.sweeper.sweep().await.unwrap()
+        self.sweeper.lock().await.sweep().await.unwrap()
     }
 
     async fn stands(&self, bot: BotId) -> (Status, Option<String>) {
         let bot = self.store.bot(bot).await.unwrap().unwrap();
         (bot.status, bot.reason)
     }
+}
+
+/// The defaults, with a sweeper that the test runs when it likes.
+fn deadlines() -> Deadlines {
+    Deadlines { sweeper_interval: Duration::from_secs(10_000_000), ..Deadlines::default() }
 }
 
 fn failed(reason: &str) -> (Status, Option<String>) {
@@ -159,15 +164,63 @@ async fn a_bot_that_spoke_between_the_look_and_the_act_lives(#[case] backend: Ba
     let (bot, voice) = house.started(1).await;
     house.clock.advance(Duration::from_secs(700));
     let since = house.clock.now().saturating_sub(Duration::from_secs(600)).unwrap();
-    assert_eq!(house.store.overdue(Overdue::NoJoin, since).await.unwrap(), [bot]);
+    assert_eq!(house.store.overdue(Overdue::NoJoin, since, None).await.unwrap(), [bot]);
     house.lifecycle.joined(voice).await.unwrap();
     assert!(!house.lifecycle.pass(bot, Overdue::NoJoin, since).await.unwrap());
     assert_eq!(house.stands(bot).await.0, Status::Active);
     // The same with a heartbeat.
     house.clock.advance(Duration::from_secs(200));
     let since = house.clock.now().saturating_sub(Duration::from_secs(120)).unwrap();
-    assert_eq!(house.store.overdue(Overdue::HeartbeatLost, since).await.unwrap(), [bot]);
+    assert_eq!(house.store.overdue(Overdue::HeartbeatLost, since, None).await.unwrap(), [bot]);
     house.lifecycle.heartbeat(voice, &[]).await.unwrap();
     assert!(!house.lifecycle.pass(bot, Overdue::HeartbeatLost, since).await.unwrap());
     assert_eq!(house.stands(bot).await.0, Status::Active);
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test]
+async fn a_bot_that_is_assigned_anew_has_the_time_of_a_start_and_no_more(#[case] backend: Backend) {
+    let house = House::new(backend).await;
+    let (active, voice) = house.started(1).await;
+    house.lifecycle.joined(voice).await.unwrap();
+    for _ in 0..10 {
+        house.after(60).await;
+        house.lifecycle.heartbeat(voice, &[]).await.unwrap();
+    }
+    let (starting, _) = house.started(2).await;
+    for bot in [active, starting] {
+        house.lifecycle.assign(bot).await.unwrap();
+    }
+    assert_eq!(house.after(299).await, 0, "what it was before is not held against it");
+    assert_eq!(house.after(1).await, 2);
+    for bot in [active, starting] {
+        assert_eq!(house.stands(bot).await, failed("no_start"));
+    }
+}
+
+#[tokio::test]
+async fn silence_counts_only_while_somebody_listened() {
+    let house = House::new(Backend::Sqlite).await;
+    let (bot, voice) = house.started(1).await;
+    house.lifecycle.joined(voice).await.unwrap();
+    // The server is away for an hour; its successor gives the bot the time to be heard again.
+    house.clock.advance(Duration::from_secs(3_600));
+    let mut successor = Sweeper::new(house.lifecycle.clone(), Deadlines::default());
+    assert_eq!(successor.sweep().await.unwrap(), 0);
+    house.clock.advance(Duration::from_secs(60));
+    house.lifecycle.heartbeat(voice, &[]).await.unwrap();
+    for _ in 0..2 {
+        house.clock.advance(Duration::from_secs(60));
+        assert_eq!(successor.sweep().await.unwrap(), 0);
+    }
+    // It stands still for an hour itself, as a stopped process does.
+    house.clock.advance(Duration::from_secs(3_600));
+    assert_eq!(successor.sweep().await.unwrap(), 0);
+    for _ in 0..2 {
+        house.clock.advance(Duration::from_secs(62));
+        successor.sweep().await.unwrap();
+    }
+    assert_eq!(house.stands(bot).await, failed("heartbeat_lost"));
 }

@@ -30,6 +30,16 @@ impl Process {
         Self::start_with(database, &["--set", &format!("admin_token={ADMIN_TOKEN}")]).await
     }
 
+    /// Starts again where another was, which bots remember.
+    pub async fn start_at(database: &Database, address: &str) -> Self {
+        let mut command = Self::command();
+        command
+            .args(["serve", "--listen", address, "--database", &database.url])
+            .args(["--set", &format!("admin_token={ADMIN_TOKEN}")])
+            .current_dir(database.folder.path());
+        Self::spawn(command).await
+    }
+
     pub async fn start_with(database: &Database, arguments: &[&str]) -> Self {
         let mut command = Self::command();
         command
