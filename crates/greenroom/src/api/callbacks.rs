@@ -12,7 +12,7 @@ use uuid::Uuid;
 
 use super::App;
 use super::extract::{Asked, Bot, Json};
-use super::problem::{Problem, ProblemShape};
+use super::problem::{CallbackRefusals, Problem};
 use super::shapes::CommandShape;
 use crate::lifecycle::callbacks::{Said, Voice};
 
@@ -58,11 +58,7 @@ pub struct StartedBody {
 /// before, it starts again.
 #[utoipa::path(
     post, path = "/callback/started", tag = "For bots", request_body = StartedBody,
-    responses((status = 200, description = "Now, or already", body = Answer),
-              (status = 409, description = "`stale_connection` or `invalid_transition`",
-               body = ProblemShape, content_type = "application/problem+json"),
-              (status = 410, description = "`bot_ended`",
-               body = ProblemShape, content_type = "application/problem+json")),
+    responses((status = 200, description = "Now, or already", body = Answer), CallbackRefusals),
     security(("bot_token" = [])),
 )]
 pub async fn started(
@@ -100,11 +96,7 @@ pub struct StatusBody {
 /// In the lobby, in need of a person, or on its way out.
 #[utoipa::path(
     patch, path = "/callback/status", tag = "For bots", request_body = StatusBody,
-    responses((status = 200, description = "Now, or already", body = Answer),
-              (status = 409, description = "`stale_connection` or `invalid_transition`",
-               body = ProblemShape, content_type = "application/problem+json"),
-              (status = 410, description = "`bot_ended`",
-               body = ProblemShape, content_type = "application/problem+json")),
+    responses((status = 200, description = "Now, or already", body = Answer), CallbackRefusals),
     security(("bot_token" = [])),
 )]
 pub async fn status(
@@ -133,11 +125,7 @@ pub struct JoinedBody {
 /// The bot is in the meeting
 #[utoipa::path(
     post, path = "/callback/joined", tag = "For bots", request_body = JoinedBody,
-    responses((status = 200, description = "Now, or already", body = Answer),
-              (status = 409, description = "`stale_connection` or `invalid_transition`",
-               body = ProblemShape, content_type = "application/problem+json"),
-              (status = 410, description = "`bot_ended`",
-               body = ProblemShape, content_type = "application/problem+json")),
+    responses((status = 200, description = "Now, or already", body = Answer), CallbackRefusals),
     security(("bot_token" = [])),
 )]
 pub async fn joined(
@@ -168,11 +156,7 @@ pub struct HeartbeatAnswer {
 /// Changes nothing but the time of the last sign of life, and acknowledges commands.
 #[utoipa::path(
     post, path = "/callback/heartbeat", tag = "For bots", request_body = HeartbeatBody,
-    responses((status = 200, description = "What is open", body = HeartbeatAnswer),
-              (status = 409, description = "`stale_connection`, or `invalid_transition` before `started`",
-               body = ProblemShape, content_type = "application/problem+json"),
-              (status = 410, description = "`bot_ended`",
-               body = ProblemShape, content_type = "application/problem+json")),
+    responses((status = 200, description = "What is open", body = HeartbeatAnswer), CallbackRefusals),
     security(("bot_token" = [])),
 )]
 pub async fn heartbeat(
@@ -216,11 +200,7 @@ pub struct ExitedBody {
 /// `completed` with code 0, otherwise `failed`.
 #[utoipa::path(
     post, path = "/callback/exited", tag = "For bots", request_body = ExitedBody,
-    responses((status = 200, description = "Now, or already with this code", body = Answer),
-              (status = 409, description = "`stale_connection`",
-               body = ProblemShape, content_type = "application/problem+json"),
-              (status = 410, description = "`bot_ended`, in another way",
-               body = ProblemShape, content_type = "application/problem+json")),
+    responses((status = 200, description = "Now, or already with this code", body = Answer), CallbackRefusals),
     security(("bot_token" = [])),
 )]
 pub async fn exited(
@@ -266,11 +246,7 @@ pub struct TranscriptAnswer {
 /// A batch that is sent twice is stored once.
 #[utoipa::path(
     post, path = "/callback/transcript", tag = "For bots", request_body = TranscriptBody,
-    responses((status = 200, description = "Stored", body = TranscriptAnswer),
-              (status = 409, description = "`stale_connection`, or `invalid_transition` before `started`",
-               body = ProblemShape, content_type = "application/problem+json"),
-              (status = 410, description = "`bot_ended`",
-               body = ProblemShape, content_type = "application/problem+json")),
+    responses((status = 200, description = "Stored", body = TranscriptAnswer), CallbackRefusals),
     security(("bot_token" = [])),
 )]
 pub async fn transcript(
@@ -318,11 +294,7 @@ pub struct Commands {
 /// Answers as soon as there is a command that is not acknowledged, or with none when the time is over.
 #[utoipa::path(
     get, path = "/callback/commands", tag = "For bots", params(Waiting),
-    responses((status = 200, description = "What is open", body = Commands),
-              (status = 409, description = "`stale_connection`",
-               body = ProblemShape, content_type = "application/problem+json"),
-              (status = 410, description = "`bot_ended`",
-               body = ProblemShape, content_type = "application/problem+json")),
+    responses((status = 200, description = "What is open", body = Commands), CallbackRefusals),
     security(("bot_token" = [])),
 )]
 pub async fn commands(

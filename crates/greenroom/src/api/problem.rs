@@ -51,6 +51,18 @@ pub struct ProblemShape {
     pub request_id: String,
 }
 
+/// How a callback is refused, for the OpenAPI document.
+#[derive(Debug, utoipa::IntoResponses)]
+pub enum CallbackRefusals {
+    /// `stale_connection`: this connection is not, or no longer, the bot's; `invalid_transition`: its state does not
+    /// allow it
+    #[response(status = 409, content_type = "application/problem+json")]
+    Conflict(#[allow(dead_code)] ProblemShape),
+    /// `bot_ended`: the bot is at an end, and this is no repeat
+    #[response(status = 410, content_type = "application/problem+json")]
+    Ended(#[allow(dead_code)] ProblemShape),
+}
+
 impl Problem {
     pub fn new(status: StatusCode, code: &'static str, detail: impl Into<String>) -> Self {
         Self { status, code, detail: detail.into(), more: Map::new(), retry_after: None }
