@@ -12,6 +12,7 @@ mod cli;
 mod crash;
 mod documents;
 mod feed;
+mod lifecycle;
 mod limit;
 mod reading;
 mod store;

@@ -3,86 +3,11 @@
 use std::time::Duration;
 
 use domain::lifecycle::{Overdue, Trigger};
-use domain::{BotId, Deadlines, Status};
-use greenroom::admission::users::NewUser;
-use greenroom::admission::{Admission, Wish};
-use greenroom::clock::Clock;
+use domain::{Deadlines, Status};
 use greenroom::keepers::sweeper::Sweeper;
-use greenroom::lifecycle::Lifecycle;
-use greenroom::lifecycle::callbacks::Voice;
-use greenroom::lifecycle::tokens::Tokens;
-use greenroom::random::Random;
-use greenroom::store::Store;
-use jiff::Timestamp;
 use rstest::rstest;
 
-use crate::support::{Backend, Database, meet_link};
-
-/// A house whose clock the test sets.
-struct House {
-    store: Store,
-    clock: Clock,
-    admission: Admission,
-    lifecycle: Lifecycle,
-    sweeper: tokio::sync::Mutex<Sweeper>,
-    key: greenroom::admission::keys::ApiKey,
-    user: domain::UserId,
-    _database: Database,
-}
-
-impl House {
-    async fn new(backend: Backend) -> Self {
-        let database = Database::new(backend).await;
-        let store = database.open().await;
-        let (clock, random) = (Clock::manual(Timestamp::now()), Random::System);
-        let admission = Admission::new(store.clone(), clock.clone(), random.clone());
-        let lifecycle = Lifecycle::new(store.clone(), clock.clone(), random, Tokens::new("secret"));
-        let sweeper = Sweeper::new(lifecycle.clone(), deadlines()).into();
-        let new = NewUser {
-            email: "ada@example.com".to_owned(),
-            name: "Ada".to_owned(),
-            image_url: None,
-            max_concurrent_bots: 99,
-            data: serde_json::Map::new(),
-        };
-        let (user, key) = admission.create_user(new).await.unwrap();
-        Self { store, clock, admission, lifecycle, sweeper, key, user: user.id, _database: database }
-    }
-
-    /// A bot that has started.
-    async fn started(&self, number: usize) -> (BotId, Voice) {
-        let wish = Wish {
-            meeting: domain::Meeting::from_link(&meet_link(number)).unwrap(),
-            bot_display_name: None,
-            priority: 100,
-            queue_timeout_ms: 1,
-            config: serde_json::Map::new(),
-            metadata: serde_json::Map::new(),
-            idempotency: None,
-        };
-        let bot = self.admission.reserve(&self.key, wish).await.unwrap().bot.id;
-        let assignment = self.lifecycle.assign(bot).await.unwrap();
-        let claim = self.lifecycle.claim(&assignment.token).unwrap();
-        let voice = Voice { claim, connection_id: assignment.connection_id };
-        self.lifecycle.started(voice, None).await.unwrap();
-        (bot, voice)
-    }
-
-    async fn after(&self, seconds: u64) -> u64 {
-        self.clock.advance(Duration::from_secs(seconds));
-        self.sweeper.lock().await.sweep().await.unwrap()
-    }
-
-    async fn stands(&self, bot: BotId) -> (Status, Option<String>) {
-        let bot = self.store.bot(bot).await.unwrap().unwrap();
-        (bot.status, bot.reason)
-    }
-}
-
-/// The defaults, with a sweeper that the test runs when it likes.
-fn deadlines() -> Deadlines {
-    Deadlines { sweeper_interval: Duration::from_secs(10_000_000), ..Deadlines::default() }
-}
+use crate::support::{Backend, House};
 
 fn failed(reason: &str) -> (Status, Option<String>) {
     (Status::Failed, Some(reason.to_owned()))

@@ -1,9 +1,11 @@
 //! What the tests stand on: a database of their own each, the server as a process, a client.
 
 mod client;
+mod house;
 mod process;
 
 pub use client::{Client, Life, meet_link};
+pub use house::House;
 pub use process::{ADMIN_TOKEN, Process};
 
 use greenroom::store::Store;

@@ -1,0 +1,201 @@
+//! Random lives in the real store: callbacks under new and old connections, repeats and late words, stops, new
+//! assignments and deadlines, in any order. Whatever arrives, the rules hold.
+
+use domain::lifecycle::{TABLE, Trigger};
+use domain::{BotId, Reason, Status};
+use greenroom::lifecycle::LifecycleError;
+use greenroom::lifecycle::callbacks::{Said, Voice};
+use greenroom::store::{BotRow, EventRow, Kind};
+use proptest::prelude::*;
+use proptest::test_runner::TestRunner;
+
+use crate::support::{Backend, House};
+
+/// Something that happens to a bot. The number says under which of its connections: 0 is the newest.
+#[derive(Clone, Debug)]
+enum Happening {
+    Assigned,
+    Started(usize),
+    Awaits(usize),
+    NeedsHelp(usize),
+    Joined(usize),
+    Stops(usize),
+    Speaks(usize, u8),
+    Beats(usize),
+    Exited(usize, i64),
+    StopAsked,
+    Configured,
+    TimePasses(u64),
+}
+
+fn happening() -> impl Strategy<Value = Happening> {
+    // Mostly the newest connection, so that lives get somewhere.
+    let connection = prop_oneof![6 => Just(0_usize), 1 => 1_usize..4];
+    prop_oneof![
+        2 => Just(Happening::Assigned),
+        4 => connection.clone().prop_map(Happening::Started),
+        2 => connection.clone().prop_map(Happening::Awaits),
+        1 => connection.clone().prop_map(Happening::NeedsHelp),
+        4 => connection.clone().prop_map(Happening::Joined),
+        1 => connection.clone().prop_map(Happening::Stops),
+        2 => (connection.clone(), 0_u8..3).prop_map(|(connection, text)| Happening::Speaks(connection, text)),
+        3 => connection.clone().prop_map(Happening::Beats),
+        1 => (connection, prop_oneof![Just(0_i64), Just(1)]).prop_map(|(c, code)| Happening::Exited(c, code)),
+        1 => Just(Happening::StopAsked),
+        1 => Just(Happening::Configured),
+        1 => (1_u64..400).prop_map(Happening::TimePasses),
+    ]
+}
+
+struct Life {
+    house: House,
+    bot: BotId,
+    /// The newest first.
+    voices: Vec<Voice>,
+}
+
+impl Life {
+    async fn known(&self) -> (BotRow, Vec<EventRow>, usize) {
+        let bot = self.house.store.bot(self.bot).await.unwrap().unwrap();
+        let events = self.house.store.events_of_bot(self.bot).await.unwrap();
+        (bot, events, self.house.store.transcript(self.bot).await.unwrap().len())
+    }
+
+    /// Under which connection it speaks, if it speaks, and whether that is an old one.
+    fn voice(&self, happening: &Happening) -> Option<(Voice, bool)> {
+        let number = match happening {
+            Happening::Started(n)
+            | Happening::Awaits(n)
+            | Happening::NeedsHelp(n)
+            | Happening::Joined(n)
+            | Happening::Stops(n)
+            | Happening::Speaks(n, _)
+            | Happening::Beats(n)
+            | Happening::Exited(n, _) => *n,
+            Happening::Assigned | Happening::StopAsked | Happening::Configured | Happening::TimePasses(_) => {
+                return None;
+            }
+        };
+        let voice = self.voices.get(number.min(self.voices.len().checked_sub(1)?))?;
+        Some((*voice, voice.connection_id != self.voices[0].connection_id))
+    }
+
+    async fn happens(&mut self, happening: &Happening) -> Result<(), LifecycleError> {
+        let lifecycle = &self.house.lifecycle;
+        let voice = self.voice(happening).map(|(voice, _)| voice);
+        match (happening, voice) {
+            (Happening::Assigned, _) => {
+                let voice = self.house.assigned(self.bot).await?;
+                self.voices.insert(0, voice);
+            }
+            (Happening::StopAsked, _) => lifecycle.stop(self.house.user, self.bot).await.map(drop)?,
+            (Happening::Configured, _) => {
+                lifecycle.configure(self.house.user, self.bot, serde_json::Map::new()).await.map(drop)?;
+            }
+            (Happening::TimePasses(seconds), _) => drop(self.house.after(*seconds).await),
+            (Happening::Started(_), Some(voice)) => lifecycle.started(voice, Some("c")).await.map(drop)?,
+            (Happening::Awaits(_), Some(voice)) => {
+                lifecycle.status(voice, Trigger::AwaitingAdmission { reason: None }).await.map(drop)?;
+            }
+            (Happening::NeedsHelp(_), Some(voice)) => {
+                lifecycle.status(voice, Trigger::NeedsHelp { reason: None }).await.map(drop)?;
+            }
+            (Happening::Stops(_), Some(voice)) => {
+                let reason = Some(Reason::Own("alone".to_owned()));
+                lifecycle.status(voice, Trigger::Stopping { reason }).await.map(drop)?;
+            }
+            (Happening::Joined(_), Some(voice)) => lifecycle.joined(voice).await.map(drop)?,
+            (Happening::Beats(_), Some(voice)) => lifecycle.heartbeat(voice, &[]).await.map(drop)?,
+            (Happening::Speaks(_, text), Some(voice)) => {
+                let said =
+                    Said { start_time: 0.0, end_time: 1.0, text: text.to_string(), speaker: None, language: None };
+                lifecycle.transcript(voice, vec![said]).await.map(drop)?;
+            }
+            (Happening::Exited(_, code), Some(voice)) => lifecycle.exited(voice, *code, None, None).await.map(drop)?,
+            // It has no connection to speak under yet.
+            (_, None) => {}
+        }
+        Ok(())
+    }
+
+    async fn live(&mut self, happenings: &[Happening]) {
+        let mut before = self.known().await;
+        for happening in happenings {
+            let spoken = self.voice(happening);
+            let done = self.happens(happening).await;
+            let after = self.known().await;
+            let (was, is) = (before.0.status, after.0.status);
+            if was.is_ended() {
+                assert_eq!(
+                    (&before.0, &before.1, before.2),
+                    (&after.0, &after.1, after.2),
+                    "{happening:?} after the end"
+                );
+            }
+            if let Some((_, true)) = spoken {
+                assert!(matches!(done, Err(LifecycleError::StaleConnection)), "{happening:?}: {done:?}");
+                assert_eq!(before, after, "{happening:?} under an old connection");
+            }
+            if done.is_err() {
+                assert_eq!(before, after, "{happening:?} was refused");
+            }
+            if was != is {
+                let allowed = TABLE.iter().any(|rule| rule.from.contains(&was) && rule.to == is);
+                assert!(allowed, "{happening:?} moved it from {was} to {is}");
+            }
+            if done.is_ok() && spoken.is_some() {
+                self.happens(happening).await.unwrap_or_else(|error| panic!("{happening:?} again: {error}"));
+                assert_eq!(after, self.known().await, "{happening:?} again");
+            }
+            before = after;
+        }
+        self.expect_a_true_trail(&before);
+    }
+
+    /// The trail tells each change once, and leads from the reservation to where the bot stands.
+    fn expect_a_true_trail(&self, (bot, events, _): &(BotRow, Vec<EventRow>, usize)) {
+        let mut stands = Status::Reserved;
+        for event in events.iter().filter(|event| event.kind == Kind::StatusChanged) {
+            assert_eq!(event.from, Some(stands), "{events:#?}");
+            stands = event.to.unwrap();
+        }
+        assert_eq!(stands, bot.status);
+        assert_eq!(bot.end_time.is_some(), bot.status.is_ended());
+        assert_eq!(bot.status.is_ended(), bot.status.is_ended() && bot.reason.is_some(), "an end has a reason");
+    }
+}
+
+fn random_lives(backend: Backend, lives: u32) {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let house = std::sync::Arc::new(tokio::sync::Mutex::new(None));
+    let number = std::sync::atomic::AtomicUsize::new(0);
+    let config = proptest::test_runner::Config { cases: lives, failure_persistence: None, ..Default::default() };
+    let strategy = prop::collection::vec(happening(), 1..40);
+    let lived = TestRunner::new(config).run(&strategy, |happenings| {
+        runtime.block_on(async {
+            // One database for all, and a meeting of its own for each.
+            let mut house = house.lock().await;
+            let kept = match house.take() {
+                Some(kept) => kept,
+                None => House::new(backend).await,
+            };
+            let bot = kept.reserved(number.fetch_add(1, std::sync::atomic::Ordering::SeqCst)).await;
+            let mut life = Life { house: kept, bot, voices: Vec::new() };
+            life.live(&happenings).await;
+            life.house.ended(bot).await;
+            *house = Some(life.house);
+        });
+        Ok(())
+    });
+    lived.unwrap();
+}
+
+#[test]
+fn in_random_lives_the_rules_hold_on_sqlite() {
+    random_lives(Backend::Sqlite, 120);
+}
+
+#[test]
+fn in_random_lives_the_rules_hold_on_postgres() {
+    random_lives(Backend::Postgres, 40);
+}
