@@ -230,3 +230,19 @@ start_chromium() {
     export CHROMIUM
     say "Chromium at $CHROMIUM"
 }
+
+# --- curl ---------------------------------------------------------------------------------------------------------
+
+# No server, but found and installed as one: a test pastes what a newcomer is told to paste.
+
+find_curl() {
+    command -v curl >/dev/null
+}
+
+install_curl() {
+    apt_install curl
+}
+
+start_curl() {
+    :
+}
