@@ -26,7 +26,9 @@ fn shown(process: &Process, label: &str) -> Option<String> {
 #[case::sqlite(Backend::Sqlite)]
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
-async fn the_first_start_shows_a_token_a_key_and_a_curl_line_to_paste_and_the_second_shows_none(#[case] backend: Backend) {
+async fn the_first_start_shows_a_token_a_key_and_a_curl_line_to_paste_and_the_second_shows_none(
+    #[case] backend: Backend,
+) {
     let database = Database::new(backend).await;
     let server = Process::start_with(&database, &[]).await;
     let (admin_token, key) = (shown(&server, "admin token").unwrap(), shown(&server, "API key").unwrap());
