@@ -25,16 +25,17 @@ tokio::task_local! {
     static CURRENT: String;
 }
 
-/// How large and how slow a body may be.
+/// How large and how slow a body may be, and how long a stream may go on before its key is looked at again.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     pub body_bytes: usize,
     pub body_time: Duration,
+    pub key_time: Duration,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { body_bytes: 1024 * 1024, body_time: Duration::from_secs(30) }
+        Self { body_bytes: 1024 * 1024, body_time: Duration::from_secs(30), key_time: Duration::from_secs(15) }
     }
 }
 

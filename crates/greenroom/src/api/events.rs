@@ -62,7 +62,7 @@ pub async fn stream(
     let user = app.admission.authenticate(&key).await?;
     // An id that no event has yet is not of this database: who waited for what comes after it would wait for ever.
     let newest = app.store.last_event().await?;
-    let mut authorised = tokio::time::interval(KEEP_ALIVE);
+    let mut authorised = tokio::time::interval(app.limits.key_time);
     authorised.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let reader = Reader {
         user: user.id,

@@ -21,7 +21,8 @@ async fn panics() -> &'static str {
     panic!("on purpose")
 }
 
-async fn served() -> (Router, tempfile::TempDir) {
+/// What handlers stand on, with limits that a test can wait for.
+async fn app() -> (App, tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let store = Store::open(&format!("sqlite:{}", folder.path().join("g.db").display())).await.unwrap();
     let (clock, random) = (Clock::System, Random::seeded(1));
@@ -34,10 +35,15 @@ async fn served() -> (Router, tempfile::TempDir) {
         deadlines: Deadlines::default(),
         public_url: "http://x".to_owned(),
         admin_token_hash: String::new(),
-        limits: Limits { body_bytes: 1000, body_time: Duration::from_millis(50) },
+        limits: Limits { body_bytes: 1000, body_time: Duration::from_millis(50), key_time: Duration::from_millis(50) },
         metrics: crate::telemetry::metrics(),
         stopping: CancellationToken::new(),
     });
+    (app, folder)
+}
+
+async fn served() -> (Router, tempfile::TempDir) {
+    let (app, folder) = app().await;
     let routes = Router::new()
         .route("/panics", get(panics))
         .route("/echo", post(|body: String| async { body }))
@@ -139,4 +145,27 @@ async fn a_request_id_that_cannot_be_logged_is_replaced() {
         assert_ne!(id, sent);
         assert_eq!(id.len(), 32);
     }
+}
+
+#[tokio::test]
+async fn a_stream_ends_when_its_key_is_rotated_away() {
+    let (app, _folder) = app().await;
+    tokio::spawn(app.lifecycle.feed.clone().follow(app.store.clone(), CancellationToken::new()));
+    let new = crate::admission::users::NewUser {
+        email: "ada@example.com".to_owned(),
+        name: "Ada".to_owned(),
+        image_url: None,
+        max_concurrent_bots: 1,
+        data: serde_json::Map::new(),
+    };
+    let (user, key) = app.admission.create_user(new).await.unwrap();
+    let asked = Request::builder().uri("/events").header("x-api-key", key.reveal()).body(Body::empty()).unwrap();
+    let answer = router(app.clone()).oneshot(asked).await.unwrap();
+    assert_eq!(answer.status(), StatusCode::OK);
+    let mut told = answer.into_body();
+    let begins = told.frame().await.unwrap().unwrap().into_data().unwrap();
+    assert!(begins.starts_with(b"id: 0"), "{begins:?}");
+    app.admission.rotate_key(user.id, Duration::ZERO).await.unwrap();
+    // All that is left of it: it has an end.
+    tokio::time::timeout(Duration::from_secs(10), told.collect()).await.unwrap().unwrap();
 }
