@@ -65,13 +65,8 @@ pub async fn create(
               (status = 200, description = "The same key again: the same bot", body = ReservedBot)),
     security(("api_key" = []), ("x_api_key" = [])),
 )]
-pub async fn start(
-    State(app): State<App>,
-    Key(key): Key,
-    headers: HeaderMap,
-    body: Bytes,
-) -> Result<Response, Problem> {
-    reserve(&app, &key, &headers, &body).await
+pub async fn start(state: State<App>, key: Key, headers: HeaderMap, body: Bytes) -> Result<Response, Problem> {
+    create(state, key, headers, body).await
 }
 
 async fn reserve(app: &App, key: &ApiKey, headers: &HeaderMap, body: &[u8]) -> Result<Response, Problem> {

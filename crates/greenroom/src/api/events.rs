@@ -53,13 +53,13 @@ pub async fn stream(
     Asked(since): Asked<Since>,
     headers: HeaderMap,
 ) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, Problem> {
+    let user = app.admission.authenticate(&key).await?;
     let header = headers.get("last-event-id").map(|value| value.to_str().unwrap_or("?").to_owned());
     let last = header
         .or(since.last_event_id)
         .filter(|id| !id.is_empty())
         .map(|id| id.parse().map(EventId).map_err(|_| Problem::invalid("Last-Event-ID", "is not the id of an event")))
         .transpose()?;
-    let user = app.admission.authenticate(&key).await?;
     // An id that no event has yet is not of this database: who waited for what comes after it would wait for ever.
     let newest = app.store.last_event().await?;
     let mut authorised = tokio::time::interval(app.limits.key_time);

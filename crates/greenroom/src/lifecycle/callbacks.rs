@@ -108,8 +108,7 @@ impl Lifecycle {
     /// Stores what was said, and says how much of it was new.
     pub async fn transcript(&self, voice: Voice, said: Vec<Said>) -> Result<u64, LifecycleError> {
         let mut tx = self.store.begin().await?;
-        let bot = tx.hold_bot(voice.claim.bot).await?.ok_or(LifecycleError::Unauthorized)?;
-        fence(&bot, voice)?;
+        let bot = self.held(&mut tx, voice).await?;
         let segments: Vec<SegmentRow> = said.into_iter().map(|said| segment(voice.connection_id, said)).collect();
         if bot.status.is_ended() {
             // A batch that had arrived before the end is a repeat; anything new comes too late.

@@ -99,16 +99,21 @@ impl Lifecycle {
         }
         tx.note_stop_asked(id, now).await?;
         let trigger = Trigger::StopAsked { assigned: bot.connection_id.is_some() };
-        let mut told = Vec::new();
-        if let Verdict::Move { to, reason } = decide(&bot.standing(), &trigger) {
-            told.push(self.move_bot(&mut tx, &bot, Change::to(to, reason), Actor::User, now).await?);
-        }
+        let told = match decide(&bot.standing(), &trigger) {
+            Verdict::Move { to, reason } => {
+                Some(self.move_bot(&mut tx, &bot, Change::to(to, reason), Actor::User, now).await?)
+            }
+            // It leaves by itself already.
+            Verdict::Hold | Verdict::Refuse | Verdict::Ended => None,
+        };
         if bot.connection_id.is_some() {
             self.send(&mut tx, &bot, Action::Leave, Value::Null, now).await?;
         }
         let bot = tx.bot(id).await?.ok_or(LifecycleError::NotFound)?;
         tx.commit().await?;
-        told.into_iter().for_each(Told::log);
+        if let Some(told) = told {
+            told.log();
+        }
         Ok(Stopped { bot, had_ended: false })
     }
 

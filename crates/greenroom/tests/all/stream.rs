@@ -167,4 +167,8 @@ async fn a_last_event_id_that_is_none_is_refused() {
     let response = user.request(Method::GET, "/events").header("Last-Event-ID", "abc").send().await.unwrap();
     assert_eq!(response.status(), 422);
     assert!(response.text().await.unwrap().contains("`Last-Event-ID`"));
+    // A stranger is told nothing about it.
+    let stranger = server.client("grk_AAAAAAAAAAAAAAAAAAAAAA_B");
+    let response = stranger.request(Method::GET, "/events").header("Last-Event-ID", "abc").send().await.unwrap();
+    assert_eq!(response.status(), 401);
 }
