@@ -62,6 +62,8 @@ impl Process {
             .args(arguments)
             .env("BOT_DATA", &data.0)
             .env_remove("GREENROOM_SLOT_TOKEN")
+            // What the slot was started for is the agent, not its bot.
+            .env_remove("GREENROOM_PROCESS_START")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .process_group(0)

@@ -1,0 +1,124 @@
+//! The agent: runs the bot's command in a slot and speaks to Greenroom for it, so that a bot needs to know nothing of
+//! tokens, retries and heartbeats. It prints lines, reads lines, and ends.
+
+mod assignment;
+mod callbacks;
+mod child;
+mod commands;
+mod http;
+mod life;
+mod lines;
+mod log;
+mod options;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use assignment::Source;
+use life::{Shutdown, live};
+use log::log;
+use options::{Asked, Options};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+
+const MISUSED: u8 = 2;
+
+/// Does what the arguments say, which are those after the program's name.
+pub fn run(arguments: impl Iterator<Item = OsString>) -> ExitCode {
+    let options = match options::parse(arguments) {
+        Ok(Asked::Run(options)) => options,
+        Ok(Asked::Help) => return print(options::HELP),
+        Ok(Asked::Version) => return print(concat!("greenroom-agent ", env!("CARGO_PKG_VERSION"), "\n")),
+        Err(error) => {
+            log!("{error}");
+            return ExitCode::from(MISUSED);
+        }
+    };
+    let source = match Source::from_environment() {
+        Ok(source) => source,
+        Err(error) => {
+            log!("{error}");
+            return ExitCode::from(MISUSED);
+        }
+    };
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            log!("cannot start: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let code = runtime.block_on(serve(options, source));
+    // Its threads may still be at a name that does not resolve, or at an output that nobody reads.
+    runtime.shutdown_background();
+    code
+}
+
+fn print(text: &str) -> ExitCode {
+    use std::io::Write;
+    match std::io::stdout().write_all(text.as_bytes()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(_) => ExitCode::FAILURE,
+    }
+}
+
+async fn serve(options: Options, source: Source) -> ExitCode {
+    let (shutdown, http) = match (shutdown(), http::client()) {
+        (Ok(shutdown), Ok(http)) => (shutdown, http),
+        (Err(error), _) => {
+            log!("cannot listen for signals: {error}");
+            return ExitCode::FAILURE;
+        }
+        (_, Err(error)) => {
+            log!("cannot speak HTTP: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    child::adopt_orphans();
+    let waiting = match source {
+        Source::Given(data) => {
+            let code = live(&http, &options, *data, shutdown).await;
+            return ExitCode::from(u8::try_from(code & 0xFF).unwrap_or(u8::MAX));
+        }
+        Source::Server(waiting) => waiting,
+    };
+    let mut asked = shutdown.clone();
+    loop {
+        log!("waits for a bot");
+        let data = tokio::select! {
+            _ = asked.wait_for(|times| *times > 0) => {
+                log!("ends");
+                return ExitCode::SUCCESS;
+            }
+            data = waiting.next(&http) => data,
+        };
+        match data {
+            Ok(data) => live(&http, &options, data, shutdown.clone()).await,
+            Err(error) => {
+                log!("{error}");
+                return ExitCode::FAILURE;
+            }
+        };
+    }
+}
+
+/// Counts how often the agent is asked to end.
+fn shutdown() -> std::io::Result<Shutdown> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    // By itself it would end the agent and not its bot, which has a process group of its own.
+    let mut hangup = signal(SignalKind::hangup())?;
+    let (sender, receiver) = watch::channel(0);
+    tokio::spawn(async move {
+        loop {
+            tokio::select! {
+                Some(()) = terminate.recv() => {}
+                Some(()) = interrupt.recv() => {}
+                Some(()) = hangup.recv() => {}
+                else => return,
+            }
+            sender.send_modify(|times| *times += 1);
+        }
+    });
+    Ok(receiver)
+}
