@@ -18,6 +18,8 @@ pub enum Actor {
     User,
     Bot,
     Operator,
+    /// Placement and deployment.
+    Greenroom,
     Keeper,
 }
 
@@ -38,5 +40,6 @@ words!(Actor, UnknownWord {
     User = "user",
     Bot = "bot",
     Operator = "operator",
+    Greenroom = "greenroom",
     Keeper = "keeper",
 });

@@ -8,6 +8,7 @@
 //! - [`status`]: the states of a bot, as stored and as shown
 //! - [`reason`]: why a bot is where it is
 //! - [`lifecycle`]: the one transition table
+//! - [`slot`]: where a bot runs
 //! - [`deadline`]: how long a state may last, who watches it, what follows
 //! - [`command`]: what a caller may ask of a running bot
 //! - [`event`]: what is told of it
@@ -19,6 +20,7 @@ pub mod ids;
 pub mod lifecycle;
 pub mod meeting;
 pub mod reason;
+pub mod slot;
 pub mod status;
 mod words;
 
@@ -27,4 +29,5 @@ pub use deadline::Deadlines;
 pub use ids::{BotId, CommandId, ConnectionId, EventId, KeyId, UserId};
 pub use meeting::{Meeting, MeetingError, Platform};
 pub use reason::Reason;
+pub use slot::{SlotName, SlotStatus};
 pub use status::{ShownStatus, Status};

@@ -6,7 +6,10 @@
 //! - [`server`]: from a configuration to a running server and back
 //! - [`api`]: HTTP, and nothing but the api knows HTTP
 //! - [`keepers`]: background jobs that keep the records true
+//! - [`deployment`]: the gate, starting slots, clearing them
+//! - [`placement`]: who gets which slot
 //! - [`admission`]: who may ask, and whether there is room
+//! - [`providers`]: what makes, starts, stops and deletes slots
 //! - [`lifecycle`]: what a bot says, and what its state is then
 //! - [`store`]: what is true; nothing but the store knows SQL
 //! - [`telemetry`], [`clock`], [`random`]: logs and metrics, time and chance
@@ -16,8 +19,11 @@ pub mod api;
 pub mod cli;
 pub mod clock;
 pub mod config;
+pub mod deployment;
 pub mod keepers;
 pub mod lifecycle;
+pub mod placement;
+pub mod providers;
 pub mod random;
 pub mod server;
 pub mod store;

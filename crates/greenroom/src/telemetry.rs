@@ -39,6 +39,8 @@ fn begin() -> PrometheusHandle {
     // Only another recorder could be in the way, and then its metrics are the ones that count.
     let _ = metrics::set_global_recorder(recorder);
     metrics::describe_gauge!("greenroom_bots", "Bots that are not at an end, by status");
+    metrics::describe_gauge!("greenroom_slots", "Slots, by pool and status");
+    metrics::describe_histogram!("greenroom_placement_batch_size", "How many jobs went into one transaction");
     metrics::describe_counter!("greenroom_bot_transitions_total", "Changes of a bot's status, by the new one");
     metrics::describe_counter!("greenroom_heartbeats_written_total", "Heartbeats written to the store");
     metrics::describe_counter!("greenroom_http_requests_total", "Requests, by method, route and status");

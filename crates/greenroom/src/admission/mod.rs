@@ -1,20 +1,24 @@
-//! Who may ask for a bot, and whether there is room for it. A reservation is one transaction: the key, the
-//! idempotency key, one running bot per user and meeting, the limit, the insert. The user is held meanwhile, so that
-//! no number of requests at once, in one process or in twenty, passes a limit.
+//! Who may ask for a bot, and whether there is room for it under their limit: the key, the idempotency key, one running
+//! bot per user and meeting, the limit. Batches of requests are decided one at a time, so that no number of requests at
+//! once, in one process or in twenty, passes a limit.
 //!
-//! - this file: reservation
+//! - this file: who asks
+//! - [`desk`]: the decision on a batch of requests
 //! - [`keys`]: API keys and the admin token
 //! - [`users`]: making users and rotating keys
 
+mod desk;
 pub mod keys;
 pub mod users;
 
-use domain::{BotId, Meeting, Status};
+use domain::{BotId, Meeting};
+use jiff::Timestamp;
 use serde_json::{Map, Value};
 
 use crate::clock::Clock;
 use crate::random::{NoRandomness, Random};
-use crate::store::{Actor, BotRow, Kind, KnownKey, NewBot, NewEvent, Store, StoreError, Tx, UserRow};
+use crate::store::{KeyRow, NewBot, Store, StoreError, Tx, UserRow};
+use desk::Desk;
 use keys::ApiKey;
 
 /// As long as a hash, and the hash of nothing.
@@ -40,11 +44,20 @@ pub struct Wish {
     pub idempotency: Option<(String, String)>,
 }
 
-/// A bot that was admitted, now or at an earlier asking under the same idempotency key.
+/// A user's wish, under the key that it came with.
 #[derive(Clone, Debug)]
-pub struct Reserved {
-    pub bot: BotRow,
-    pub is_new: bool,
+pub struct Request {
+    pub key: ApiKey,
+    pub wish: Wish,
+}
+
+/// What admission says to a request.
+#[derive(Clone, Debug)]
+pub enum Admitted {
+    /// There is room for it.
+    New(Box<NewBot>),
+    /// It was asked for before, under the same idempotency key.
+    Known(BotId),
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -70,77 +83,34 @@ impl Admission {
 
     /// The user whose key this is.
     pub async fn authenticate(&self, key: &ApiKey) -> Result<UserRow, AdmissionError> {
-        let row = self.store.key(key.id).await?;
-        let user = self.check(key, row)?;
-        self.store.user(user).await?.ok_or(AdmissionError::Unauthorized)
+        let found = self.store.key(key.id).await?;
+        self.check(key, found.as_ref().map(|(row, _)| row))?;
+        found.map(|(_, user)| user).ok_or(AdmissionError::Unauthorized)
     }
 
-    /// Reserves a bot, or says why not.
-    pub async fn reserve(&self, key: &ApiKey, wish: Wish) -> Result<Reserved, AdmissionError> {
-        let mut tx = self.store.begin().await?;
-        let row = tx.key(key.id).await?;
-        let user_id = self.check(key, row)?;
-        let user = tx.hold_user(user_id).await?.ok_or(AdmissionError::Unauthorized)?;
-
-        if let Some((idempotency_key, body_hash)) = &wish.idempotency
-            && let Some(known) = tx.idempotency_key(user.id, idempotency_key).await?
-        {
-            if known.body_hash != *body_hash {
-                return Err(AdmissionError::IdempotencyMismatch);
-            }
-            if let Some(bot) = tx.bot(known.bot_id).await? {
-                return Ok(Reserved { bot, is_new: false });
-            }
+    /// Decides on a batch of requests, one after the other, as of `tx`. What is admitted is not
+    /// written yet: that is placement's to do.
+    pub async fn admit(
+        &self,
+        tx: &mut Tx,
+        requests: &[Request],
+        now: Timestamp,
+    ) -> Result<Vec<Result<Admitted, AdmissionError>>, AdmissionError> {
+        if requests.is_empty() {
+            return Ok(Vec::new());
         }
-
-        let meeting = &wish.meeting;
-        let (running, there) = tx.running_bots_of(user.id, meeting.platform, &meeting.native_id).await?;
-        if let Some(bot) = there {
-            return Err(AdmissionError::DuplicateBot(bot));
+        let mut desk = Desk::open(tx, requests).await?;
+        let mut said = Vec::with_capacity(requests.len());
+        for (at, request) in requests.iter().enumerate() {
+            said.push(desk.decide(self, at, request, BotId(self.random.id(now)?)));
         }
-        if running >= user.max_concurrent_bots {
-            return Err(AdmissionError::LimitReached { running, limit: user.max_concurrent_bots });
-        }
-        self.insert(tx, &user, wish).await
-    }
-
-    async fn insert(&self, mut tx: Tx, user: &UserRow, wish: Wish) -> Result<Reserved, AdmissionError> {
-        let now = self.clock.now();
-        let new = NewBot {
-            id: BotId(self.random.id(now)?),
-            user_id: user.id,
-            platform: wish.meeting.platform,
-            native_meeting_id: wish.meeting.native_id,
-            meeting_url: wish.meeting.url,
-            bot_display_name: wish.bot_display_name,
-            priority: wish.priority,
-            queue_timeout_ms: wish.queue_timeout_ms,
-            config: wish.config,
-            metadata: wish.metadata,
-        };
-        tx.insert_bot(&new, now).await?;
-        if let Some((key, body_hash)) = wish.idempotency {
-            tx.insert_idempotency_key(user.id, &key, &KnownKey { body_hash, bot_id: new.id }, now).await?;
-        }
-        let event = NewEvent {
-            bot_id: new.id,
-            user_id: user.id,
-            kind: Kind::Created,
-            from: None,
-            to: Some(Status::Reserved),
-            reason: None,
-            actor: Actor::User,
-        };
-        tx.record(&event, now).await?;
-        tx.commit().await?;
-        tracing::info!(bot = %new.id, user = %user.id, platform = %new.platform, to = "reserved", "bot reserved");
-        Ok(Reserved { bot: new.into_row(now), is_new: true })
+        Ok(said)
     }
 
     /// The owner of a key that is what its row says and has not ended.
-    fn check(&self, key: &ApiKey, row: Option<crate::store::KeyRow>) -> Result<domain::UserId, AdmissionError> {
+    fn check(&self, key: &ApiKey, row: Option<&KeyRow>) -> Result<domain::UserId, AdmissionError> {
         // An unknown id is compared as well, so that the answer takes as long.
-        let hash = row.as_ref().map_or(NO_HASH, |row| row.hash.as_str());
+        let hash = row.map_or(NO_HASH, |row| row.hash.as_str());
         let matches = key.matches(hash);
         match row {
             Some(row) if matches && row.expires_at.is_none_or(|end| end > self.clock.now()) => Ok(row.user_id),

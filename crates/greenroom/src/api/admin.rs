@@ -14,9 +14,10 @@ use uuid::Uuid;
 use super::App;
 use super::extract::{Asked, Id, Json, Operator, document, read_json};
 use super::problem::{Problem, ProblemShape};
-use super::reading::{Page, paged, with_sessions};
+use super::reading::{Page, paged, shaped, with_sessions};
 use super::shapes::{Bots, OneBot, UserShape};
 use crate::admission::users::NewUser;
+use crate::deployment;
 use crate::store::UserChange;
 
 const MOST_BOTS: i64 = 1_000_000;
@@ -228,12 +229,9 @@ pub async fn rotate_key(
 )]
 pub async fn bots(State(app): State<App>, _: Operator, Asked(page): Asked<Page>) -> Result<axum::Json<Bots>, Problem> {
     let limit = page.limit()?;
-    let rows = match page.filter()? {
-        Some(filter) => app.store.bots(&filter, limit + 1).await?,
-        None => Vec::new(),
-    };
+    let rows = app.store.bots(&page.filter()?, limit + 1).await?;
     let (rows, next_cursor) = paged(rows, limit, |bot| bot.id.to_string());
-    Ok(axum::Json(Bots { bots: rows.into_iter().map(Into::into).collect(), next_cursor }))
+    Ok(axum::Json(Bots { bots: shaped(&app, rows).await?, next_cursor }))
 }
 
 /// One bot of anyone's, with its sessions
@@ -290,21 +288,8 @@ pub async fn assign(
     State(app): State<App>,
     _: Operator,
     Id(id): Id<BotId>,
-) -> Result<(StatusCode, axum::Json<BotData>), Problem> {
+) -> Result<(StatusCode, axum::Json<Value>), Problem> {
     let assignment = app.lifecycle.assign(id).await.map_err(|error| Problem::from(error).ended_is_conflict())?;
-    let bot = assignment.bot;
-    let data = BotData {
-        bot_id: bot.id.0,
-        connection_id: assignment.connection_id.0,
-        platform: bot.platform.as_str(),
-        native_meeting_id: bot.native_meeting_id,
-        meeting_url: bot.meeting_url,
-        bot_display_name: bot.bot_display_name,
-        config: bot.config,
-        callback_url: format!("{}/callback", app.public_url),
-        token: assignment.token,
-        heartbeat_interval_ms: u64::try_from(app.deadlines.heartbeat_interval.as_millis()).unwrap_or(u64::MAX),
-        commands: CommandChannel { redis_url: None, channel: format!("bot_commands:{}", assignment.connection_id) },
-    };
+    let data = deployment::bot_data(&assignment.bot, &assignment.token, &app.public_url, &app.deadlines);
     Ok((StatusCode::CREATED, axum::Json(data)))
 }

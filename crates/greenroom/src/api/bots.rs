@@ -15,8 +15,8 @@ use super::extract::{Id, Json, Key, User, document, read_json};
 use super::problem::{Problem, ProblemShape};
 use super::shapes::{BotShape, OneBot};
 use super::wish::NewBotBody;
-use crate::admission::Reserved;
 use crate::admission::keys::ApiKey;
+use crate::placement::Reserved;
 
 /// A bot that was reserved.
 #[derive(Debug, Serialize, ToSchema)]
@@ -80,9 +80,11 @@ async fn reserve(app: &App, key: &ApiKey, headers: &HeaderMap, body: &[u8]) -> R
             return Err(problem);
         }
     };
-    let Reserved { bot, is_new } = app.admission.reserve(key, wish).await?;
+    let Reserved { bot, is_new, queue_position, estimated_wait_ms } = app.placement.reserve(key.clone(), wish).await?;
     let status = if is_new { StatusCode::CREATED } else { StatusCode::OK };
-    let reserved = ReservedBot { bot: bot.into(), queue_position: None, estimated_wait_ms: None };
+    let mut bot = BotShape::from(bot);
+    (bot.queue_position, bot.estimated_wait_ms) = (queue_position, estimated_wait_ms);
+    let reserved = ReservedBot { bot, queue_position, estimated_wait_ms };
     Ok((status, axum::Json(reserved)).into_response())
 }
 

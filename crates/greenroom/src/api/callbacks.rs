@@ -15,6 +15,7 @@ use super::extract::{Asked, Bot, Json};
 use super::problem::{CallbackRefusals, Problem};
 use super::shapes::CommandShape;
 use crate::lifecycle::callbacks::{Said, Voice};
+use crate::lifecycle::ends::Ending;
 
 const LONGEST_WAIT_MS: u64 = 60_000;
 const DEFAULT_WAIT_MS: u64 = 30_000;
@@ -211,8 +212,8 @@ pub async fn exited(
     let reason = own_word(body.reason);
     // The end of a bot must not be lost for a long explanation of it.
     let error = body.error.map(|text| text.chars().take(LONGEST_ERROR).collect());
-    let voice = voice(bot, body.connection_id);
-    Ok(answer(app.lifecycle.exited(voice, body.exit_code.unwrap_or(NO_EXIT_CODE), reason, error).await?))
+    let (voice, exit_code) = (voice(bot, body.connection_id), body.exit_code.unwrap_or(NO_EXIT_CODE));
+    Ok(answer(app.placement.end(Ending::Exited { voice, exit_code, reason, error }).await?))
 }
 
 #[derive(Debug, Deserialize, ToSchema)]

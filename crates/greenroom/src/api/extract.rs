@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 use super::App;
 use super::problem::Problem;
 use crate::admission::keys::{self, ApiKey};
-use crate::lifecycle::tokens::Claim;
+use crate::lifecycle::tokens::{Claim, SlotClaim};
 use crate::store::UserRow;
 
 /// An API key that looks like one. Whose it is, if anyone's, is still to be seen.
@@ -30,6 +30,10 @@ pub struct Operator;
 /// A bot speaks, under the token of one of its assignments.
 #[derive(Debug)]
 pub struct Bot(pub Claim);
+
+/// An agent waits in a slot.
+#[derive(Debug)]
+pub struct Slot(pub SlotClaim);
 
 /// A JSON body of a known type.
 #[derive(Debug)]
@@ -91,6 +95,17 @@ impl FromRequestParts<App> for Bot {
         let token = bearer(parts)
             .ok_or_else(|| Problem::unauthorized("send the bot's token as `Authorization: Bearer <token>`"))?;
         Ok(Bot(app.lifecycle.claim(token)?))
+    }
+}
+
+impl FromRequestParts<App> for Slot {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
+        let token = bearer(parts)
+            .ok_or_else(|| Problem::unauthorized("send the slot's token as `Authorization: Bearer <token>`"))?;
+        let claim = app.lifecycle.slot_claim(token);
+        claim.map(Slot).ok_or_else(|| Problem::unauthorized("the token is not that of a slot"))
     }
 }
 

@@ -6,7 +6,7 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::header;
 use axum::response::IntoResponse;
-use domain::Status;
+use domain::{ShownStatus, SlotStatus};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -70,15 +70,25 @@ pub async fn readyz(State(app): State<App>) -> Result<Json<Readiness>, Problem> 
 )]
 pub async fn metrics(State(app): State<App>) -> impl IntoResponse {
     // With the database away the rest is wanted all the more; what cannot be counted is then not a number.
-    let counted = tokio::time::timeout(PATIENCE, app.store.open_bots_by_status()).await;
-    let counted = counted.ok().and_then(Result::ok);
-    for status in Status::OPEN {
-        let count = counted.as_ref().map_or(f64::NAN, |counted| {
-            let count = counted.iter().find(|(counted, _)| *counted == status).map_or(0, |(_, count)| *count);
-            #[allow(clippy::cast_precision_loss)]
-            (count as f64)
-        });
+    let counted = tokio::time::timeout(PATIENCE, app.store.open_bots_by_status()).await.ok().and_then(Result::ok);
+    for status in
+        ShownStatus::ALL.into_iter().filter(|status| !matches!(status, ShownStatus::Completed | ShownStatus::Failed))
+    {
+        let count = count_of(counted.as_deref(), |counted| *counted == status);
         metrics::gauge!("greenroom_bots", "status" => status.as_str()).set(count);
     }
+    let pools = tokio::time::timeout(PATIENCE, app.store.pools()).await.ok().and_then(Result::ok).unwrap_or_default();
+    let slots = tokio::time::timeout(PATIENCE, app.store.slots_by_status()).await.ok().and_then(Result::ok);
+    let slots = slots.map(|slots| slots.into_iter().map(|(pool, status, n)| ((pool, status), n)).collect::<Vec<_>>());
+    for (pool, status) in pools.iter().flat_map(|pool| SlotStatus::ALL.map(|status| (pool, status))) {
+        let count = count_of(slots.as_deref(), |(name, of)| *name == pool.name && *of == status);
+        metrics::gauge!("greenroom_slots", "pool" => pool.name.clone(), "status" => status.as_str()).set(count);
+    }
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], app.metrics.render())
+}
+
+#[allow(clippy::cast_precision_loss)]
+fn count_of<K>(counted: Option<&[(K, i64)]>, is: impl Fn(&K) -> bool) -> f64 {
+    let find = |counted: &[(K, i64)]| counted.iter().find(|(key, _)| is(key)).map_or(0, |(_, count)| *count);
+    counted.map_or(f64::NAN, |counted| find(counted) as f64)
 }

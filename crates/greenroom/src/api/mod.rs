@@ -5,11 +5,12 @@
 //! - [`around`]: what stands around every request
 //! - [`extract`], [`problem`], [`shapes`]: what comes in and what goes out
 //! - [`wish`], [`bots`], [`reading`], [`events`]: for users
-//! - [`callbacks`]: for bots
-//! - [`admin`]: for operators
+//! - [`callbacks`], [`agent`]: for bots
+//! - [`admin`], [`pools`]: for operators
 //! - [`health`], [`docs`]: for everyone
 
 pub mod admin;
+pub mod agent;
 pub mod around;
 pub mod bots;
 pub mod callbacks;
@@ -17,6 +18,7 @@ pub mod docs;
 pub mod events;
 pub mod extract;
 pub mod health;
+pub mod pools;
 pub mod problem;
 pub mod reading;
 pub mod shapes;
@@ -42,7 +44,9 @@ use utoipa_axum::routes;
 
 use crate::admission::Admission;
 use crate::clock::Clock;
+use crate::deployment::Deployment;
 use crate::lifecycle::Lifecycle;
+use crate::placement::Placement;
 use crate::random::Random;
 use crate::store::Store;
 use around::Limits;
@@ -58,6 +62,8 @@ pub struct Inner {
     pub random: Random,
     pub admission: Admission,
     pub lifecycle: Lifecycle,
+    pub placement: Placement,
+    pub deployment: Deployment,
     pub deadlines: Deadlines,
     pub public_url: String,
     pub admin_token_hash: String,
@@ -140,6 +146,15 @@ fn documented() -> OpenApiRouter<App> {
         .routes(routes!(admin::bots))
         .routes(routes!(admin::bot))
         .routes(routes!(admin::assign))
+        .routes(routes!(agent::assignment))
+        .routes(routes!(pools::pools))
+        .routes(routes!(pools::pool, pools::change_pool))
+        .routes(routes!(pools::slots))
+        .routes(routes!(pools::slot, pools::delete_slot))
+        .routes(routes!(pools::recover_slot))
+        .routes(routes!(pools::drain_slot))
+        .routes(routes!(pools::queue))
+        .routes(routes!(pools::deployments))
         .routes(routes!(health::healthz))
         .routes(routes!(health::readyz))
         .routes(routes!(health::metrics))
@@ -186,6 +201,7 @@ fn described(mut document: OpenApi) -> OpenApi {
     components.add_security_scheme("api_key", bearer("The API key of a user, `grk_…`"));
     components.add_security_scheme("x_api_key", SecurityScheme::ApiKey(ApiKey::Header(ApiKeyValue::new("X-API-Key"))));
     components.add_security_scheme("bot_token", bearer("The token of a bot's assignment, `grb_…`"));
+    components.add_security_scheme("slot_token", bearer("The token of a slot, `grs_…`"));
     components.add_security_scheme("admin_token", bearer("The admin token"));
     document
 }

@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 
 use crate::admission::AdmissionError;
 use crate::lifecycle::LifecycleError;
+use crate::placement::PlacementError;
 use crate::random::NoRandomness;
 use crate::store::StoreError;
 
@@ -192,9 +193,20 @@ impl From<AdmissionError> for Problem {
     }
 }
 
+impl From<PlacementError> for Problem {
+    fn from(error: PlacementError) -> Self {
+        match error {
+            PlacementError::Admission(error) => error.into(),
+            PlacementError::NoPool(_) => Problem::invalid("platform", error),
+            PlacementError::Stopping => Problem::unavailable(error.to_string()),
+        }
+    }
+}
+
 impl From<LifecycleError> for Problem {
     fn from(error: LifecycleError) -> Self {
         match error {
+            LifecycleError::Stopping => Problem::unavailable(error.to_string()),
             LifecycleError::NotFound => Problem::not_found("bot"),
             LifecycleError::Unauthorized => Problem::unauthorized(error.to_string()),
             LifecycleError::StaleConnection => {

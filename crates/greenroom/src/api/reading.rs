@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use axum::Json;
 use axum::extract::State;
-use domain::{BotId, Platform, ShownStatus, Status};
+use domain::{BotId, Platform, ShownStatus, slot};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
@@ -52,26 +52,39 @@ impl Page {
             .transpose()
     }
 
-    /// What to look for; `None` when no bot can be in the status that is asked for.
-    pub fn filter(&self) -> Result<Option<BotFilter>, Problem> {
+    /// What to look for.
+    pub fn filter(&self) -> Result<BotFilter, Problem> {
         let platform: Option<Platform> = self
             .platform
             .as_deref()
             .map(|word| word.parse().map_err(|error| Problem::invalid("platform", error)))
             .transpose()?;
-        let shown: Option<ShownStatus> = self
+        let status: Option<ShownStatus> = self
             .status
             .as_deref()
             .map(|word| word.parse().map_err(|error| Problem::invalid("status", error)))
             .transpose()?;
-        let status = shown.map(|shown| shown.as_str().parse::<Status>());
-        let before = self.cursor::<BotId>()?;
-        Ok(match status {
-            Some(Err(_)) => None,
-            Some(Ok(status)) => Some(BotFilter { status: Some(status), platform, before }),
-            None => Some(BotFilter { status: None, platform, before }),
-        })
+        Ok(BotFilter { status, platform, before: self.cursor::<BotId>()? })
     }
+}
+
+/// Bots in their shape, with the place in line of those that wait.
+pub async fn shaped(app: &App, bots: Vec<BotRow>) -> Result<Vec<BotShape>, Problem> {
+    let waiting: Vec<BotId> = bots.iter().filter(|bot| bot.shown() == ShownStatus::Queued).map(|bot| bot.id).collect();
+    let mut shapes: Vec<BotShape> = bots.into_iter().map(BotShape::from).collect();
+    if waiting.is_empty() {
+        return Ok(shapes);
+    }
+    let positions = app.store.queue_positions(&waiting).await?;
+    let pools = app.store.pools().await?;
+    for shape in &mut shapes {
+        let Some((_, position)) = positions.iter().find(|(bot, _)| bot.0 == shape.id) else { continue };
+        shape.queue_position = Some(*position);
+        let serving = pools.iter().filter(|pool| pool.platform.as_str() == shape.platform);
+        let serving = serving.map(|pool| (pool.mean_hold_ms, pool.slots));
+        shape.estimated_wait_ms = slot::estimated_wait_ms(*position, serving);
+    }
+    Ok(shapes)
 }
 
 /// Cuts off what was read beyond the page, and says how to go on if there was something.
@@ -85,8 +98,7 @@ pub fn paged<T>(mut rows: Vec<T>, limit: i64, cursor: impl Fn(&T) -> String) -> 
 
 async fn page_of(app: &App, user: &UserRow, page: &Page) -> Result<(Vec<BotRow>, Option<String>), Problem> {
     let limit = page.limit()?;
-    let Some(filter) = page.filter()? else { return Ok((Vec::new(), None)) };
-    let rows = app.store.bots_of(user.id, &filter, limit + 1).await?;
+    let rows = app.store.bots_of(user.id, &page.filter()?, limit + 1).await?;
     Ok(paged(rows, limit, |bot| bot.id.to_string()))
 }
 
@@ -100,7 +112,7 @@ async fn page_of(app: &App, user: &UserRow, page: &Page) -> Result<(Vec<BotRow>,
 )]
 pub async fn list(State(app): State<App>, User(user): User, Asked(page): Asked<Page>) -> Result<Json<Bots>, Problem> {
     let (bots, next_cursor) = page_of(&app, &user, &page).await?;
-    Ok(Json(Bots { bots: bots.into_iter().map(Into::into).collect(), next_cursor }))
+    Ok(Json(Bots { bots: shaped(&app, bots).await?, next_cursor }))
 }
 
 #[derive(Debug, Serialize, ToSchema)]
@@ -116,7 +128,7 @@ pub struct ActiveBots {
 )]
 pub async fn active(State(app): State<App>, User(user): User) -> Result<Json<ActiveBots>, Problem> {
     let bots = app.store.open_bots_of(user.id).await?;
-    Ok(Json(ActiveBots { bots: bots.into_iter().map(Into::into).collect() }))
+    Ok(Json(ActiveBots { bots: shaped(&app, bots).await? }))
 }
 
 /// How much of your limit is in use.
@@ -141,13 +153,13 @@ pub async fn usage(State(app): State<App>, User(user): User) -> Result<Json<Usag
     let bots = app.store.open_bots_of(user.id).await?;
     let mut by_status: BTreeMap<_, _> = ShownStatus::ALL.map(|status| (status.as_str(), 0)).into();
     for (status, count) in app.store.bots_of_by_status(user.id).await? {
-        by_status.insert(ShownStatus::from(status).as_str(), count);
+        by_status.insert(status.as_str(), count);
     }
     Ok(Json(Usage {
         running: bots.iter().filter(|bot| bot.status.is_running()).count(),
         max_concurrent_bots: user.max_concurrent_bots,
         by_status,
-        bots: bots.into_iter().map(Into::into).collect(),
+        bots: shaped(&app, bots).await?,
     }))
 }
 
@@ -177,9 +189,10 @@ pub async fn meetings(
 /// A bot with its sessions.
 pub async fn with_sessions(app: &App, bot: BotRow) -> Result<OneBot, Problem> {
     let sessions = app.lifecycle.sessions(bot.id).await?;
-    let mut shape = BotShape::from(bot);
-    shape.sessions = Some(sessions.into_iter().map(SessionShape::from).collect());
-    Ok(OneBot { bot: shape })
+    let mut shapes = shaped(app, vec![bot]).await?;
+    let mut bot = shapes.pop().ok_or_else(|| Problem::not_found("bot"))?;
+    bot.sessions = Some(sessions.into_iter().map(SessionShape::from).collect());
+    Ok(OneBot { bot })
 }
 
 /// The user's own bot; another user's is no different from none.

@@ -1,6 +1,5 @@
 //! The shapes of what is answered: bots, meetings, sessions, events, users. Fields are as the contract names them.
 
-use domain::ShownStatus;
 use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -84,6 +83,7 @@ pub struct BotShape {
 
 impl From<BotRow> for BotShape {
     fn from(bot: BotRow) -> Self {
+        let status = bot.shown().as_str();
         Self {
             id: bot.id.0,
             user_id: bot.user_id.0,
@@ -91,11 +91,11 @@ impl From<BotRow> for BotShape {
             native_meeting_id: bot.native_meeting_id,
             meeting_url: bot.meeting_url,
             bot_display_name: bot.bot_display_name,
-            status: ShownStatus::from(bot.status).as_str(),
+            status,
             reason: bot.reason,
             error: bot.error,
-            pool: None,
-            slot: None,
+            pool: bot.pool,
+            slot: bot.slot.map(|slot| slot.to_string()),
             container_id: bot.container_id,
             connection_id: bot.connection_id.map(|id| id.0),
             priority: bot.priority,
@@ -187,12 +187,13 @@ pub struct MeetingShape {
 
 impl From<BotRow> for MeetingShape {
     fn from(bot: BotRow) -> Self {
+        let status = bot.shown().as_str();
         Self {
             id: bot.id.0,
             user_id: bot.user_id.0,
             platform: bot.platform.as_str(),
             platform_specific_id: bot.native_meeting_id,
-            status: ShownStatus::from(bot.status).as_str(),
+            status,
             bot_container_id: bot.container_id,
             start_time: bot.start_time,
             end_time: bot.end_time,

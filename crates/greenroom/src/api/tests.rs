@@ -26,9 +26,26 @@ async fn app() -> (App, tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let store = Store::open(&format!("sqlite:{}", folder.path().join("g.db").display())).await.unwrap();
     let (clock, random) = (Clock::System, Random::seeded(1));
+    let admission = Admission::new(store.clone(), clock.clone(), random.clone());
+    let lifecycle = Lifecycle::new(store.clone(), clock.clone(), random.clone(), Tokens::new("secret"));
+    let ending = CancellationToken::new();
+    let (placement, _placing) =
+        Placement::begin(admission.clone(), lifecycle.clone(), Deadlines::default(), ending.clone());
+    let deployment = Deployment::new(crate::deployment::Parts {
+        store: store.clone(),
+        lifecycle: lifecycle.clone(),
+        placement: placement.clone(),
+        providers: Arc::default(),
+        deadlines: Deadlines::default(),
+        max_concurrent: 4,
+        public_url: String::new(),
+        ending,
+    });
     let app = App::new(Inner {
-        admission: Admission::new(store.clone(), clock.clone(), random.clone()),
-        lifecycle: Lifecycle::new(store.clone(), clock.clone(), random.clone(), Tokens::new("secret")),
+        admission,
+        lifecycle,
+        placement,
+        deployment,
         store,
         clock,
         random,

@@ -1,5 +1,6 @@
 //! The commands of the binary. Plain `greenroom` serves.
 
+mod demo;
 mod serve;
 
 use std::path::PathBuf;
@@ -35,6 +36,14 @@ enum Command {
     Migrate(Settings),
     /// Print the OpenAPI document.
     Openapi,
+    /// Run a bot's command and speak for it: greenroom-agent, carried along.
+    Agent {
+        /// The agent's own arguments.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<std::ffi::OsString>,
+    },
+    /// Play a bot in a pretend meeting: what the default pools run.
+    DemoBot,
 }
 
 #[derive(Debug, Subcommand)]
@@ -77,13 +86,34 @@ impl Settings {
 }
 
 /// Does what the command line says.
-pub async fn run() -> ExitCode {
+pub fn main() -> ExitCode {
+    let mut arguments = std::env::args_os().skip(1);
+    // The agent has a command line, and a runtime, of its own.
+    if arguments.next().is_some_and(|first| first == "agent") {
+        return greenroom_agent::run(arguments);
+    }
     let cli = Cli::parse();
-    let done = match cli.command.unwrap_or(Command::Serve(cli.settings)) {
+    let command = cli.command.unwrap_or(Command::Serve(cli.settings));
+    if let Command::DemoBot = command {
+        return demo::play();
+    }
+    match tokio::runtime::Runtime::new() {
+        Ok(runtime) => runtime.block_on(run(command)),
+        Err(error) => {
+            eprintln!("greenroom: cannot start: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run(command: Command) -> ExitCode {
+    let done = match command {
         Command::Serve(settings) => serve(settings).await,
         Command::Config { command: ConfigCommand::Check(settings) } => check(settings),
         Command::Migrate(settings) => migrate(settings).await,
         Command::Openapi => openapi(),
+        // Done before there was a runtime.
+        Command::Agent { .. } | Command::DemoBot => Ok(()),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -75,7 +75,4 @@ fn tell_what_is_not_built(config: &Config) {
     if config.redis.is_some() {
         tracing::warn!("redis is configured, but this version does not use it: commands travel by HTTP");
     }
-    if config.has_own_pools {
-        tracing::warn!("pools are configured, but this version starts no slots: bots are assigned by hand");
-    }
 }

@@ -19,7 +19,9 @@ pub struct PoolConfig {
     pub min_idle: u32,
     pub standby: Standby,
     pub recycle_after: u32,
-    /// What the provider is told, by key. Kept as it was written.
+    /// What a slot of the provider `process` runs; the demo bot without.
+    pub command: Option<Vec<String>>,
+    /// What any other provider is told, by key. Kept as it was written.
     pub settings: BTreeMap<String, Tree>,
 }
 
@@ -97,6 +99,7 @@ pub fn defaults() -> Vec<PoolConfig> {
             min_idle: 0,
             standby: Standby::Stopped,
             recycle_after: 1,
+            command: None,
             settings: BTreeMap::new(),
         })
         .to_vec()
@@ -132,7 +135,7 @@ pub fn read(index: usize, tree: Tree, complaints: &mut Vec<String>) -> Option<Po
              be full"
         ));
     }
-    let settings = provider.map(|provider| settings(&mut section, index, provider)).unwrap_or_default();
+    let (command, settings) = provider.map(|provider| settings(&mut section, index, provider)).unwrap_or_default();
     section.finish();
     Some(PoolConfig {
         name: name?,
@@ -142,21 +145,35 @@ pub fn read(index: usize, tree: Tree, complaints: &mut Vec<String>) -> Option<Po
         min_idle,
         standby,
         recycle_after,
+        command,
         settings,
     })
 }
 
+/// The command of a process, and what any other provider is told.
+type Settings = (Option<Vec<String>>, BTreeMap<String, Tree>);
+
 /// The section of the pool's own provider; that of another is an unknown key.
-fn settings(section: &mut Section<'_>, index: usize, provider: Provider) -> BTreeMap<String, Tree> {
+fn settings(section: &mut Section<'_>, index: usize, provider: Provider) -> Settings {
     let word = provider.as_str();
     let Some(tree) = section.take(word) else {
         if provider != Provider::Process {
             section.complain(format!("`pool.{index}` has the provider {word}, but no `{word} = {{ … }}`"));
         }
-        return BTreeMap::new();
+        return Settings::default();
     };
     let (known, required) = provider.keys();
     let mut own = section.own(word, tree);
+    if provider == Provider::Process {
+        let is_there = own.has("command");
+        let command = own.words("command");
+        if !is_there {
+            let path = own.key_path("command");
+            own.complain(format!("`{path}` is missing"));
+        }
+        own.finish();
+        return (command, BTreeMap::new());
+    }
     let settings: BTreeMap<String, Tree> =
         known.iter().filter_map(|key| own.take(key).map(|tree| ((*key).to_owned(), tree))).collect();
     for key in required.iter().filter(|key| !settings.contains_key(**key)) {
@@ -164,7 +181,7 @@ fn settings(section: &mut Section<'_>, index: usize, provider: Provider) -> BTre
         own.complain(format!("`{path}` is missing"));
     }
     own.finish();
-    settings
+    (None, settings)
 }
 
 fn is_name(name: &str) -> bool {

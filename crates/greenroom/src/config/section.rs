@@ -78,6 +78,17 @@ impl<'a> Section<'a> {
         })
     }
 
+    /// A list of words that are not empty.
+    pub fn words(&mut self, key: &'static str) -> Option<Vec<String>> {
+        const WANTED: &str = "must be a list of words, such as [\"greenroom-agent\", \"--\", \"my-bot\"]";
+        self.read(key, "a list of words", |value| {
+            let toml::Value::Array(items) = value else { return Err(WANTED.to_owned()) };
+            let words: Option<Vec<String>> = items.iter().map(|item| item.as_str().map(str::to_owned)).collect();
+            let words = words.filter(|words| words.first().is_some_and(|first| !first.is_empty()));
+            words.ok_or_else(|| WANTED.to_owned())
+        })
+    }
+
     pub fn duration(&mut self, key: &'static str, default: Duration) -> Duration {
         self.read(key, "a duration", |value| match value {
             toml::Value::String(text) => match duration::parse(&text) {

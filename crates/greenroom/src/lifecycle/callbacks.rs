@@ -6,7 +6,7 @@ use domain::{CommandId, ConnectionId, Status};
 use jiff::Timestamp;
 use sha2::{Digest, Sha256};
 
-use super::tokens::Claim;
+use super::tokens::{Claim, SlotClaim};
 use super::{Lifecycle, LifecycleError, refuse_ended};
 use crate::store::{Actor, Beat, BotRow, Change, CommandRow, Kind, NewEvent, SegmentRow, Tx};
 
@@ -33,6 +33,11 @@ impl Lifecycle {
         self.tokens.read(token).ok_or(LifecycleError::Unauthorized)
     }
 
+    /// Which slot's token it is.
+    pub fn slot_claim(&self, token: &str) -> Option<SlotClaim> {
+        self.tokens.read_slot(token)
+    }
+
     /// The bot runs. Makes the session of its connection.
     pub async fn started(&self, voice: Voice, container: Option<&str>) -> Result<Status, LifecycleError> {
         let mut tx = self.store.begin().await?;
@@ -43,11 +48,15 @@ impl Lifecycle {
         if new_session && matches!(verdict, Verdict::Move { .. } | Verdict::Hold) {
             tx.end_sessions(bot.id, Some(voice.connection_id), now).await?;
             tx.make_session(bot.id, voice.connection_id, container, now).await?;
+            if bot.slot.is_some() {
+                // It runs: whatever was to start its slot once more need not.
+                tx.leave_line(&[bot.id]).await?;
+            }
             if let Some(container) = container {
                 tx.set_container(bot.id, container, now).await?;
             }
         }
-        self.follow(tx, bot, verdict, now, Change::to).await
+        self.follow(tx, bot, verdict, now).await
     }
 
     /// The bot is in the meeting.
@@ -60,7 +69,7 @@ impl Lifecycle {
         if let Verdict::Move { .. } = verdict {
             tx.note_joined(voice.connection_id, now).await?;
         }
-        self.follow(tx, bot, verdict, now, Change::to).await
+        self.follow(tx, bot, verdict, now).await
     }
 
     /// The bot tells a state of its own.
@@ -69,22 +78,7 @@ impl Lifecycle {
         let bot = self.held(&mut tx, voice).await?;
         has_started(&bot)?;
         let verdict = decide(&bot.standing(), &trigger);
-        self.follow(tx, bot, verdict, self.clock.now(), Change::to).await
-    }
-
-    /// The bot's process ended.
-    pub async fn exited(
-        &self,
-        voice: Voice,
-        exit_code: i64,
-        reason: Option<domain::Reason>,
-        error: Option<String>,
-    ) -> Result<Status, LifecycleError> {
-        let mut tx = self.store.begin().await?;
-        let bot = self.held(&mut tx, voice).await?;
-        let verdict = decide(&bot.standing(), &Trigger::Exited { exit_code, reason });
-        let change = |to, reason| Change { to, reason, error, exit_code: Some(exit_code) };
-        self.follow(tx, bot, verdict, self.clock.now(), change).await
+        self.follow(tx, bot, verdict, self.clock.now()).await
     }
 
     /// The bot lives, and has heard some commands. Answers with its status and all commands it has not heard yet.
@@ -147,7 +141,7 @@ impl Lifecycle {
     /// The bot that speaks, held, and speaking under its own connection.
     async fn held(&self, tx: &mut Tx, voice: Voice) -> Result<BotRow, LifecycleError> {
         let bot = tx.hold_bot(voice.claim.bot).await?.ok_or(LifecycleError::Unauthorized)?;
-        fence(&bot, voice)?;
+        fence(bot.connection_id, voice)?;
         Ok(bot)
     }
 
@@ -158,13 +152,12 @@ impl Lifecycle {
         bot: BotRow,
         verdict: Verdict,
         now: Timestamp,
-        change: impl FnOnce(Status, Option<domain::Reason>) -> Change,
     ) -> Result<Status, LifecycleError> {
         match verdict {
             Verdict::Move { to, reason } => {
-                let told = self.move_bot(&mut tx, &bot, change(to, reason), Actor::Bot, now).await?;
+                let told = self.move_bot(&mut tx, &bot, Change::to(to, reason), Actor::Bot, now).await?;
                 tx.commit().await?;
-                told.log();
+                self.tell(told);
                 Ok(to)
             }
             Verdict::Hold => {
@@ -178,8 +171,7 @@ impl Lifecycle {
 }
 
 /// A connection speaks for its bot only while it is the bot's own.
-fn fence(bot: &BotRow, voice: Voice) -> Result<(), LifecycleError> {
-    let current = bot.connection_id;
+pub(super) fn fence(current: Option<ConnectionId>, voice: Voice) -> Result<(), LifecycleError> {
     if current == Some(voice.claim.connection) && current == Some(voice.connection_id) {
         Ok(())
     } else {
@@ -189,7 +181,7 @@ fn fence(bot: &BotRow, voice: Voice) -> Result<(), LifecycleError> {
 
 /// Whether what this voice says still matters.
 pub(super) fn speaks_for(bot: &BotRow, voice: Voice) -> Result<(), LifecycleError> {
-    fence(bot, voice)?;
+    fence(bot.connection_id, voice)?;
     refuse_ended(bot)
 }
 

@@ -7,16 +7,18 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use domain::{BotId, EventId, UserId};
+use domain::{BotId, EventId, SlotName, UserId};
 use tokio::sync::{broadcast, watch};
 use tokio_util::sync::CancellationToken;
 
-use crate::store::{EventRow, Store, StoreError};
+use crate::store::{EventRow, Kind, Store, StoreError};
 
 /// How long another replica's event may take to be seen.
 const POLL: Duration = Duration::from_millis(500);
+/// Events are read no more often than this.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(3);
 /// How soon a missing id is looked for again.
 const POLL_MISSING: Duration = Duration::from_millis(20);
 const BATCH: i64 = 1_000;
@@ -37,6 +39,8 @@ pub struct Feed {
 struct Lines {
     users: HashMap<UserId, Line>,
     bots: HashMap<BotId, Line>,
+    /// Who waits in a slot hears that something is assigned to it.
+    slots: HashMap<SlotName, broadcast::Sender<()>>,
 }
 
 /// Who listens: first everything up to where the feed stood, from the database, then what is heard live.
@@ -71,6 +75,16 @@ impl Feed {
         self.listener(|lines| subscribe(&mut lines.bots, bot, BACKLOG_OF_BOTS))
     }
 
+    /// Hears that a bot is assigned to this slot.
+    pub fn listen_to_slot(&self, slot: &SlotName) -> broadcast::Receiver<()> {
+        subscribe(&mut self.lines.lock().unwrap_or_else(PoisonError::into_inner).slots, slot.clone(), 1)
+    }
+
+    /// Wakes who waits in a slot here and now, before the event has been read back.
+    pub fn wake_slot(&self, slot: &SlotName) {
+        send(&mut self.lines.lock().unwrap_or_else(PoisonError::into_inner).slots, slot, &());
+    }
+
     fn listener(&self, subscribe: impl FnOnce(&mut Lines) -> broadcast::Receiver<Arc<EventRow>>) -> Listener {
         let live = subscribe(&mut self.lines.lock().unwrap_or_else(PoisonError::into_inner));
         Listener { live, position: self.position.subscribe() }
@@ -81,6 +95,7 @@ impl Feed {
         let mut follower = Follower::default();
         let mut failing = false;
         loop {
+            let looked = Instant::now();
             let step = tokio::select! {
                 step = follower.step(&store) => step,
                 () = stopping.cancelled() => return,
@@ -107,6 +122,11 @@ impl Feed {
                 () = tokio::time::sleep(wait) => {}
                 () = stopping.cancelled() => return,
             }
+            // Under load events are read in groups, not one commit at a time.
+            let rest = SHORTEST_PAUSE.saturating_sub(looked.elapsed());
+            if !rest.is_zero() {
+                tokio::time::sleep(rest).await;
+            }
         }
     }
 
@@ -120,17 +140,20 @@ impl Feed {
         }
         let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
         for event in events.into_iter().map(Arc::new) {
-            send(&mut lines.users, event.user_id, &event);
-            send(&mut lines.bots, event.bot_id, &event);
+            send(&mut lines.users, &event.user_id, &event);
+            send(&mut lines.bots, &event.bot_id, &event);
+            if let (Kind::Assigned, Some(slot)) = (event.kind, &event.reason) {
+                send(&mut lines.slots, &SlotName::stored(slot.clone()), &());
+            }
         }
     }
 }
 
-fn subscribe<K: Eq + std::hash::Hash>(
-    lines: &mut HashMap<K, Line>,
+fn subscribe<K: Eq + std::hash::Hash, T: Clone>(
+    lines: &mut HashMap<K, broadcast::Sender<T>>,
     key: K,
     backlog: usize,
-) -> broadcast::Receiver<Arc<EventRow>> {
+) -> broadcast::Receiver<T> {
     // Lines that nobody listens to any more go when the map would have to grow.
     if lines.len() == lines.capacity() && !lines.contains_key(&key) {
         lines.retain(|_, line| line.receiver_count() > 0);
@@ -138,11 +161,11 @@ fn subscribe<K: Eq + std::hash::Hash>(
     lines.entry(key).or_insert_with(|| broadcast::Sender::new(backlog)).subscribe()
 }
 
-fn send<K: Eq + std::hash::Hash>(lines: &mut HashMap<K, Line>, key: K, event: &Arc<EventRow>) {
-    if let Some(line) = lines.get(&key)
-        && line.send(event.clone()).is_err()
+fn send<K: Eq + std::hash::Hash, T: Clone>(lines: &mut HashMap<K, broadcast::Sender<T>>, key: &K, word: &T) {
+    if let Some(line) = lines.get(key)
+        && line.send(word.clone()).is_err()
     {
-        lines.remove(&key);
+        lines.remove(key);
     }
 }
 

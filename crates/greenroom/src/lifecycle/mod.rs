@@ -3,6 +3,7 @@
 //!
 //! - this file: what users, operators and deadlines do to a bot
 //! - [`callbacks`]: what a bot says
+//! - [`ends`]: ends of many bots at once
 //! - [`commands`]: what is waiting for a bot
 //! - [`tokens`]: who speaks
 //! - [`heartbeats`]: signs of life, gathered
@@ -10,6 +11,7 @@
 
 pub mod callbacks;
 pub mod commands;
+pub mod ends;
 pub mod feed;
 pub mod heartbeats;
 pub mod tokens;
@@ -22,6 +24,7 @@ use serde_json::{Map, Value};
 use crate::clock::Clock;
 use crate::random::{NoRandomness, Random};
 use crate::store::{Actor, BotRow, Change, CommandRow, Kind, NewEvent, SessionRow, Store, StoreError, Tx};
+use ends::ToClear;
 use feed::Feed;
 use heartbeats::Heartbeats;
 use tokens::{Claim, Tokens};
@@ -34,6 +37,7 @@ pub struct Lifecycle {
     pub(crate) tokens: Tokens,
     pub(crate) heartbeats: Heartbeats,
     pub(crate) feed: Feed,
+    pub(crate) to_clear: ToClear,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -49,6 +53,8 @@ pub enum LifecycleError {
     InvalidTransition(Status),
     #[error("the bot is at an end: {status}, {}", reason.as_deref().unwrap_or("without a reason"))]
     BotEnded { status: Status, reason: Option<String> },
+    #[error("the server is stopping")]
+    Stopping,
     #[error(transparent)]
     Store(#[from] StoreError),
     #[error(transparent)]
@@ -73,7 +79,8 @@ pub struct Assignment {
 
 impl Lifecycle {
     pub fn new(store: Store, clock: Clock, random: Random, tokens: Tokens) -> Self {
-        Self { store, clock, random, tokens, heartbeats: Heartbeats::default(), feed: Feed::default() }
+        let (heartbeats, feed, to_clear) = Default::default();
+        Self { store, clock, random, tokens, heartbeats, feed, to_clear }
     }
 
     /// A bot's sessions, with the signs of life that are not written yet.
@@ -98,21 +105,24 @@ impl Lifecycle {
             return Ok(Stopped { bot, had_ended: false });
         }
         tx.note_stop_asked(id, now).await?;
-        let trigger = Trigger::StopAsked { assigned: bot.connection_id.is_some() };
-        let told = match decide(&bot.standing(), &trigger) {
+        tx.leave_queue(&[id]).await?;
+        // For one that waits at the gate nothing was begun.
+        let in_line = bot.status == Status::Reserved && !tx.leave_line(&[id]).await?.is_empty();
+        let assigned = bot.connection_id.is_some() && !in_line;
+        let told = match decide(&bot.standing(), &Trigger::StopAsked { assigned }) {
             Verdict::Move { to, reason } => {
                 Some(self.move_bot(&mut tx, &bot, Change::to(to, reason), Actor::User, now).await?)
             }
             // It leaves by itself already.
             Verdict::Hold | Verdict::Refuse | Verdict::Ended => None,
         };
-        if bot.connection_id.is_some() {
+        if assigned {
             self.send(&mut tx, &bot, Action::Leave, Value::Null, now).await?;
         }
         let bot = tx.bot(id).await?.ok_or(LifecycleError::NotFound)?;
         tx.commit().await?;
         if let Some(told) = told {
-            told.log();
+            self.tell(told);
         }
         Ok(Stopped { bot, had_ended: false })
     }
@@ -150,6 +160,9 @@ impl Lifecycle {
         let now = self.clock.now();
         let connection_id = ConnectionId(self.random.id(now)?);
         tx.connect_bot(id, connection_id, now).await?;
+        // Whatever was to happen to it by itself no longer does, and its slot, if it had one, is cleared.
+        tx.leave_queue(&[id]).await?;
+        tx.leave_line(&[id]).await?;
         let event = NewEvent {
             bot_id: id,
             user_id: bot.user_id,
@@ -162,6 +175,9 @@ impl Lifecycle {
         tx.record(&event, now).await?;
         tx.commit().await?;
         tracing::info!(bot = %id, connection = %connection_id, "bot assigned");
+        if bot.slot.take().is_some() {
+            self.to_clear.add(id);
+        }
         bot.connection_id = Some(connection_id);
         bot.has_session = false;
         bot.updated_at = now;
@@ -186,8 +202,16 @@ impl Lifecycle {
         let now = self.clock.now();
         let told = self.move_bot(&mut tx, &bot, Change::to(to, reason), Actor::Keeper, now).await?;
         tx.commit().await?;
-        told.log();
+        self.tell(told);
         Ok(true)
+    }
+
+    /// Logs what was committed, and has the slot of a bot cleared that is at an end.
+    fn tell(&self, told: Told) {
+        if told.0.to.is_some_and(Status::is_ended) {
+            self.to_clear.add(told.0.bot_id);
+        }
+        told.log();
     }
 
     async fn own_bot(&self, tx: &mut Tx, user: UserId, id: BotId) -> Result<BotRow, LifecycleError> {

@@ -3,12 +3,13 @@
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use domain::{BotId, ConnectionId};
+use domain::{BotId, ConnectionId, SlotName};
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 use uuid::Uuid;
 
 const PREFIX: &str = "grb_";
+const SLOT_PREFIX: &str = "grs_";
 const ID: usize = 16;
 /// Half of the signature: 128 bits are out of reach of guessing, and the token stays short.
 const SIGNATURE: usize = 16;
@@ -18,6 +19,13 @@ const SIGNATURE: usize = 16;
 pub struct Claim {
     pub bot: BotId,
     pub connection: ConnectionId,
+}
+
+/// Whose token it is: a slot, since it was made fresh last.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SlotClaim {
+    pub slot: SlotName,
+    pub generation: i64,
 }
 
 /// Makes and checks tokens.
@@ -60,10 +68,33 @@ impl Tokens {
         Some(claim)
     }
 
+    pub fn make_slot(&self, claim: &SlotClaim) -> String {
+        let text = format!("{} {}", claim.generation, claim.slot);
+        let mut bytes = Vec::new();
+        if let Some(mac) = self.keyed(b"greenroom slot ", text.as_bytes()) {
+            bytes.extend_from_slice(&mac.finalize().into_bytes()[..SIGNATURE]);
+        }
+        bytes.extend_from_slice(text.as_bytes());
+        format!("{SLOT_PREFIX}{}", URL_SAFE_NO_PAD.encode(bytes))
+    }
+
+    /// Which slot's token this is; `None` when it is not one that this installation made.
+    pub fn read_slot(&self, token: &str) -> Option<SlotClaim> {
+        let bytes = URL_SAFE_NO_PAD.decode(token.strip_prefix(SLOT_PREFIX)?).ok()?;
+        let (signature, text) = bytes.split_at_checked(SIGNATURE)?;
+        self.keyed(b"greenroom slot ", text)?.verify_truncated_left(signature).ok()?;
+        let (generation, slot) = std::str::from_utf8(text).ok()?.split_once(' ')?;
+        Some(SlotClaim { slot: SlotName::stored(slot.to_owned()), generation: generation.parse().ok()? })
+    }
+
     fn mac(&self, claim: Claim) -> Option<Hmac<Sha256>> {
+        self.keyed(b"greenroom assignment ", &claimed(claim))
+    }
+
+    fn keyed(&self, purpose: &[u8], text: &[u8]) -> Option<Hmac<Sha256>> {
         let mut mac = Hmac::<Sha256>::new_from_slice(&self.secret).ok()?;
-        mac.update(b"greenroom assignment ");
-        mac.update(&claimed(claim));
+        mac.update(purpose);
+        mac.update(text);
         Some(mac)
     }
 }
@@ -88,6 +119,17 @@ mod tests {
     fn a_token_is_read_back_to_its_bot_and_connection() {
         let tokens = Tokens::new("secret");
         assert_eq!(tokens.read(&tokens.make(claim())), Some(claim()));
+    }
+
+    #[test]
+    fn a_slots_token_names_the_slot_and_its_generation_and_is_no_bots_token() {
+        let tokens = Tokens::new("secret");
+        let claim = SlotClaim { slot: SlotName::new("google-meet", 7), generation: 3 };
+        let token = tokens.make_slot(&claim);
+        assert_eq!(tokens.read_slot(&token), Some(claim));
+        assert_eq!(tokens.read(&token), None);
+        assert_eq!(Tokens::new("other").read_slot(&token), None);
+        assert_eq!(tokens.read_slot("grs_"), None);
     }
 
     #[test]

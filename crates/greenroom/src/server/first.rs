@@ -13,6 +13,7 @@ use crate::store::{StoreError, UserRow};
 
 const SIGNING_SECRET: &str = "signing_secret";
 const ADMIN_TOKEN_HASH: &str = "admin_token_hash";
+const INSTALLATION: &str = "installation";
 const FIRST_USER: &str = "first_user";
 
 /// What a newcomer may run at once without asking for more.
@@ -42,6 +43,8 @@ impl std::fmt::Debug for First {
 pub struct Kept {
     pub signing_secret: SecretString,
     pub admin_token_hash: String,
+    /// Names this installation among others, at providers that several share.
+    pub installation: String,
 }
 
 /// Makes what is missing, and keeps it once `show` has shown it: what nobody has seen is made anew at the next start.
@@ -58,6 +61,8 @@ pub async fn keep(
     let mut tx = admission.store.begin().await?;
     tx.keep_setting(SIGNING_SECRET, &admission.random.secret()?).await?;
     let signing_secret = tx.setting(SIGNING_SECRET).await?.ok_or_else(|| lost(SIGNING_SECRET))?;
+    tx.keep_setting(INSTALLATION, &uuid::Uuid::new_v4().simple().to_string()).await?;
+    let installation = tx.setting(INSTALLATION).await?.ok_or_else(|| lost(INSTALLATION))?;
     let admin_token_hash = match configured {
         Some(token) => keys::hash(token.expose_secret()),
         None => {
@@ -80,5 +85,5 @@ pub async fn keep(
     };
     show(&first).map_err(ServerError::Show)?;
     tx.commit().await?;
-    Ok(Kept { signing_secret: signing_secret.into(), admin_token_hash })
+    Ok(Kept { signing_secret: signing_secret.into(), admin_token_hash, installation })
 }

@@ -3,10 +3,12 @@
 //!
 //! - this file: the whole
 //! - [`first`]: what is made once
+//! - [`pools`]: pools and their providers, as configured
 //! - [`listen`]: taking and closing connections
 
 pub mod first;
 mod listen;
+mod pools;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -21,9 +23,12 @@ use crate::api::around::Limits;
 use crate::api::{self, App, Inner};
 use crate::clock::Clock;
 use crate::config::Config;
+use crate::deployment::{Deployment, Parts};
 use crate::keepers::sweeper::Sweeper;
 use crate::lifecycle::Lifecycle;
 use crate::lifecycle::tokens::Tokens;
+use crate::placement::Placement;
+use crate::providers::Providers;
 use crate::random::{NoRandomness, Random};
 use crate::store::{Store, StoreError};
 use crate::telemetry;
@@ -51,7 +56,7 @@ pub enum ServerError {
 #[derive(Debug)]
 pub struct Server {
     pub address: SocketAddr,
-    app: App,
+    pub(crate) app: App,
     listener: TcpListener,
     background: JoinSet<()>,
     ending: CancellationToken,
@@ -62,6 +67,15 @@ impl Server {
     /// and answered by [`Server::run`].
     pub async fn start(
         config: &Config,
+        show: impl FnOnce(&str, &First) -> std::io::Result<()>,
+    ) -> Result<Self, ServerError> {
+        Self::start_on(config, |installation| pools::providers(&config.pools, installation), show).await
+    }
+
+    /// Opens everything on other providers than the configured ones.
+    pub(crate) async fn start_on(
+        config: &Config,
+        providers: impl FnOnce(&str) -> Providers,
         show: impl FnOnce(&str, &First) -> std::io::Result<()>,
     ) -> Result<Self, ServerError> {
         let failed = |source| ServerError::Listen { listen: config.listen.clone(), source };
@@ -76,11 +90,29 @@ impl Server {
         let tokens = Tokens::new(kept.signing_secret.expose_secret());
         let lifecycle = Lifecycle::new(store.clone(), clock.clone(), random.clone(), tokens);
 
+        pools::configure(&store, &config.pools).await?;
         let metrics = telemetry::metrics();
         let (stopping, ending) = (CancellationToken::new(), CancellationToken::new());
         let mut background = JoinSet::new();
         background.spawn(lifecycle.heartbeats.clone().keep_writing(store.clone(), ending.clone()));
         background.spawn(lifecycle.feed.clone().follow(store.clone(), ending.clone()));
+        let (placement, placing) =
+            Placement::begin(admission.clone(), lifecycle.clone(), config.deadlines.clone(), ending.clone());
+        background.spawn(placing);
+        let public_url = config.public_url.clone().unwrap_or_else(|| url.clone());
+        let deployment = Deployment::new(Parts {
+            store: store.clone(),
+            lifecycle: lifecycle.clone(),
+            placement: placement.clone(),
+            providers: providers(&kept.installation),
+            deadlines: config.deadlines.clone(),
+            max_concurrent: config.max_concurrent_deployments,
+            public_url: public_url.clone(),
+            ending: ending.clone(),
+        });
+        background.spawn(deployment.clone().work());
+        background.spawn(deployment.clone().expire_in_time());
+        background.spawn(deployment.clone().describe());
         let sweeper = Sweeper::new(lifecycle.clone(), config.deadlines.clone());
         background.spawn(sweeper.keep_sweeping(ending.clone()));
         let (upkept, ended) = (metrics.clone(), ending.clone());
@@ -101,7 +133,9 @@ impl Server {
             admission,
             lifecycle,
             deadlines: config.deadlines.clone(),
-            public_url: config.public_url.clone().unwrap_or_else(|| url.clone()),
+            public_url,
+            placement,
+            deployment,
             admin_token_hash: kept.admin_token_hash,
             limits: Limits::default(),
             metrics,

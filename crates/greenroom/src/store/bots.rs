@@ -1,12 +1,12 @@
 //! Bots: one row each, the single source of truth of its state.
 
 use domain::lifecycle::Standing;
-use domain::{BotId, ConnectionId, Platform, Reason, Status, UserId};
+use domain::{BotId, ConnectionId, Platform, Reason, ShownStatus, SlotName, Status, UserId};
 use jiff::Timestamp;
 use serde_json::{Map, Value};
 use uuid::Uuid;
 
-use super::sql::{Row, args, sql, sql_locking};
+use super::sql::{Row, Sql, args, sql, sql_locking};
 use super::{Run, Store, StoreError, Tx};
 
 #[derive(Clone, Debug, PartialEq)]
@@ -27,6 +27,8 @@ pub struct BotRow {
     pub has_session: bool,
     pub priority: i64,
     pub queue_timeout_ms: i64,
+    pub pool: Option<String>,
+    pub slot: Option<SlotName>,
     pub config: Map<String, Value>,
     pub metadata: Map<String, Value>,
     pub stop_asked_at: Option<Timestamp>,
@@ -37,6 +39,16 @@ pub struct BotRow {
 }
 
 impl BotRow {
+    /// Its status as shown: while it is reserved, whether it waits for a slot or is being deployed in one.
+    pub fn shown(&self) -> ShownStatus {
+        match self.status {
+            // An operator may run it without a slot.
+            Status::Reserved if self.connection_id.is_some() => ShownStatus::Deploying,
+            Status::Reserved if self.pool.is_some() => ShownStatus::Queued,
+            status => ShownStatus::from(status),
+        }
+    }
+
     /// What the lifecycle needs to know of it.
     pub fn standing(&self) -> Standing {
         Standing { status: self.status, stop_asked: self.stop_asked_at.is_some(), exit_code: self.exit_code }
@@ -56,6 +68,11 @@ pub struct NewBot {
     pub queue_timeout_ms: i64,
     pub config: Map<String, Value>,
     pub metadata: Map<String, Value>,
+    pub pool: Option<String>,
+    pub slot: Option<SlotName>,
+    pub connection_id: Option<ConnectionId>,
+    /// Whether an agent waits in its slot, so that it should be speaking from now on.
+    pub is_awaited: bool,
 }
 
 impl NewBot {
@@ -73,10 +90,12 @@ impl NewBot {
             error: None,
             exit_code: None,
             container_id: None,
-            connection_id: None,
+            connection_id: self.connection_id,
             has_session: false,
             priority: self.priority,
             queue_timeout_ms: self.queue_timeout_ms,
+            pool: self.pool,
+            slot: self.slot,
             config: self.config,
             metadata: self.metadata,
             stop_asked_at: None,
@@ -100,7 +119,7 @@ pub struct Change {
 /// Which bots a list shows.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct BotFilter {
-    pub status: Option<Status>,
+    pub status: Option<ShownStatus>,
     pub platform: Option<Platform>,
     /// Only those older than this one.
     pub before: Option<BotId>,
@@ -116,23 +135,34 @@ impl BotFilter {
 macro_rules! bot_columns {
     () => {
         "id, user_id, platform, native_meeting_id, meeting_url, bot_display_name, status, reason, error, exit_code, \
-         container_id, connection_id, priority, queue_timeout_ms, config, metadata, stop_asked_at, start_time, \
-         end_time, created_at, updated_at, \
+         container_id, connection_id, priority, queue_timeout_ms, pool, slot, config, metadata, \
+         stop_asked_at, start_time, end_time, created_at, updated_at, \
          (SELECT count(*) FROM sessions WHERE sessions.connection_id = bots.connection_id) AS sessions"
     };
 }
 
-// The same words as in the partial indexes, so that both databases see that the index answers.
-macro_rules! running {
-    () => {
-        "status IN ('reserved', 'starting', 'awaiting_admission', 'needs_help', 'active')"
-    };
-}
+// The same words as in the partial index, so that both databases see that the index answers.
 macro_rules! open {
     () => {
         "status IN ('reserved', 'starting', 'awaiting_admission', 'needs_help', 'active', 'stopping')"
     };
 }
+
+// The status as shown, as in [`BotRow::shown`].
+macro_rules! shown {
+    () => {
+        "CASE WHEN status <> 'reserved' THEN status WHEN connection_id IS NOT NULL THEN 'deploying' \
+              WHEN pool IS NOT NULL THEN 'queued' ELSE status END"
+    };
+}
+
+const BOTS_BY_ID: &Sql = sql!(
+    "bots.by_id",
+    sqlite: concat!("SELECT ", bot_columns!(), " FROM bots WHERE id IN (SELECT value ->> 'id' FROM json_each($1))"),
+    postgres: concat!(
+        "SELECT ", bot_columns!(), " FROM bots WHERE id IN (SELECT id FROM json_to_recordset($1) AS r (id UUID))"
+    ),
+);
 
 fn bot(row: &Row) -> Result<BotRow, StoreError> {
     Ok(BotRow {
@@ -151,6 +181,8 @@ fn bot(row: &Row) -> Result<BotRow, StoreError> {
         has_session: row.int("sessions")? > 0,
         priority: row.int("priority")?,
         queue_timeout_ms: row.int("queue_timeout_ms")?,
+        pool: row.maybe_text("pool")?,
+        slot: row.maybe_text("slot")?.map(SlotName::stored),
         config: row.json("config")?,
         metadata: row.json("metadata")?,
         stop_asked_at: row.maybe_time("stop_asked_at")?,
@@ -161,8 +193,8 @@ fn bot(row: &Row) -> Result<BotRow, StoreError> {
     })
 }
 
-fn counts(rows: &[Row]) -> Result<Vec<(Status, i64)>, StoreError> {
-    rows.iter().map(|row| Ok((row.word("status")?, row.int("n")?))).collect()
+fn counts(rows: &[Row]) -> Result<Vec<(ShownStatus, i64)>, StoreError> {
+    rows.iter().map(|row| Ok((row.word("shown")?, row.int("n")?))).collect()
 }
 
 impl Store {
@@ -184,14 +216,14 @@ impl Store {
                     "SELECT ",
                     bot_columns!(),
                     " FROM bots
-                      WHERE user_id = $1 AND id < $2
-                        AND ($3 IS NULL OR status = $3) AND ($4 IS NULL OR platform = $4)
-                      ORDER BY id DESC LIMIT $5"
+                      WHERE user_id = $1 AND id < $2 AND ($4 IS NULL OR platform = $4) AND ($3 IS NULL OR $3 = ",
+                    shown!(),
+                    ") ORDER BY id DESC LIMIT $5"
                 ),
                 args![
                     user,
                     filter.before(),
-                    filter.status.map(Status::as_str),
+                    filter.status.map(ShownStatus::as_str),
                     filter.platform.map(Platform::as_str),
                     limit
                 ],
@@ -211,10 +243,16 @@ impl Store {
                     "SELECT ",
                     bot_columns!(),
                     " FROM bots
-                      WHERE id < $1 AND ($2 IS NULL OR status = $2) AND ($3 IS NULL OR platform = $3)
-                      ORDER BY id DESC LIMIT $4"
+                      WHERE id < $1 AND ($3 IS NULL OR platform = $3) AND ($2 IS NULL OR $2 = ",
+                    shown!(),
+                    ") ORDER BY id DESC LIMIT $4"
                 ),
-                args![filter.before(), filter.status.map(Status::as_str), filter.platform.map(Platform::as_str), limit],
+                args![
+                    filter.before(),
+                    filter.status.map(ShownStatus::as_str),
+                    filter.platform.map(Platform::as_str),
+                    limit
+                ],
             )
             .await?
             .iter()
@@ -243,11 +281,16 @@ impl Store {
     }
 
     /// How many bots a user has in each status.
-    pub async fn bots_of_by_status(&self, user: UserId) -> Result<Vec<(Status, i64)>, StoreError> {
+    pub async fn bots_of_by_status(&self, user: UserId) -> Result<Vec<(ShownStatus, i64)>, StoreError> {
         let rows = self
             .reader()
             .all(
-                sql!("bots.count_of_user", "SELECT status, count(*) AS n FROM bots WHERE user_id = $1 GROUP BY status"),
+                sql!(
+                    "bots.count_of_user",
+                    "SELECT ",
+                    shown!(),
+                    " AS shown, count(*) AS n FROM bots WHERE user_id = $1 GROUP BY 1"
+                ),
                 args![user],
             )
             .await?;
@@ -255,11 +298,18 @@ impl Store {
     }
 
     /// How many bots there are in each status that is not an end. Ended ones only ever grow, and are not counted.
-    pub async fn open_bots_by_status(&self) -> Result<Vec<(Status, i64)>, StoreError> {
+    pub async fn open_bots_by_status(&self) -> Result<Vec<(ShownStatus, i64)>, StoreError> {
         let rows = self
             .reader()
             .all(
-                sql!("bots.count_open", "SELECT status, count(*) AS n FROM bots WHERE ", open!(), " GROUP BY status"),
+                sql!(
+                    "bots.count_open",
+                    "SELECT ",
+                    shown!(),
+                    " AS shown, count(*) AS n FROM bots WHERE ",
+                    open!(),
+                    " GROUP BY 1"
+                ),
                 vec![],
             )
             .await?;
@@ -276,6 +326,14 @@ impl Tx {
             .transpose()
     }
 
+    pub async fn bots_by_id(&mut self, ids: &[BotId]) -> Result<Vec<BotRow>, StoreError> {
+        if ids.is_empty() {
+            return Ok(Vec::new());
+        }
+        let ids: Vec<Value> = ids.iter().map(|id| serde_json::json!({ "id": id })).collect();
+        self.all(BOTS_BY_ID, args![ids]).await?.iter().map(bot).collect()
+    }
+
     /// The bot, held until the transaction ends: what moves it is decided one after the other.
     pub async fn hold_bot(&mut self, id: BotId) -> Result<Option<BotRow>, StoreError> {
         self.first(sql_locking!("bots.hold", "SELECT ", bot_columns!(), " FROM bots WHERE id = $1"), args![id])
@@ -283,62 +341,6 @@ impl Tx {
             .as_ref()
             .map(bot)
             .transpose()
-    }
-
-    /// How many of the user's bots count against its limit, and which of them is at this meeting. Right only while
-    /// the user is held.
-    pub async fn running_bots_of(
-        &mut self,
-        user: UserId,
-        platform: Platform,
-        native_meeting_id: &str,
-    ) -> Result<(i64, Option<BotId>), StoreError> {
-        let count = self
-            .first(
-                sql!("bots.count_running", "SELECT count(*) AS n FROM bots WHERE user_id = $1 AND ", running!()),
-                args![user],
-            )
-            .await?
-            .map_or(Ok(0), |row| row.int("n"))?;
-        let there = self
-            .first(
-                sql!(
-                    "bots.at_meeting",
-                    "SELECT id FROM bots
-                      WHERE user_id = $1 AND platform = $2 AND native_meeting_id = $3 AND ",
-                    running!()
-                ),
-                args![user, platform.as_str(), native_meeting_id],
-            )
-            .await?
-            .map(|row| row.id("id").map(BotId))
-            .transpose()?;
-        Ok((count, there))
-    }
-
-    pub async fn insert_bot(&mut self, new: &NewBot, now: Timestamp) -> Result<(), StoreError> {
-        self.run(
-            sql!(
-                "bots.insert",
-                "INSERT INTO bots (id, user_id, platform, native_meeting_id, meeting_url, bot_display_name, priority,
-                                   queue_timeout_ms, config, metadata, status, status_since, created_at, updated_at)
-                 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, 'reserved', $11, $11, $11)"
-            ),
-            args![
-                new.id,
-                new.user_id,
-                new.platform.as_str(),
-                new.native_meeting_id.as_str(),
-                new.meeting_url.as_str(),
-                new.bot_display_name.as_deref(),
-                new.priority,
-                new.queue_timeout_ms,
-                &new.config,
-                &new.metadata,
-                now
-            ],
-        )
-        .await
     }
 
     /// Moves a held bot. `start_time` is when it first started, `end_time` when it ended.
@@ -376,12 +378,12 @@ impl Tx {
         .await
     }
 
-    /// Gives a held bot a new connection; every older one is fenced off from here on.
+    /// Gives a held bot a new connection, outside of any slot; every older one is fenced off from here on.
     pub async fn connect_bot(&mut self, id: BotId, to: ConnectionId, now: Timestamp) -> Result<(), StoreError> {
         self.run(
             sql!(
                 "bots.connect",
-                "UPDATE bots SET connection_id = $2, connected_at = $3, updated_at = $3 WHERE id = $1"
+                "UPDATE bots SET connection_id = $2, awaited_since = $3, slot = NULL, updated_at = $3 WHERE id = $1"
             ),
             args![id, to, now],
         )

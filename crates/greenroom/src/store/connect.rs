@@ -17,8 +17,14 @@ const TRY_AGAIN: Duration = Duration::from_millis(20);
 const SQLITE_READERS: u32 = 4;
 const POSTGRES_CONNECTIONS: u32 = 16;
 /// A process that hangs in the middle of a transaction must not hold its locks for ever, and a statement that waits for
-/// such a lock must end.
-const PATIENCE: &str = "SET statement_timeout = '30s'; SET idle_in_transaction_session_timeout = '15s'";
+/// such a lock must end. And plans: every statement is one that looks up few rows by an index, whatever its parameters
+/// are; a table that has grown since it was analysed would be scanned or hashed as a whole, and a plan made anew for each
+/// call costs more than the call.
+const SETTINGS: &str = "SET statement_timeout = '30s'; SET idle_in_transaction_session_timeout = '5s';
+                        SET plan_cache_mode = force_generic_plan; SET jit = off;
+                        SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off";
+/// A connection that has not been used for so long is tried before it is used.
+const TRUSTED_FOR: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Debug)]
 pub(super) enum Pools {
@@ -111,7 +117,11 @@ async fn postgres(url: &str) -> Result<Pools, StoreError> {
     let pool = PgPoolOptions::new()
         .max_connections(POSTGRES_CONNECTIONS)
         .acquire_timeout(WAIT_FOR_CONNECTION)
-        .after_connect(|connection, _| Box::pin(async move { connection.execute(PATIENCE).await.map(drop) }))
+        .test_before_acquire(false)
+        .before_acquire(|connection, about| {
+            Box::pin(async move { Ok(about.idle_for < TRUSTED_FOR || connection.ping().await.is_ok()) })
+        })
+        .after_connect(|connection, _| Box::pin(async move { connection.execute(SETTINGS).await.map(drop) }))
         .connect_with(options)
         .await
         .map_err(failed)?;

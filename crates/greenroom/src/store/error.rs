@@ -28,6 +28,25 @@ pub enum StoreError {
 }
 
 impl StoreError {
+    /// A call that failed for another reason than the database.
+    pub fn failed(call: &'static str, why: &dyn std::error::Error) -> Self {
+        StoreError::Unavailable { call, source: sqlx::Error::Protocol(why.to_string()) }
+    }
+
+    /// The same once more, for another caller that waited for the same call.
+    pub fn again(&self) -> Self {
+        let again = |source: &sqlx::Error| sqlx::Error::Protocol(source.to_string());
+        match self {
+            StoreError::Unavailable { call, source } => StoreError::Unavailable { call, source: again(source) },
+            StoreError::Refused { call, source } => StoreError::Refused { call, source: again(source) },
+            StoreError::Inconsistent { call, column, found } => {
+                StoreError::Inconsistent { call, column, found: found.clone() }
+            }
+            StoreError::Url(url) => StoreError::Url(url.clone()),
+            StoreError::Newer { found, known } => StoreError::Newer { found: *found, known: *known },
+        }
+    }
+
     pub(super) fn call(call: &'static str, source: sqlx::Error) -> Self {
         match &source {
             sqlx::Error::Io(_)

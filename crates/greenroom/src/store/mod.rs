@@ -6,23 +6,32 @@
 //! - [`error`], [`sql`], [`connect`], [`migrate`]: the database itself
 //! - [`settings`], [`users`]: who may ask
 //! - [`bots`], [`idempotency`]: what was asked
+//! - [`pools`], [`slots`], [`queue`], [`deployments`]: where it runs, or waits to
+//! - [`asking`], [`ending`], [`writing`]: many bots at once
 //! - [`sessions`], [`commands`], [`transcript`]: what the bot and its user say to each other
 //! - [`overdue`]: what has lasted too long
 //! - [`events`]: the audit trail
 
+mod asking;
 mod bots;
 mod commands;
 mod connect;
+mod deployments;
+mod ending;
 mod error;
 mod events;
 mod idempotency;
 mod migrate;
 mod overdue;
+mod pools;
+mod queue;
 mod sessions;
 mod settings;
+mod slots;
 pub(crate) mod sql;
 mod transcript;
 mod users;
+mod writing;
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -30,17 +39,24 @@ use std::time::Instant;
 use sqlx::{Postgres, Sqlite, Transaction};
 use tokio::sync::Notify;
 
+pub use asking::{Asking, Known};
 pub use bots::{BotFilter, BotRow, Change, NewBot};
 pub use commands::CommandRow;
 use connect::Pools;
+pub use deployments::{DeploymentRow, Held, NewDeployment};
 pub use domain::event::{Actor, Kind};
+pub use ending::EndingBot;
 pub use error::StoreError;
 pub use events::{EventRow, NewEvent};
 pub use idempotency::KnownKey;
+pub use pools::{PoolAndLine, PoolRow};
+pub use queue::{NewWaiter, QueueRow};
 pub use sessions::{Beat, SessionRow};
+pub use slots::SlotRow;
 use sql::{Arg, Inner, Row, Sql};
 pub use transcript::SegmentRow;
 pub use users::{KeyRow, UserChange, UserRow};
+pub use writing::{Batch, Grant};
 
 /// The database, open and at the schema that this version knows.
 #[derive(Clone, Debug)]
@@ -87,6 +103,29 @@ impl Store {
 
     /// Begins a transaction that may write. On SQLite it is the only one until it ends.
     pub async fn begin(&self) -> Result<Tx, StoreError> {
+        let Pools::Postgres(pool) = &self.pools else { return self.begin_here("BEGIN").await };
+        // In a task of its own: a caller that goes away in the middle of BEGIN would otherwise leave a connection in the
+        // pool whose transaction nobody knows of.
+        let pool = pool.clone();
+        let begun = measured("begin", tokio::spawn(async move { pool.begin().await })).await;
+        let begun = begun.unwrap_or(Err(sqlx::Error::WorkerCrashed));
+        Ok(self.tx(TxInner::Postgres(begun.map_err(|source| StoreError::call("begin", source))?)))
+    }
+
+    /// Begins a transaction of placement: there is only one of them at a time, in whatever process, so that what it reads
+    /// of pools, slots and limits stays as it is until it ends. To be called where nobody goes away meanwhile.
+    pub async fn begin_alone(&self) -> Result<Tx, StoreError> {
+        // To wait for it is no failure, however long: a transaction that stands still is ended by its own timeout.
+        const ALONE: &str = "BEGIN; SET LOCAL statement_timeout = 0; SELECT pg_advisory_xact_lock(7702);
+                             SET LOCAL statement_timeout = '30s'";
+        self.begin_here(ALONE).await
+    }
+
+    fn tx(&self, inner: TxInner) -> Tx {
+        Tx { inner, told: Some(self.told.clone()), has_events: false }
+    }
+
+    async fn begin_here(&self, postgres: &'static str) -> Result<Tx, StoreError> {
         let call = "begin";
         let failed = |source| StoreError::call(call, source);
         let inner = match &self.pools {
@@ -94,15 +133,10 @@ impl Store {
                 TxInner::Sqlite(measured(call, writer.begin_with("BEGIN IMMEDIATE")).await.map_err(failed)?)
             }
             Pools::Postgres(pool) => {
-                // In a task of its own: a caller that goes away in the middle of BEGIN would otherwise leave a
-                // connection in the pool whose transaction nobody knows of.
-                let pool = pool.clone();
-                let begun = tokio::spawn(async move { pool.begin().await });
-                let begun = measured(call, begun).await.unwrap_or(Err(sqlx::Error::WorkerCrashed));
-                TxInner::Postgres(begun.map_err(failed)?)
+                TxInner::Postgres(measured(call, pool.begin_with(postgres)).await.map_err(failed)?)
             }
         };
-        Ok(Tx { inner, told: Some(self.told.clone()), has_events: false })
+        Ok(self.tx(inner))
     }
 
     /// Answers when the database can be read and written.

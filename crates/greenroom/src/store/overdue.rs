@@ -36,9 +36,9 @@ macro_rules! watched {
 
 fn watched(overdue: Overdue) -> Option<(&'static Sql, &'static Sql)> {
     match overdue {
-        // Assigned, and not a word under that connection.
+        // Started or given to a waiting agent, and not a word under that connection.
         Overdue::NoStart => {
-            watched!("overdue.no_start", "b.status <> 'stopping' AND s.connection_id IS NULL AND b.connected_at <= $1")
+            watched!("overdue.no_start", "b.status <> 'stopping' AND s.connection_id IS NULL AND b.awaited_since <= $1")
         }
         // From `started` on, the lobby included; after a bot had been in the meeting, from when it called for help.
         Overdue::NoJoin => watched!(

@@ -40,7 +40,58 @@ macro_rules! sql_locking {
     };
 }
 
-pub(super) use {sql, sql_locking};
+/// Many rows that are sent as one JSON array, named `r`, with the columns that are named here with their PostgreSQL
+/// types. SQLite takes the types as they come.
+macro_rules! rows {
+    (sqlite $array:literal ($($column:ident $type:literal),+ $(,)?)) => {
+        concat!(
+            " (SELECT ", $("value ->> '", stringify!($column), "' AS ", stringify!($column), ", ",)+
+            "0 AS zero FROM json_each(", $array, ")) AS r "
+        )
+    };
+    (postgres $array:literal ($($column:ident $type:literal),+ $(,)?)) => {
+        concat!(
+            " json_to_recordset(", $array, ") AS r (", $(stringify!($column), " ", $type, ", ",)+ "zero INT) "
+        )
+    };
+}
+
+/// The end of `UPDATE table SET … FROM r`: the row of the table that belongs to each `r`. Left to itself, PostgreSQL may
+/// go through the whole table instead, by a plan that it made when there was little in it; so it is told to begin with
+/// `r`, and to look up one row for each.
+macro_rules! row_of {
+    (sqlite $table:literal $key:literal $condition:literal) => {
+        concat!("WHERE ", $condition)
+    };
+    (postgres $table:literal $key:literal $condition:literal) => {
+        concat!(
+            "CROSS JOIN LATERAL (SELECT ",
+            $key,
+            " AS key FROM ",
+            $table,
+            " WHERE ",
+            $condition,
+            " OFFSET 0) AS found WHERE ",
+            $table,
+            ".",
+            $key,
+            " = found.key"
+        )
+    };
+}
+
+/// A statement over many rows that are sent as one JSON array in `$1`: `before r after`.
+macro_rules! sql_over {
+    ($name:literal, $before:expr, $columns:tt, $after:expr $(,)?) => {
+        &$crate::store::sql::Sql {
+            name: $name,
+            sqlite: concat!($before, $crate::store::sql::rows!(sqlite "$1" $columns), $after),
+            postgres: concat!($before, $crate::store::sql::rows!(postgres "$1" $columns), $after),
+        }
+    };
+}
+
+pub(super) use {row_of, rows, sql, sql_locking, sql_over};
 
 /// A value to bind. Each carries its type even when it is absent, because PostgreSQL wants to know.
 #[derive(Clone, Debug)]
@@ -85,6 +136,9 @@ arg_from! {
     Timestamp => Time(|v| v),
     &serde_json::Map<String, serde_json::Value> => Json(document),
     &serde_json::Value => Json(|v: &serde_json::Value| v.to_string()),
+    Vec<serde_json::Value> => Json(|v| serde_json::Value::Array(v).to_string()),
+    uuid::Uuid => Id(|v| v),
+    &domain::SlotName => Text(|v: &domain::SlotName| v.as_str().to_owned()),
 }
 
 fn document(map: &serde_json::Map<String, serde_json::Value>) -> String {
@@ -98,8 +152,8 @@ macro_rules! args {
 
 pub(super) use args;
 
-/// A time as SQLite keeps it: text of a fixed width, so that it sorts.
-fn sortable(time: Timestamp) -> String {
+/// A time as SQLite keeps it, and as it stands in JSON arrays: text of a fixed width, so that it sorts.
+pub(super) fn sortable(time: Timestamp) -> String {
     format!("{time:.6}")
 }
 

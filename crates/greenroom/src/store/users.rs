@@ -61,23 +61,12 @@ fn user(row: &Row) -> Result<UserRow, StoreError> {
 
 fn key(row: &Row) -> Result<KeyRow, StoreError> {
     Ok(KeyRow {
-        id: KeyId(row.id("id")?),
-        user_id: UserId(row.id("user_id")?),
+        id: KeyId(row.id("key_id")?),
+        user_id: UserId(row.id("id")?),
         hash: row.text("hash")?,
-        created_at: row.time("created_at")?,
+        created_at: row.time("key_created_at")?,
         expires_at: row.maybe_time("expires_at")?,
     })
-}
-
-async fn key_by_id(run: &mut impl Run, id: KeyId) -> Result<Option<KeyRow>, StoreError> {
-    run.first(
-        sql!("keys.read", "SELECT id, user_id, hash, created_at, expires_at FROM api_keys WHERE id = $1"),
-        args![id],
-    )
-    .await?
-    .as_ref()
-    .map(key)
-    .transpose()
 }
 
 impl Store {
@@ -103,17 +92,24 @@ impl Store {
             .collect()
     }
 
-    pub async fn key(&self, id: KeyId) -> Result<Option<KeyRow>, StoreError> {
-        key_by_id(&mut self.reader(), id).await
+    /// A key and whose it is.
+    pub async fn key(&self, id: KeyId) -> Result<Option<(KeyRow, UserRow)>, StoreError> {
+        self.reader()
+            .first(
+                sql!(
+                    "keys.read",
+                    "SELECT users.*, k.id AS key_id, k.hash, k.created_at AS key_created_at, k.expires_at
+                       FROM api_keys k JOIN users ON users.id = k.user_id WHERE k.id = $1"
+                ),
+                args![id],
+            )
+            .await?
+            .map(|row| Ok((key(&row)?, user(&row)?)))
+            .transpose()
     }
 }
 
 impl Tx {
-    /// The key as this transaction sees it.
-    pub async fn key(&mut self, id: KeyId) -> Result<Option<KeyRow>, StoreError> {
-        key_by_id(self, id).await
-    }
-
     /// The user, held until the transaction ends: what is decided under its limit is decided one after the other.
     pub async fn hold_user(&mut self, id: UserId) -> Result<Option<UserRow>, StoreError> {
         self.first(sql_locking!("users.hold", "SELECT ", user_columns!(), " FROM users WHERE id = $1"), args![id])

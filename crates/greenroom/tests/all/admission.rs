@@ -29,16 +29,19 @@ async fn a_bot_is_reserved_with_all_that_was_asked_and_read_back(#[case] backend
     assert_eq!(bot["native_meeting_id"], "81234567890");
     assert_eq!(bot["meeting_url"], "https://us02web.zoom.us/j/81234567890?pwd=s3cret");
     assert_eq!(bot["bot_display_name"], "Note taker");
-    assert_eq!((&bot["status"], &bot["priority"]), (&json!("reserved"), &json!(5)));
+    assert_eq!((&bot["status"], &bot["priority"]), (&json!("deploying"), &json!(5)));
     assert_eq!(bot["config"], json!({"language": "de", "z": 1, "a": [null]}));
     assert_eq!(bot["metadata"], json!({"ticket": 7}));
-    for field in ["reason", "pool", "slot", "container_id", "connection_id", "requirements", "join_at", "start_time"] {
+    assert_eq!((&bot["pool"], &bot["slot"]), (&json!("zoom"), &json!("pool-zoom-001")));
+    for field in ["reason", "container_id", "requirements", "join_at", "start_time"] {
         assert_eq!(bot.get(field), Some(&Value::Null), "{field} must be there and null");
     }
     assert_eq!((&body["queue_position"], &body["estimated_wait_ms"]), (&Value::Null, &Value::Null));
     let mut read = user.get(&format!("/bots/{}", bot["id"].as_str().unwrap())).await;
     assert_eq!(read["bot"]["sessions"], json!([]));
     read["bot"].as_object_mut().unwrap().remove("sessions");
+    // Its deployment goes on meanwhile.
+    read["bot"]["updated_at"] = bot["updated_at"].clone();
     assert_eq!(&read["bot"], bot);
     let (status, body) =
         user.post("/bots/start", json!({"platform": "teams", "native_meeting_id": "9312345678"})).await;

@@ -40,12 +40,14 @@ async fn the_first_start_shows_a_token_a_key_and_a_curl_line_to_paste_and_the_se
     assert!(line.contains(&key));
     let pasted = tokio::process::Command::new("sh").args(["-c", line]).output().await.unwrap();
     let answer: serde_json::Value = serde_json::from_slice(&pasted.stdout).unwrap();
-    assert_eq!(answer["bot"]["status"], "reserved", "{answer}");
+    assert_eq!(answer["bot"]["status"], "deploying", "{answer}");
     let user = server.client(&key);
     let bot = answer["bot"]["id"].as_str().unwrap();
     assert_eq!(user.get(&format!("/bots/{bot}")).await["bot"]["id"], json!(bot));
     let (status, stopped) = user.send(Method::DELETE, &format!("/bots/{bot}"), None).await;
-    assert_eq!((status, &stopped["bot"]["status"]), (StatusCode::ACCEPTED, &json!("completed")));
+    assert_eq!((status, &stopped["bot"]["status"]), (StatusCode::ACCEPTED, &json!("stopping")));
+    // The demo bot leaves when it is told to.
+    while user.get(&format!("/bots/{bot}")).await["bot"]["status"] != "completed" {}
     server.terminate().await;
     assert!(server.wait().await);
 
@@ -249,6 +251,8 @@ async fn after_a_full_disk_the_server_writes_again_without_a_restart() {
     command
         .args(["-c", &script, "greenroom", "serve", "--listen", "127.0.0.1:0", "--database", &database.url])
         .args(["--set", &format!("admin_token={}", crate::support::ADMIN_TOKEN)])
+        .args(["--set", "pool.0.name=meet", "--set", "pool.0.platform=google_meet", "--set", "pool.0.provider=process"])
+        .args(["--set", "pool.0.process.command=[\"true\"]", "--set", "pool.0.max_slots=500"])
         .kill_on_drop(true)
         .current_dir(database.folder.path());
     let server = Process::spawn(command).await;

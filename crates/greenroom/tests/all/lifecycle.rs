@@ -111,7 +111,7 @@ impl Life {
                     Said { start_time: 0.0, end_time: 1.0, text: text.to_string(), speaker: None, language: None };
                 lifecycle.transcript(voice, vec![said]).await.map(drop)?;
             }
-            (Happening::Exited(_, code), Some(voice)) => lifecycle.exited(voice, *code, None, None).await.map(drop)?,
+            (Happening::Exited(_, code), Some(voice)) => self.house.exited(voice, *code).await.map(drop)?,
             // It has no connection to speak under yet.
             (_, None) => {}
         }

@@ -116,7 +116,7 @@ async fn ended_and_stopping_bots_make_room() {
     let second = user.bot(&meet_link(1)).await;
     let usage = user.get("/bots/status").await;
     assert_eq!((&usage["running"], &usage["max_concurrent_bots"]), (&json!(1), &json!(1)));
-    assert_eq!((&usage["by_status"]["stopping"], &usage["by_status"]["reserved"]), (&json!(1), &json!(1)));
+    assert_eq!((&usage["by_status"]["stopping"], &usage["by_status"]["deploying"]), (&json!(1), &json!(1)));
     assert_eq!(usage["bots"].as_array().unwrap().len(), 2);
     user.send(reqwest::Method::DELETE, &format!("/bots/{second}"), None).await;
     user.bot(&meet_link(3)).await;

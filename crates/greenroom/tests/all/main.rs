@@ -6,15 +6,26 @@
 mod support;
 
 mod admission;
+mod afresh;
 mod agent;
 mod callbacks;
+mod clearing;
 mod cli;
 mod crash;
 mod documents;
 mod feed;
+mod gate;
+mod hot;
+mod images;
 mod lifecycle;
 mod limit;
+mod mishaps;
+mod net;
+mod operators;
+mod pool;
 mod reading;
+mod restart;
 mod store;
+mod storm;
 mod stream;
 mod sweeper;

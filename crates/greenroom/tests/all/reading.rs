@@ -45,20 +45,23 @@ async fn lists_are_filtered_by_status_and_platform_and_bad_questions_name_their_
     let user = server.admin().user(9).await;
     let meet = user.bot(&meet_link(1)).await;
     let zoom = user.bot("https://zoom.us/j/81234567890").await;
+    // Wherever its slot is by now, it is told to leave.
+    Life::assign(&server.admin(), &zoom).await.well("started", json!({})).await;
     user.send(Method::DELETE, &format!("/bots/{zoom}"), None).await;
     for (question, expected) in [
         ("", vec![zoom.as_str(), meet.as_str()]),
-        ("?status=reserved", vec![meet.as_str()]),
-        ("?status=completed", vec![zoom.as_str()]),
+        ("?status=deploying", vec![meet.as_str()]),
+        ("?status=reserved", vec![]),
+        ("?status=stopping", vec![zoom.as_str()]),
         ("?status=queued", vec![]),
         ("?platform=zoom", vec![zoom.as_str()]),
-        ("?platform=zoom&status=reserved", vec![]),
+        ("?platform=zoom&status=deploying", vec![]),
     ] {
         assert_eq!(ids(&user.get(&format!("/bots{question}")).await["bots"]), *expected, "{question}");
         let admin = server.admin().get(&format!("/admin/bots{question}")).await;
         assert_eq!(ids(&admin["bots"]), *expected, "{question}");
     }
-    assert_eq!(ids(&user.get("/bots/active").await["bots"]), [meet]);
+    assert_eq!(ids(&user.get("/bots/active").await["bots"]), [zoom, meet]);
     for (question, field) in [
         ("status=asleep", "`status`"),
         ("platform=skype", "`platform`"),
@@ -102,7 +105,7 @@ async fn another_users_bot_looks_like_no_bot_at_all() {
     }
     assert_eq!(other.send(Method::GET, "/bots/not-an-id", None).await.0, StatusCode::NOT_FOUND);
     other.bot(&meet_link(1)).await;
-    assert_eq!(owner.get(&format!("/bots/{there}")).await["bot"]["status"], "reserved");
+    assert_eq!(owner.get(&format!("/bots/{there}")).await["bot"]["status"], "deploying");
 }
 
 #[tokio::test]
@@ -157,8 +160,9 @@ async fn health_readiness_and_metrics_need_no_token() {
     assert_eq!(stranger.get("/readyz").await["store"], "ok");
     let metrics = stranger.get("/metrics").await;
     for line in [
-        "greenroom_bots{status=\"reserved\"} 1",
+        "greenroom_bots{status=\"deploying\"} 1",
         "greenroom_http_requests_total{method=\"POST\",route=\"/bots\",status=\"201\"} 1",
+        "greenroom_slots{pool=\"google-meet\",status=\"idle\"} 0",
         "greenroom_database_call_seconds_count{call=\"bots.insert\"} 1",
         "greenroom_http_request_seconds_count{method=\"POST\",route=\"/bots\"} 1",
     ] {

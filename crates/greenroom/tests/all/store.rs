@@ -8,8 +8,8 @@ use domain::{Action, BotId, CommandId, ConnectionId, KeyId, Meeting, Reason, Sta
 use greenroom::clock::Clock;
 use greenroom::random::Random;
 use greenroom::store::{
-    Actor, Beat, BotFilter, Change, CommandRow, KeyRow, Kind, KnownKey, NewBot, NewEvent, SegmentRow, Store,
-    StoreError, UserRow,
+    Actor, Asking, Batch, Beat, BotFilter, Change, CommandRow, KeyRow, Kind, KnownKey, NewBot, NewEvent, SegmentRow,
+    Store, StoreError, UserRow,
 };
 use jiff::Timestamp;
 use rstest::rstest;
@@ -52,6 +52,10 @@ fn bot(user: UserId, number: usize) -> NewBot {
         queue_timeout_ms: 300_000,
         config: json!({"language": "de"}).as_object().unwrap().clone(),
         metadata: serde_json::Map::new(),
+        pool: Some("meet".to_owned()),
+        slot: None,
+        connection_id: None,
+        is_awaited: false,
     }
 }
 
@@ -67,10 +71,33 @@ async fn insert_user(store: &Store, limit: i64) -> UserRow {
     user
 }
 
+/// A batch that is one bot.
+fn only(bot: &NewBot) -> Batch {
+    Batch { bots: vec![bot.clone()], ..Batch::default() }
+}
+
+async fn insert_key(store: &Store, user: UserId) -> KeyRow {
+    let key = KeyRow { id: KeyId(id()), user_id: user, hash: "h".repeat(64), created_at: now(), expires_at: None };
+    let mut tx = store.begin().await.unwrap();
+    tx.insert_key(&key).await.unwrap();
+    tx.commit().await.unwrap();
+    key
+}
+
+/// A request for a meeting.
+fn asking(key: KeyId, idempotency_key: &str, native_meeting_id: &str) -> Asking {
+    Asking {
+        key,
+        idempotency_key: Some(idempotency_key.to_owned()),
+        platform: domain::Platform::GoogleMeet,
+        native_meeting_id: native_meeting_id.to_owned(),
+    }
+}
+
 async fn insert_bot(store: &Store, user: UserId, number: usize) -> BotId {
     let new = bot(user, number);
     let mut tx = store.begin().await.unwrap();
-    tx.insert_bot(&new, now()).await.unwrap();
+    tx.write(&only(&new), now()).await.unwrap();
     tx.commit().await.unwrap();
     new.id
 }
@@ -93,7 +120,7 @@ async fn what_is_written_is_read_back_as_it_was(#[case] backend: Backend) {
     assert_eq!(store.user(user.id).await.unwrap(), Some(user.clone()));
     let (new, at) = (bot(user.id, 1), now());
     let mut tx = store.begin().await.unwrap();
-    tx.insert_bot(&new, at).await.unwrap();
+    tx.write(&only(&new), at).await.unwrap();
     tx.commit().await.unwrap();
     assert_eq!(store.bot(new.id).await.unwrap(), Some(new.into_row(at)));
     assert_eq!(store.user(UserId(id())).await.unwrap(), None);
@@ -110,7 +137,7 @@ async fn what_is_not_committed_leaves_no_trace_of_change_or_event(#[case] backen
     let user = insert_user(&store, 3).await;
     let new = bot(user.id, 1);
     let mut tx = store.begin().await.unwrap();
-    tx.insert_bot(&new, now()).await.unwrap();
+    tx.write(&only(&new), now()).await.unwrap();
     tx.record(&event(new.id, user.id), now()).await.unwrap();
     drop(tx);
     assert_eq!(store.bot(new.id).await.unwrap(), None);
@@ -180,7 +207,7 @@ async fn two_running_bots_of_a_user_in_one_meeting_cannot_be_stored(#[case] back
     let user = insert_user(&store, 3).await;
     let first = insert_bot(&store, user.id, 1).await;
     let mut tx = store.begin().await.unwrap();
-    let refused = tx.insert_bot(&bot(user.id, 1), now()).await;
+    let refused = tx.write(&only(&bot(user.id, 1)), now()).await;
     assert!(matches!(refused, Err(StoreError::Refused { call: "bots.insert", .. })), "{refused:?}");
     drop(tx);
     move_bot(&store, first, Status::Stopping).await;
@@ -199,11 +226,18 @@ async fn only_running_bots_count_against_the_limit(#[case] backend: Backend) {
         let id = insert_bot(&store, user.id, number).await;
         move_bot(&store, id, status).await;
     }
-    let mut tx = store.begin().await.unwrap();
     let meeting = Meeting::from_link(&crate::support::meet_link(0)).unwrap();
-    let (running, there) = tx.running_bots_of(user.id, meeting.platform, &meeting.native_id).await.unwrap();
-    assert_eq!(running, Status::ALL.iter().filter(|status| status.is_running()).count() as i64);
-    assert!(there.is_some());
+    let key = insert_key(&store, user.id).await;
+    let asked = [
+        asking(key.id, "k", &meeting.native_id),
+        asking(KeyId(id()), "k", &meeting.native_id),
+        asking(key.id, "k", "xyz-xyzx-xyz"),
+    ];
+    let known = store.begin().await.unwrap().known(&asked).await.unwrap();
+    let [Some(there), None, Some(elsewhere)] = known.as_slice() else { panic!("{known:?}") };
+    let running = Status::ALL.iter().filter(|status| status.is_running()).count() as i64;
+    assert_eq!((there.running, elsewhere.running, there.max_concurrent_bots), (running, running, 9));
+    assert_eq!((there.there.is_some(), elsewhere.there), (true, None));
     let open = store.open_bots_of(user.id).await.unwrap();
     assert_eq!(open.len(), Status::OPEN.len());
     assert_eq!(store.open_bots_by_status().await.unwrap().len(), Status::OPEN.len());
@@ -353,22 +387,23 @@ async fn keys_and_idempotency_keys_are_found_again(#[case] backend: Backend) {
     let database = Database::new(backend).await;
     let store = database.open().await;
     let user = insert_user(&store, 3).await;
-    let key = KeyRow { id: KeyId(id()), user_id: user.id, hash: "h".repeat(64), created_at: now(), expires_at: None };
-    let known = KnownKey { body_hash: "b".to_owned(), bot_id: BotId(id()) };
+    let key = insert_key(&store, user.id).await;
+    let before = KnownKey { body_hash: "b".to_owned(), bot_id: BotId(id()) };
     let end = now();
     let mut tx = store.begin().await.unwrap();
-    tx.insert_key(&key).await.unwrap();
-    tx.insert_idempotency_key(user.id, "k", &known, now()).await.unwrap();
-    assert_eq!(tx.idempotency_key(user.id, "k").await.unwrap(), Some(known));
-    assert_eq!(tx.idempotency_key(user.id, "K").await.unwrap(), None);
-    assert_eq!(tx.idempotency_key(UserId(id()), "k").await.unwrap(), None);
+    let keys = vec![(user.id, "k".to_owned(), before.clone())];
+    tx.write(&Batch { keys, ..Batch::default() }, now()).await.unwrap();
+    let asked = ["k", "K"].map(|idempotency_key| asking(key.id, idempotency_key, "abc-defg-hij"));
+    let known = tx.known(&asked).await.unwrap();
+    let found: Vec<_> = known.iter().map(|known| known.as_ref().unwrap()).collect();
+    assert_eq!((&found[0].key, &found[0].before, &found[1].before), (&key, &Some(before), &None));
     tx.commit().await.unwrap();
-    assert_eq!(store.key(key.id).await.unwrap(), Some(key.clone()));
+    assert_eq!(store.key(key.id).await.unwrap(), Some((key.clone(), user.clone())));
     let mut tx = store.begin().await.unwrap();
     tx.expire_keys(user.id, end).await.unwrap();
     tx.expire_keys(user.id, end + Duration::from_secs(60)).await.unwrap();
     tx.commit().await.unwrap();
-    assert_eq!(store.key(key.id).await.unwrap().unwrap().expires_at, Some(end), "an end is never put off");
+    assert_eq!(store.key(key.id).await.unwrap().unwrap().0.expires_at, Some(end), "an end is never put off");
 }
 
 #[rstest]

@@ -3,6 +3,8 @@
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
+use super::found;
+
 /// Speaks to a server under one token.
 #[derive(Clone, Debug)]
 pub struct Client {
@@ -78,9 +80,35 @@ impl Client {
 
     /// Asks for a bot that is sure to be admitted, and gives its id.
     pub async fn bot(&self, link: &str) -> String {
-        let (status, body) = self.post("/bots", json!({"meeting_url": link})).await;
+        let bot = self.ask(json!({"meeting_url": link})).await;
+        bot["id"].as_str().unwrap().to_owned()
+    }
+
+    /// Asks for a bot that is sure to be admitted.
+    pub async fn ask(&self, wish: Value) -> Value {
+        let (status, mut body) = self.post("/bots", wish).await;
         assert_eq!(status, StatusCode::CREATED, "{body}");
-        body["bot"]["id"].as_str().unwrap().to_owned()
+        body["bot"].take()
+    }
+
+    /// A bot as it is now.
+    pub async fn look_at(&self, bot: &str) -> Value {
+        self.get(&format!("/bots/{bot}")).await["bot"].take()
+    }
+
+    /// Waits until a bot is in a status, and gives it as it is then.
+    pub async fn until(&self, bot: &str, status: &str) -> Value {
+        found(&format!("the bot is {status}"), async || {
+            let bot = self.look_at(bot).await;
+            (bot["status"] == status).then_some(bot)
+        })
+        .await
+    }
+
+    /// Asks a bot to leave.
+    pub async fn stop(&self, bot: &str) {
+        let (status, body) = self.send(Method::DELETE, &format!("/bots/{bot}"), None).await;
+        assert!(status.is_success(), "{body}");
     }
 }
 

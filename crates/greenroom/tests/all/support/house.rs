@@ -1,24 +1,82 @@
 //! The parts behind the API, on a database of their own, with a clock that the test sets.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use domain::{BotId, Deadlines, Status};
+use domain::{BotId, Deadlines, Platform, Status};
 use greenroom::admission::users::NewUser;
 use greenroom::admission::{Admission, Wish};
 use greenroom::clock::Clock;
 use greenroom::keepers::sweeper::Sweeper;
 use greenroom::lifecycle::callbacks::Voice;
+use greenroom::lifecycle::ends::Ending;
 use greenroom::lifecycle::tokens::Tokens;
 use greenroom::lifecycle::{Lifecycle, LifecycleError};
+use greenroom::placement::{Placement, Reserved};
 use greenroom::random::Random;
-use greenroom::store::Store;
+use greenroom::store::{PoolRow, Store};
 use jiff::Timestamp;
+use tokio_util::sync::CancellationToken;
 
 use super::{Backend, Database, meet_link};
 
-/// The defaults, with a sweeper that the test runs when it likes.
+/// The defaults, with a sweeper that the test runs when it likes and no polls: what is to happen at once must not
+/// depend on them.
 fn deadlines() -> Deadlines {
-    Deadlines { sweeper_interval: Duration::from_secs(10_000_000), ..Deadlines::default() }
+    let never = Duration::from_secs(10_000_000);
+    Deadlines { sweeper_interval: never, queue_poll: never, ..Deadlines::default() }
+}
+
+/// A pool of the provider `process`, with stopped slots.
+pub fn pool(name: &str) -> PoolRow {
+    PoolRow {
+        name: name.to_owned(),
+        platform: Platform::GoogleMeet,
+        provider: "process".to_owned(),
+        hot: false,
+        recycle_after: 1,
+        max_slots: 1,
+        min_idle: 0,
+        place: Some(0),
+        slots: 0,
+        mean_hold_ms: None,
+    }
+}
+
+/// Takes a pool as a configuration would.
+pub async fn configure(store: &Store, pool: &PoolRow) {
+    let mut tx = store.begin().await.unwrap();
+    tx.configure_pool(pool).await.unwrap();
+    tx.commit().await.unwrap();
+}
+
+/// A wish for a meeting of its own, as a user has it who says nothing else.
+pub fn wish(number: usize) -> Wish {
+    Wish {
+        meeting: domain::Meeting::from_link(&meet_link(number)).unwrap(),
+        bot_display_name: None,
+        priority: 100,
+        queue_timeout_ms: 300_000,
+        config: serde_json::Map::new(),
+        metadata: serde_json::Map::new(),
+        idempotency: None,
+    }
+}
+
+/// What a house is made of.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    pub clock: Clock,
+    pub deadlines: Deadlines,
+    pub pools: Vec<PoolRow>,
+}
+
+impl Plan {
+    /// A clock that the test sets, and these pools in this order.
+    pub fn of(pools: impl IntoIterator<Item = PoolRow>) -> Self {
+        let placed = pools.into_iter().zip(0..).map(|(pool, place)| PoolRow { place: Some(place), ..pool });
+        Self { clock: Clock::manual(Timestamp::now()), deadlines: deadlines(), pools: placed.collect() }
+    }
 }
 
 /// A house whose clock the test sets.
@@ -26,45 +84,64 @@ fn deadlines() -> Deadlines {
 pub struct House {
     pub store: Store,
     pub clock: Clock,
-    admission: Admission,
+    pub placement: Placement,
     pub lifecycle: Lifecycle,
+    pub deadlines: Deadlines,
     sweeper: tokio::sync::Mutex<Sweeper>,
     key: greenroom::admission::keys::ApiKey,
     pub user: domain::UserId,
-    _database: Database,
+    pub database: Arc<Database>,
 }
 
 impl House {
     pub async fn new(backend: Backend) -> Self {
         let database = Database::new(backend).await;
+        Self::planned(database.into(), &Plan::of([PoolRow { max_slots: 2_000, ..pool("meet") }])).await
+    }
+
+    /// A house on a database that others may stand on as well.
+    pub async fn planned(database: Arc<Database>, plan: &Plan) -> Self {
         let store = database.open().await;
-        let (clock, random) = (Clock::manual(Timestamp::now()), Random::System);
+        let (clock, random) = (plan.clock.clone(), Random::System);
         let admission = Admission::new(store.clone(), clock.clone(), random.clone());
         let lifecycle = Lifecycle::new(store.clone(), clock.clone(), random, Tokens::new("secret"));
-        let sweeper = Sweeper::new(lifecycle.clone(), deadlines()).into();
+        let sweeper = Sweeper::new(lifecycle.clone(), plan.deadlines.clone()).into();
         let new = NewUser {
             email: "ada@example.com".to_owned(),
             name: "Ada".to_owned(),
             image_url: None,
-            max_concurrent_bots: 99,
+            max_concurrent_bots: 1_000,
             data: serde_json::Map::new(),
         };
         let (user, key) = admission.create_user(new).await.unwrap();
-        Self { store, clock, admission, lifecycle, sweeper, key, user: user.id, _database: database }
+        for pool in &plan.pools {
+            configure(&store, pool).await;
+        }
+        let (placement, placing) =
+            Placement::begin(admission, lifecycle.clone(), plan.deadlines.clone(), CancellationToken::new());
+        tokio::spawn(placing);
+        let deadlines = plan.deadlines.clone();
+        Self { store, clock, placement, lifecycle, deadlines, sweeper, key, user: user.id, database }
+    }
+
+    /// Asks for a bot that is sure to be admitted.
+    pub async fn ask(&self, wish: Wish) -> Reserved {
+        self.placement.reserve(self.key.clone(), wish).await.unwrap()
+    }
+
+    /// Asks for many at once; the answers come in no order.
+    pub async fn ask_at_once(&self, wishes: impl IntoIterator<Item = Wish>) -> Vec<Reserved> {
+        let mut asking = tokio::task::JoinSet::new();
+        for wish in wishes {
+            let (placement, key) = (self.placement.clone(), self.key.clone());
+            asking.spawn(async move { placement.reserve(key, wish).await.unwrap() });
+        }
+        asking.join_all().await
     }
 
     /// A bot that is reserved.
     pub async fn reserved(&self, number: usize) -> BotId {
-        let wish = Wish {
-            meeting: domain::Meeting::from_link(&meet_link(number)).unwrap(),
-            bot_display_name: None,
-            priority: 100,
-            queue_timeout_ms: 1,
-            config: serde_json::Map::new(),
-            metadata: serde_json::Map::new(),
-            idempotency: None,
-        };
-        self.admission.reserve(&self.key, wish).await.unwrap().bot.id
+        self.ask(wish(number)).await.bot.id
     }
 
     /// A new connection of a bot.
@@ -80,6 +157,11 @@ impl House {
         let voice = self.assigned(bot).await.unwrap();
         self.lifecycle.started(voice, None).await.unwrap();
         (bot, voice)
+    }
+
+    /// What a bot says at its end.
+    pub async fn exited(&self, voice: Voice, exit_code: i64) -> Result<Status, LifecycleError> {
+        self.placement.end(Ending::Exited { voice, exit_code, reason: None, error: None }).await
     }
 
     /// Ends a bot if it is not at an end, to make room for the next.

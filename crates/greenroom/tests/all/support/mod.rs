@@ -1,15 +1,46 @@
 //! What the tests stand on: a database of their own each, the server as a process, a client.
 
 mod client;
+mod fake;
 mod house;
 mod process;
+mod slots;
+mod stage;
+mod venue;
 
 pub use client::{Client, Life, meet_link};
-pub use house::House;
+pub use fake::{Call, Fake};
+pub use house::{House, Plan, pool, wish};
 pub use process::{ADMIN_TOKEN, Process};
+pub use slots::{Running, process_pool};
+pub use stage::Stage;
+pub use venue::Venue;
+
+use std::time::{Duration, Instant};
 
 use greenroom::store::Store;
 use sqlx::Connection;
+
+/// Longer than anything takes that happens at all.
+const PATIENCE: Duration = Duration::from_secs(60);
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
+
+/// Waits until there is something to be found, and fails when that never comes.
+pub async fn found<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        if let Some(found) = look().await {
+            return found;
+        }
+        assert!(Instant::now() < deadline, "waited in vain until {what}");
+        tokio::time::sleep(LOOK_AGAIN).await;
+    }
+}
+
+/// Waits until something is so, and fails when it never is.
+pub async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
+    found(what, async || is_so().await.then_some(())).await;
+}
 
 /// Which database a test runs on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,6 +82,15 @@ impl Database {
         Store::open(&self.url).await.unwrap()
     }
 
+    /// A way to read by SQL of the test's own, past the store.
+    pub async fn reader(&self) -> Reader {
+        if self.url.starts_with("sqlite:") {
+            Reader::Sqlite(sqlx::SqliteConnection::connect(&self.url).await.unwrap())
+        } else {
+            Reader::Postgres(sqlx::PgConnection::connect(&self.url).await.unwrap())
+        }
+    }
+
     /// Runs SQL of the test's own, past the store.
     pub async fn execute(&self, sql: &'static str) {
         if self.url.starts_with("sqlite:") {
@@ -59,6 +99,34 @@ impl Database {
         } else {
             let mut connection = sqlx::PgConnection::connect(&self.url).await.unwrap();
             sqlx::raw_sql(sql).execute(&mut connection).await.unwrap();
+        }
+    }
+}
+
+#[derive(Debug)]
+pub enum Reader {
+    Sqlite(sqlx::SqliteConnection),
+    Postgres(sqlx::PgConnection),
+}
+
+impl Reader {
+    pub async fn pairs(&mut self, sql: &'static str) -> Vec<(String, String)> {
+        match self {
+            Reader::Sqlite(connection) => sqlx::query_as(sql).fetch_all(connection).await.unwrap(),
+            Reader::Postgres(connection) => sqlx::query_as(sql).fetch_all(connection).await.unwrap(),
+        }
+    }
+}
+
+/// What runs in the slots of the process provider outlives its server, and must not outlive its test.
+impl Drop for Database {
+    fn drop(&mut self) {
+        for _ in 0..100 {
+            let left = self.running();
+            if left.is_empty() {
+                return;
+            }
+            left.iter().for_each(Running::kill);
         }
     }
 }

@@ -21,13 +21,27 @@ impl Process {
     pub fn command() -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_greenroom"));
         // Nothing of the machine's own may get in the way.
-        command.env_clear().kill_on_drop(true).stdin(Stdio::null());
+        command.env_clear().env("PATH", "/usr/local/bin:/usr/bin:/bin").kill_on_drop(true).stdin(Stdio::null());
         command
     }
 
-    /// Starts with an admin token that is known.
+    /// Starts with an admin token that is known, and pools whose slots run nothing: the test speaks for the bots.
     pub async fn start(database: &Database) -> Self {
-        Self::start_with(database, &["--set", &format!("admin_token={ADMIN_TOKEN}")]).await
+        let mut pools = String::new();
+        for (name, platform) in [("google-meet", "google_meet"), ("teams", "teams"), ("zoom", "zoom")] {
+            pools.push_str(&format!(
+                "[[pool]]\nname = \"{name}\"\nplatform = \"{platform}\"\nprovider = \"process\"\nmax_slots = 2000\n\
+                 process = {{ command = [\"true\"] }}\n"
+            ));
+        }
+        Self::start_configured(database, &pools).await
+    }
+
+    /// Starts with an admin token that is known, and this configuration.
+    pub async fn start_configured(database: &Database, toml: &str) -> Self {
+        let file = database.folder.path().join("greenroom.toml");
+        std::fs::write(&file, format!("admin_token = \"{ADMIN_TOKEN}\"\n{toml}")).unwrap();
+        Self::start_with(database, &["--config", file.to_str().unwrap()]).await
     }
 
     /// Starts again where another was, which bots remember.

@@ -1,0 +1,154 @@
+//! From a bot's end to a free slot: what runs in it is ended, what it left is removed, and then the slot goes to the next
+//! in line. The bot's end never waits for any of it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use domain::{BotId, Reason, SlotName, SlotStatus};
+
+use super::Deployment;
+use crate::placement::SlotNews;
+use crate::providers::Provider;
+use crate::store::{SlotRow, StoreError};
+
+/// How long to leave a slot to whoever is at it.
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+
+impl Deployment {
+    /// Clears the slot of a bot that is at an end. Whoever is at the slot just now may have looked before the end.
+    pub(super) fn clear_after(&self, bot: BotId) {
+        let this = self.clone();
+        tokio::spawn(async move {
+            let mut pause = FIRST_PAUSE;
+            loop {
+                match this.0.store.slot_of(bot).await {
+                    Ok(Some(slot)) => {
+                        if this.clear(slot).await {
+                            return;
+                        }
+                    }
+                    Ok(None) => return,
+                    Err(error) => {
+                        tracing::warn!(%bot, %error, "a slot is left to be cleared by the next look");
+                        return;
+                    }
+                }
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(LONGEST_PAUSE);
+            }
+        });
+    }
+
+    /// False when someone is at the slot already.
+    pub(super) async fn clear(&self, slot: SlotRow) -> bool {
+        let Some(bot) = slot.bot_id else { return true };
+        let cleared = self.alone_at(&slot.name, |slot| self.try_clear(slot, bot)).await;
+        cleared.unwrap_or_else(|error| {
+            tracing::warn!(slot = %slot.name, %error, "a slot is left to be cleared by the next look");
+            true
+        })
+    }
+
+    async fn try_clear(&self, slot: SlotRow, bot: BotId) -> Result<(), StoreError> {
+        if slot.bot_id != Some(bot) {
+            return Ok(());
+        }
+        // Whoever is starting it sees the bot's end, and has it cleared then.
+        if self.0.store.is_deploying(&slot.name, self.0.lifecycle.clock.now()).await? {
+            return Ok(());
+        }
+        let Some(pool) = self.pool(&slot.pool).await? else { return Ok(()) };
+        let Some(provider) = self.provider(&slot.pool) else {
+            self.broken(&slot.name, Some(bot), &not_configured(&slot.pool)).await;
+            return Ok(());
+        };
+        let never_heard = self.0.store.bot(bot).await?.and_then(|bot| bot.reason);
+        let never_heard = never_heard.as_deref() == Some(Reason::NoStart.as_str());
+        let stopped = self.stopped(&slot.name, provider, pool.recycle_after > 0).await;
+        let news = match stopped {
+            Err(words) => SlotNews::Broken { bot: Some(bot), words },
+            Ok(()) if never_heard => {
+                let words = "it was started, and nothing was heard of its bot".to_owned();
+                SlotNews::Broken { bot: Some(bot), words }
+            }
+            Ok(()) => SlotNews::Cleared { bot },
+        };
+        if let SlotNews::Broken { words, .. } = &news {
+            tracing::warn!(slot = %slot.name, error = words, "a slot went to error");
+        }
+        self.0.placement.tell(slot.name.clone(), news).await
+    }
+
+    async fn stopped(&self, slot: &SlotName, provider: Arc<dyn Provider>, fresh: bool) -> Result<(), String> {
+        let stop = provider.stop(slot, fresh);
+        match tokio::time::timeout(super::LONGEST_STOP, stop).await {
+            Ok(stopped) => stopped.map_err(|error| error.words),
+            Err(_) => Err("the provider did not answer when it was to be stopped".to_owned()),
+        }
+    }
+
+    /// Makes a slot in error ready again, by hand. False when someone is at the slot already. What was begun is finished,
+    /// whether or not the caller waits for it.
+    pub async fn recover(&self, slot: &SlotRow) -> Result<bool, StoreError> {
+        let (this, slot) = (self.clone(), slot.name.clone());
+        let done = tokio::spawn(async move { this.try_recover(&slot).await }).await;
+        done.unwrap_or_else(|error| Err(StoreError::failed("recover", &error)))
+    }
+
+    async fn try_recover(&self, slot: &SlotName) -> Result<bool, StoreError> {
+        let done = self.alone_at(slot, |slot| async move {
+            if slot.status != SlotStatus::Error {
+                return Ok(());
+            }
+            let Some(provider) = self.provider(&slot.pool) else {
+                self.broken(&slot.name, None, &not_configured(&slot.pool)).await;
+                return Ok(());
+            };
+            match self.stopped(&slot.name, provider, true).await {
+                Ok(()) => self.0.placement.tell(slot.name.clone(), SlotNews::Recovered).await,
+                Err(words) => {
+                    self.broken(&slot.name, None, &words).await;
+                    Ok(())
+                }
+            }
+        });
+        done.await
+    }
+
+    /// Deletes a drained slot: at the provider first, then its row.
+    pub(super) async fn remove(&self, slot: SlotRow) {
+        let removed = self.alone_at(&slot.name, |slot| async move {
+            if slot.status != SlotStatus::Draining || slot.bot_id.is_some() {
+                return Ok(());
+            }
+            let Some(provider) = self.provider(&slot.pool) else {
+                self.broken(&slot.name, None, &not_configured(&slot.pool)).await;
+                return Ok(());
+            };
+            let words = match tokio::time::timeout(super::LONGEST_STOP, provider.delete(&slot.name)).await {
+                Ok(Ok(())) => return self.0.placement.tell(slot.name.clone(), SlotNews::Gone).await,
+                Ok(Err(error)) => error.words,
+                Err(_) => "the provider did not answer when it was to be deleted".to_owned(),
+            };
+            self.broken(&slot.name, None, &words).await;
+            Ok(())
+        });
+        if let Err(error) = removed.await {
+            tracing::warn!(slot = %slot.name, %error, "a slot is left to be deleted by the next look");
+        }
+    }
+
+    /// Ends what runs in a slot and removes it at the provider: for a measurement that leaves nothing behind.
+    pub(crate) async fn delete_now(&self, slot: &SlotRow) {
+        if let Some(provider) = self.provider(&slot.pool)
+            && let Err(error) = provider.delete(&slot.name).await
+        {
+            tracing::warn!(slot = %slot.name, error = error.words, "a slot could not be deleted");
+        }
+    }
+}
+
+fn not_configured(pool: &str) -> String {
+    format!("the pool {pool} is no longer configured, so there is no provider to ask")
+}

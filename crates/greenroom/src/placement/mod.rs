@@ -1,0 +1,205 @@
+//! Who gets which slot. Requests, ends of bots and news of slots gather while a commit is under way and go into the
+//! next transaction together: group commit, with no wait when idle. There is one such transaction at a time in the whole
+//! database, so that caps, lines and idle slots are decided one after the other, in one process or in twenty.
+//!
+//! - this file: the gathering
+//! - [`jobs`]: what is asked of it, and the answers
+//! - [`batch`]: one transaction
+//! - [`news`]: what happened to a slot
+//! - [`line`]: who gets what is free
+//! - [`desk`]: one pool, while it is held
+//! - [`ledger`]: what a batch leaves behind
+
+mod batch;
+mod desk;
+mod jobs;
+mod ledger;
+mod line;
+mod news;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use domain::{Deadlines, Platform, SlotName, Status};
+use tokio::sync::{Notify, mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
+
+use crate::admission::keys::ApiKey;
+use crate::admission::{Admission, AdmissionError, Request, Wish};
+use crate::lifecycle::ends::Ending;
+use crate::lifecycle::{Lifecycle, LifecycleError};
+use crate::random::NoRandomness;
+use crate::store::{BotRow, SlotRow, StoreError};
+use jobs::{Job, Sorted};
+pub use news::SlotNews;
+
+/// More than this do not go into one transaction, so that the first does not wait for too many others.
+const LARGEST_BATCH: usize = 256;
+/// How long a batch may wait for others, under load: a fraction of what a transaction takes.
+const LONGEST_WAIT: Duration = Duration::from_micros(300);
+
+#[derive(Clone, Debug)]
+pub struct Placement {
+    jobs: mpsc::UnboundedSender<Job>,
+    aftermath: Arc<Aftermath>,
+}
+
+/// What is to be done after a commit, by deployment. What is forgotten here, because the process ends, is found in the
+/// store.
+#[derive(Debug, Default)]
+struct Aftermath {
+    /// Someone has asked to pass the gate.
+    asked: Notify,
+    /// Slots whose description has changed, and to what in the end.
+    described: Mutex<HashMap<SlotName, Described>>,
+    redescribed: Notify,
+}
+
+/// What a person is to see of a slot at the provider.
+#[derive(Clone, Debug)]
+pub struct Described {
+    pub pool: String,
+    pub slot: SlotName,
+    pub description: String,
+}
+
+impl From<&SlotRow> for Described {
+    fn from(row: &SlotRow) -> Self {
+        Self { pool: row.pool.clone(), slot: row.name.clone(), description: row.description.clone() }
+    }
+}
+
+/// A bot that was reserved, now or at an earlier asking.
+#[derive(Clone, Debug)]
+pub struct Reserved {
+    pub bot: BotRow,
+    pub is_new: bool,
+    pub queue_position: Option<i64>,
+    pub estimated_wait_ms: Option<i64>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum PlacementError {
+    #[error(transparent)]
+    Admission(#[from] AdmissionError),
+    #[error("no pool serves {0}")]
+    NoPool(Platform),
+    #[error("the server is stopping")]
+    Stopping,
+}
+
+impl From<StoreError> for PlacementError {
+    fn from(error: StoreError) -> Self {
+        PlacementError::Admission(error.into())
+    }
+}
+
+impl From<NoRandomness> for PlacementError {
+    fn from(error: NoRandomness) -> Self {
+        PlacementError::Admission(error.into())
+    }
+}
+
+impl Placement {
+    /// Begins to place, until `ending`.
+    pub fn begin(
+        admission: Admission,
+        lifecycle: Lifecycle,
+        deadlines: Deadlines,
+        ending: CancellationToken,
+    ) -> (Self, impl Future<Output = ()> + Send) {
+        let (jobs, inbox) = mpsc::unbounded_channel();
+        let placement = Self { jobs, aftermath: Arc::default() };
+        let placer = batch::Placer { admission, lifecycle, deadlines, aftermath: placement.aftermath.clone() };
+        (placement, gather(placer, inbox, ending))
+    }
+
+    /// Reserves a bot and gives it a slot or a place in line, or says why not. The answer comes after its commit.
+    pub async fn reserve(&self, key: ApiKey, wish: Wish) -> Result<Reserved, PlacementError> {
+        let (reply, answer) = oneshot::channel();
+        let job = Job::Reserve(Box::new(Request { key, wish }), reply);
+        self.jobs.send(job).map_err(|_| PlacementError::Stopping)?;
+        answer.await.map_err(|_| PlacementError::Stopping)?
+    }
+
+    /// Ends a bot. If nothing of it is left in its slot, the next in line gets it in the same transaction. Answers with
+    /// the status that holds then.
+    pub async fn end(&self, ending: Ending) -> Result<Status, LifecycleError> {
+        let (reply, answer) = oneshot::channel();
+        self.jobs.send(Job::End(Box::new(ending), reply)).map_err(|_| LifecycleError::Stopping)?;
+        answer.await.map_err(|_| LifecycleError::Stopping)?
+    }
+
+    /// Tells what happened to a slot. What is free then goes to the next in line in the same transaction.
+    pub async fn tell(&self, slot: SlotName, news: SlotNews) -> Result<(), StoreError> {
+        let (reply, answer) = oneshot::channel();
+        if self.jobs.send(Job::Slot(slot, news, reply)).is_err() {
+            return Ok(());
+        }
+        answer.await.unwrap_or(Ok(()))
+    }
+
+    /// Looks at every pool: the safety net under everything that wakes by itself.
+    pub async fn look(&self) -> Result<(), StoreError> {
+        let (reply, answer) = oneshot::channel();
+        if self.jobs.send(Job::Look(reply)).is_err() {
+            return Ok(());
+        }
+        answer.await.unwrap_or(Ok(()))
+    }
+
+    /// Wakes when someone has asked to pass the gate.
+    pub async fn asked(&self) {
+        self.aftermath.asked.notified().await;
+    }
+
+    /// Waits until descriptions have changed, and says to what.
+    pub async fn redescribed(&self) -> Vec<Described> {
+        loop {
+            let described =
+                std::mem::take(&mut *self.aftermath.described.lock().unwrap_or_else(PoisonError::into_inner));
+            if !described.is_empty() {
+                return described.into_values().collect();
+            }
+            self.aftermath.redescribed.notified().await;
+        }
+    }
+}
+
+async fn gather(placer: batch::Placer, mut inbox: mpsc::UnboundedReceiver<Job>, ending: CancellationToken) {
+    let mut jobs = Vec::with_capacity(LARGEST_BATCH);
+    let mut last = 0;
+    loop {
+        tokio::select! {
+            count = inbox.recv_many(&mut jobs, LARGEST_BATCH) => if count == 0 { return },
+            () = ending.cancelled() => {
+                // What was handed in before the end is still done.
+                inbox.close();
+                if inbox.recv_many(&mut jobs, LARGEST_BATCH).await == 0 {
+                    return;
+                }
+            }
+        }
+        wait_for_others(&mut inbox, &mut jobs, last).await;
+        last = jobs.len();
+        metrics::histogram!("greenroom_placement_batch_size").record(jobs.len() as f64);
+        placer.place(Sorted::new(jobs.drain(..))).await;
+    }
+}
+
+/// Whoever was answered by the last batch often has the next question already on its way. Under load it is better to wait
+/// for them a moment, in which other tasks run, than to go ahead with one and let the rest wait for a whole transaction.
+/// After a batch of one there is nobody to wait for.
+async fn wait_for_others(inbox: &mut mpsc::UnboundedReceiver<Job>, jobs: &mut Vec<Job>, last: usize) {
+    let begun = Instant::now();
+    while jobs.len() < last && begun.elapsed() < LONGEST_WAIT {
+        tokio::task::yield_now().await;
+        while let Ok(job) = inbox.try_recv() {
+            jobs.push(job);
+            if jobs.len() == LARGEST_BATCH {
+                return;
+            }
+        }
+    }
+}

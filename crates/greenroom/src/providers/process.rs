@@ -1,0 +1,257 @@
+//! Slots as child processes on this machine: each in a process group of its own, with a working folder and a log file
+//! of its own. They outlive the server; what belongs to a slot is found again by the mark in its environment, down to
+//! the last grandchild, whatever group or session it has moved to.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use domain::SlotName;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use sha2::{Digest, Sha256};
+use tokio::process::Command;
+
+use super::{Provider, ProviderError, Spec};
+
+/// How long a process may take to end by itself before it is killed.
+const GRACE: Duration = Duration::from_millis(500);
+/// How long killed processes may take to be gone.
+const GONE_WITHIN: Duration = Duration::from_secs(10);
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
+/// A log is started anew when it has grown past this; the one before is kept.
+const LARGEST_LOG: u64 = 10 * 1024 * 1024;
+/// Which of the server's own variables a slot gets.
+const PASSED_ON: [&str; 5] = ["PATH", "LANG", "LC_ALL", "TZ", "RUST_LOG"];
+/// Names the slot in the environment of everything that runs in it.
+const MARK: &str = "GREENROOM_PROCESS_MARK";
+/// Names what the slot was started for. The agent does not pass it on to its bot.
+const START: &str = "GREENROOM_PROCESS_START";
+
+#[derive(Clone, Debug)]
+pub struct ProcessProvider(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    /// The folder in which each slot has its own.
+    folder: PathBuf,
+    command: Vec<String>,
+    /// Tells what is ours from all other processes of the machine.
+    installation: String,
+}
+
+impl ProcessProvider {
+    pub fn new(folder: PathBuf, command: Vec<String>, installation: String) -> Self {
+        Self(Arc::new(Inner { folder, command, installation }))
+    }
+
+    /// Runs what looks at the file system and at processes where it holds up nobody else.
+    async fn apart<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Inner) -> Result<T, ProviderError> + Send + 'static,
+    ) -> Result<T, ProviderError> {
+        let inner = self.0.clone();
+        let done = tokio::task::spawn_blocking(move || work(&inner)).await;
+        done.unwrap_or_else(|error| Err(ProviderError::again(error.to_string())))
+    }
+}
+
+impl Inner {
+    fn home(&self, slot: &SlotName) -> PathBuf {
+        self.folder.join(slot.as_str())
+    }
+
+    /// Stands for what runs in a slot that waits, and for whom it waits.
+    fn fingerprint(&self, spec: &Spec) -> String {
+        let mut digest = Sha256::new();
+        for word in self.command.iter().chain(spec.environment.get("GREENROOM_URL")) {
+            digest.update(word.len().to_be_bytes());
+            digest.update(word);
+        }
+        digest.finalize().iter().take(8).map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    fn mark(&self, slot: &SlotName) -> String {
+        format!("{}/{slot}", self.installation)
+    }
+
+    /// The processes of a slot, wherever they are now. With `start`, only those that were started for this.
+    fn processes(&self, slot: &SlotName, start: Option<&str>) -> Result<Vec<Pid>, ProviderError> {
+        let mark = format!("{MARK}={}", self.mark(slot));
+        let start = start.map(|start| format!("{START}={start}"));
+        let mut found = Vec::new();
+        for entry in std::fs::read_dir("/proc").map_err(|error| words("look for its processes", &error))? {
+            let Ok(entry) = entry else { continue };
+            let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+            // Those of others cannot be read, and those that have ended have no environment any more.
+            let Ok(environment) = std::fs::read(entry.path().join("environ")) else { continue };
+            let has = |wanted: &String| environment.split(|byte| *byte == 0).any(|entry| entry == wanted.as_bytes());
+            if has(&mark) && start.as_ref().is_none_or(has) {
+                found.push(Pid::from_raw(pid));
+            }
+        }
+        Ok(found)
+    }
+
+    /// Ends all processes of a slot: asked first, then killed, until none is left.
+    fn end_all(&self, slot: &SlotName) -> Result<(), ProviderError> {
+        let (mut asked, mut killed) = (None, None);
+        loop {
+            let processes = self.processes(slot, None)?;
+            if processes.is_empty() {
+                return Ok(());
+            }
+            if killed.is_some_and(|at: Instant| at.elapsed() > GONE_WITHIN) {
+                return Err(ProviderError::again(format!("{} processes of {slot} do not end", processes.len())));
+            }
+            let signal = match asked {
+                None => Some(Signal::SIGTERM),
+                Some(at) if Instant::elapsed(&at) < GRACE => None,
+                Some(_) => Some(Signal::SIGKILL),
+            };
+            for pid in processes {
+                // One that has ended meanwhile is what we want.
+                let _ = signal.map(|signal| kill(pid, signal));
+            }
+            asked = asked.or_else(|| Some(Instant::now()));
+            if signal == Some(Signal::SIGKILL) {
+                killed = killed.or_else(|| Some(Instant::now()));
+            }
+            std::thread::sleep(LOOK_AGAIN);
+        }
+    }
+
+    fn remove(&self, path: &Path) -> Result<(), ProviderError> {
+        let removed = match std::fs::remove_dir_all(path) {
+            // A bot may have left folders in which nothing can be written.
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                make_writable(path);
+                std::fs::remove_dir_all(path)
+            }
+            removed => removed,
+        };
+        match removed {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(words("remove the slot's folder", &error)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Makes the working folder and opens the log.
+    fn prepare(&self, home: &Path, fresh: bool) -> Result<std::fs::File, ProviderError> {
+        let (work, log) = (home.join("work"), home.join("log"));
+        if fresh {
+            self.remove(&work)?;
+        }
+        let opened = || {
+            // What is in it is nobody else's.
+            std::fs::DirBuilder::new().recursive(true).mode(0o700).create(home)?;
+            std::fs::create_dir_all(&work)?;
+            if std::fs::metadata(&log).is_ok_and(|log| log.len() > LARGEST_LOG) {
+                std::fs::rename(&log, home.join("log.1"))?;
+            }
+            std::fs::OpenOptions::new().create(true).append(true).open(&log)
+        };
+        opened().map_err(|error| words("make the slot's folder", &error))
+    }
+
+    fn environment(&self, spec: &Spec, start: &str, work: &Path) -> BTreeMap<String, String> {
+        let mut environment = spec.environment.clone();
+        let passed_on = PASSED_ON.into_iter().filter_map(|name| Some((name.to_owned(), std::env::var(name).ok()?)));
+        environment.extend(passed_on);
+        environment.insert(MARK.to_owned(), self.mark(&spec.slot));
+        environment.insert(START.to_owned(), start.to_owned());
+        environment.insert("HOME".to_owned(), work.display().to_string());
+        environment
+    }
+}
+
+/// Lets this user write in a folder and in all below it, as far as it may.
+fn make_writable(folder: &Path) {
+    let _ = std::fs::set_permissions(folder, std::fs::Permissions::from_mode(0o700));
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            make_writable(&entry.path());
+        }
+    }
+}
+
+fn words(what: &str, error: &io::Error) -> ProviderError {
+    ProviderError::again(format!("cannot {what}: {error}"))
+}
+
+#[async_trait]
+impl Provider for ProcessProvider {
+    async fn start(&self, spec: &Spec) -> Result<String, ProviderError> {
+        // An agent that waits elsewhere than it would now is not the one that is wanted.
+        let start = match &spec.connection {
+            Some(connection) => format!("{}/{connection}", spec.generation),
+            None => format!("{}/waits/{}", spec.generation, self.0.fingerprint(spec)),
+        };
+        let home = self.0.home(&spec.slot);
+        let provider_ref = home.display().to_string();
+        let (slot, fresh, wanted) = (spec.slot.clone(), spec.fresh, start.clone());
+        let log = self.apart(move |inner| {
+            if !inner.processes(&slot, Some(&wanted))?.is_empty() {
+                return Ok(None);
+            }
+            inner.end_all(&slot)?;
+            inner.prepare(&inner.home(&slot), fresh).map(Some)
+        });
+        // It runs already: an earlier call whose answer was lost.
+        let Some(log) = log.await? else { return Ok(provider_ref) };
+        let errors = log.try_clone().map_err(|error| words("open the slot's log", &error))?;
+        let (program, arguments) =
+            self.0.command.split_first().ok_or_else(|| ProviderError::never("the pool has no command"))?;
+        let work = home.join("work");
+        let spawned = Command::new(program)
+            .args(arguments)
+            .env_clear()
+            .envs(self.0.environment(spec, &start, &work))
+            .current_dir(&work)
+            .process_group(0)
+            .stdin(Stdio::null())
+            .stdout(log)
+            .stderr(errors)
+            .spawn();
+        // Not waited for: it may outlive us, and the runtime collects it when it ends before.
+        match spawned {
+            Ok(_) => Ok(provider_ref),
+            Err(error) => {
+                let text = format!("cannot run {program}: {error}");
+                match error.kind() {
+                    io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied => Err(ProviderError::never(text)),
+                    _ => Err(ProviderError::again(text)),
+                }
+            }
+        }
+    }
+
+    async fn stop(&self, slot: &SlotName, fresh: bool) -> Result<(), ProviderError> {
+        let slot = slot.clone();
+        self.apart(move |inner| {
+            inner.end_all(&slot)?;
+            if fresh { inner.remove(&inner.home(&slot).join("work")) } else { Ok(()) }
+        })
+        .await
+    }
+
+    async fn delete(&self, slot: &SlotName) -> Result<(), ProviderError> {
+        let slot = slot.clone();
+        self.apart(move |inner| {
+            inner.end_all(&slot)?;
+            inner.remove(&inner.home(&slot))
+        })
+        .await
+    }
+
+    async fn describe(&self, slot: &SlotName, description: &str) {
+        let (slot, description) = (slot.clone(), description.to_owned());
+        // A slot that was never started has no folder to put it in.
+        let _ = self.apart(move |inner| Ok(std::fs::write(inner.home(&slot).join("description"), description))).await;
+    }
+}

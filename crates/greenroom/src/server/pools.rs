@@ -1,0 +1,64 @@
+//! Pools as configured: their rows in the store, and the provider of each.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use crate::config::pool::{PoolConfig, Provider as Kind, Standby};
+use crate::providers::process::ProcessProvider;
+use crate::providers::{Provider, Providers};
+use crate::store::{PoolRow, Store, StoreError};
+
+/// Where slots of the process provider have their folders, below the current one.
+const FOLDER: &str = "greenroom-slots";
+
+/// Brings the rows of the pools to what is configured.
+pub async fn configure(store: &Store, pools: &[PoolConfig]) -> Result<(), StoreError> {
+    let mut tx = store.begin_alone().await?;
+    tx.unplace_pools().await?;
+    for (place, pool) in pools.iter().enumerate() {
+        let row = PoolRow {
+            name: pool.name.clone(),
+            platform: pool.platform,
+            provider: pool.provider.as_str().to_owned(),
+            hot: pool.standby == Standby::Running,
+            recycle_after: pool.recycle_after.into(),
+            max_slots: pool.max_slots.into(),
+            min_idle: pool.min_idle.into(),
+            // Where there is no provider, there is nothing to give out.
+            place: i64::try_from(place).ok().filter(|_| pool.provider == Kind::Process),
+            slots: 0,
+            mean_hold_ms: None,
+        };
+        tx.configure_pool(&row).await?;
+    }
+    tx.commit().await
+}
+
+/// The provider of each pool.
+pub fn providers(pools: &[PoolConfig], installation: &str) -> Providers {
+    let folder = std::env::current_dir().unwrap_or_else(|_| PathBuf::from(".")).join(FOLDER);
+    let mut providers = BTreeMap::<String, Arc<dyn Provider>>::new();
+    for pool in pools {
+        match pool.provider {
+            Kind::Process => {
+                let command = command(pool);
+                let provider = ProcessProvider::new(folder.clone(), command, installation.to_owned());
+                providers.insert(pool.name.clone(), Arc::new(provider));
+            }
+            Kind::Docker | Kind::Swarm | Kind::Nomad | Kind::Coolify | Kind::Ec2 => {
+                let provider = pool.provider.as_str();
+                tracing::warn!(pool = pool.name, provider, "this version has no such provider: the pool is not used");
+            }
+        }
+    }
+    Arc::new(providers)
+}
+
+/// What a slot of the pool runs: as configured, or the demo bot under our own agent.
+fn command(pool: &PoolConfig) -> Vec<String> {
+    pool.command.clone().unwrap_or_else(|| {
+        let own = std::env::current_exe().map_or("greenroom".to_owned(), |path| path.display().to_string());
+        [&own, "agent", "--", &own, "demo-bot"].map(str::to_owned).to_vec()
+    })
+}

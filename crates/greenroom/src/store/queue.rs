@@ -1,0 +1,193 @@
+//! The queue: bots that wait for a slot, one line for each platform, by priority and then by arrival.
+
+use domain::{BotId, Platform, UserId};
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::sql::{Row, args, sortable as text, sql, sql_over};
+use super::{Run, Store, StoreError, Tx};
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct QueueRow {
+    pub bot_id: BotId,
+    pub pool: String,
+    pub position: i64,
+    pub priority: i64,
+    pub queued_at: Timestamp,
+    pub timeout_at: Timestamp,
+}
+
+/// A bot that comes to the end of its line.
+#[derive(Clone, Debug)]
+pub struct NewWaiter {
+    pub bot_id: BotId,
+    pub platform: Platform,
+    pub pool: String,
+    pub priority: i64,
+    pub timeout_at: Timestamp,
+}
+
+fn waiter(row: &Row) -> Result<QueueRow, StoreError> {
+    Ok(QueueRow {
+        bot_id: BotId(row.id("bot_id")?),
+        pool: row.text("pool")?,
+        position: row.int("position")?,
+        priority: row.int("priority")?,
+        queued_at: row.time("queued_at")?,
+        timeout_at: row.time("timeout_at")?,
+    })
+}
+
+/// The exact place in line of some bots.
+async fn positions(run: &mut impl Run, bots: &[BotId]) -> Result<Vec<(BotId, i64)>, StoreError> {
+    if bots.is_empty() {
+        return Ok(Vec::new());
+    }
+    let ids: Vec<Value> = bots.iter().map(|id| json!({ "id": id })).collect();
+    run.all(
+        sql_over!(
+            "queue.positions",
+            "SELECT q.bot_id, (SELECT count(*) FROM queue o
+                                WHERE o.platform = q.platform AND (o.priority, o.arrival) <= (q.priority, q.arrival)) AS position
+               FROM queue q JOIN",
+            (id "UUID"),
+            "ON q.bot_id = r.id"
+        ),
+        args![ids],
+    )
+    .await?
+    .iter()
+    .map(|row| Ok((BotId(row.id("bot_id")?), row.int("position")?)))
+    .collect()
+}
+
+impl Store {
+    /// Everyone in line, with the exact place in the line of each platform.
+    pub async fn queue(&self) -> Result<Vec<QueueRow>, StoreError> {
+        self.reader()
+            .all(
+                sql!(
+                    "queue.list",
+                    "SELECT bot_id, pool, priority, queued_at, timeout_at,
+                            row_number() OVER (PARTITION BY platform ORDER BY priority, arrival) AS position
+                       FROM queue ORDER BY platform, position"
+                ),
+                vec![],
+            )
+            .await?
+            .iter()
+            .map(waiter)
+            .collect()
+    }
+
+    /// The place in line of some bots.
+    pub async fn queue_positions(&self, bots: &[BotId]) -> Result<Vec<(BotId, i64)>, StoreError> {
+        positions(&mut self.reader(), bots).await
+    }
+
+    /// Who has waited too long.
+    pub async fn overdue_waiters(&self, now: Timestamp) -> Result<Vec<BotId>, StoreError> {
+        self.reader()
+            .all(
+                sql!("queue.overdue", "SELECT bot_id FROM queue WHERE timeout_at <= $1 ORDER BY timeout_at LIMIT 500"),
+                args![now],
+            )
+            .await?
+            .iter()
+            .map(|row| row.id("bot_id").map(BotId))
+            .collect()
+    }
+
+    /// When the next in any line will have waited too long.
+    pub async fn next_timeout(&self) -> Result<Option<Timestamp>, StoreError> {
+        let row =
+            self.reader().first(sql!("queue.next_timeout", "SELECT min(timeout_at) AS at FROM queue"), vec![]).await?;
+        row.map_or(Ok(None), |row| row.maybe_time("at"))
+    }
+
+    pub async fn queued_by_pool(&self) -> Result<Vec<(String, i64)>, StoreError> {
+        self.reader()
+            .all(sql!("queue.count", "SELECT pool, count(*) AS n FROM queue GROUP BY pool"), vec![])
+            .await?
+            .iter()
+            .map(|row| Ok((row.text("pool")?, row.int("n")?)))
+            .collect()
+    }
+}
+
+impl Tx {
+    /// The place in line of some bots.
+    pub async fn queue_positions(&mut self, bots: &[BotId]) -> Result<Vec<(BotId, i64)>, StoreError> {
+        positions(self, bots).await
+    }
+
+    /// Puts bots at the end of their lines, in this order.
+    pub async fn enqueue(&mut self, waiters: &[NewWaiter], now: Timestamp) -> Result<(), StoreError> {
+        if waiters.is_empty() {
+            return Ok(());
+        }
+        let rows: Vec<Value> = waiters
+            .iter()
+            .enumerate()
+            .map(|(i, waiter)| {
+                json!({"i": i, "bot_id": waiter.bot_id, "platform": waiter.platform, "pool": waiter.pool,
+                       "priority": waiter.priority,
+                       "queued_at": text(now), "timeout_at": text(waiter.timeout_at)})
+            })
+            .collect();
+        self.run(
+            sql_over!(
+                "queue.insert",
+                "INSERT INTO queue (bot_id, platform, pool, priority, queued_at, timeout_at)
+                 SELECT bot_id, platform, pool, priority, queued_at, timeout_at FROM",
+                (i "BIGINT", bot_id "UUID", platform "TEXT", pool "TEXT", priority "BIGINT",
+                 queued_at "TIMESTAMPTZ", timeout_at "TIMESTAMPTZ"),
+                "ORDER BY i"
+            ),
+            args![rows],
+        )
+        .await
+    }
+
+    /// The next in the line of a platform. Whoever is being stopped at this moment is waited for,
+    /// and is no longer among them then.
+    pub async fn next_waiters(&mut self, platform: Platform, count: i64) -> Result<Vec<(BotId, UserId)>, StoreError> {
+        self.all(
+            sql!(
+                "queue.next",
+                sqlite: "SELECT q.bot_id, b.user_id FROM queue q JOIN bots b ON b.id = q.bot_id
+                          WHERE q.platform = $1 AND b.status = 'reserved' AND b.connection_id IS NULL
+                          ORDER BY q.priority, q.arrival LIMIT $2",
+                postgres: "SELECT q.bot_id, b.user_id FROM queue q JOIN bots b ON b.id = q.bot_id
+                            WHERE q.platform = $1 AND b.status = 'reserved' AND b.connection_id IS NULL
+                            ORDER BY q.priority, q.arrival LIMIT $2 FOR NO KEY UPDATE OF b",
+            ),
+            args![platform.as_str(), count],
+        )
+        .await?
+        .iter()
+        .map(|row| Ok((BotId(row.id("bot_id")?), UserId(row.id("user_id")?))))
+        .collect()
+    }
+
+    /// Takes bots out of the line, and says which of them were in one.
+    pub async fn leave_queue(&mut self, bots: &[BotId]) -> Result<Vec<BotId>, StoreError> {
+        if bots.is_empty() {
+            return Ok(Vec::new());
+        }
+        let ids: Vec<Value> = bots.iter().map(|id| json!({ "id": id })).collect();
+        self.all(
+            sql_over!(
+                "queue.leave",
+                "DELETE FROM queue WHERE bot_id IN (SELECT id FROM",
+                (id "UUID"),
+                ") RETURNING bot_id"
+            ),
+            args![ids],
+        )
+        .await?
+        .iter()
+        .map(|row| row.id("bot_id").map(BotId))
+        .collect()
+    }
+}

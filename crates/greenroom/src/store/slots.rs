@@ -1,0 +1,288 @@
+//! Slots as stored. Only placement gives them out and takes them back, in transactions of which there is one at a time:
+//! what it reads here needs no further lock.
+
+use domain::{BotId, SlotName, SlotStatus};
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::sql::{Row, args, sql, sql_over};
+use super::{Run, Store, StoreError, Tx};
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct SlotRow {
+    pub name: SlotName,
+    pub pool: String,
+    pub number: i64,
+    pub status: SlotStatus,
+    pub status_since: Timestamp,
+    pub bot_id: Option<BotId>,
+    pub generation: i64,
+    pub bots_since_fresh: i64,
+    pub provider_ref: Option<String>,
+    pub description: String,
+    pub last_used_at: Option<Timestamp>,
+    pub error_message: Option<String>,
+    pub recovery_attempts: i64,
+    pub created_at: Timestamp,
+}
+
+/// Under names of their own where a row of another table has the same, so that slots can be read together with others.
+macro_rules! slot_columns {
+    () => {
+        "name AS slot_name, pool AS slot_pool, number, status AS slot_status, status_since AS slot_since, bot_id, \
+         generation, bots_since_fresh, provider_ref, description, last_used_at, error_message, recovery_attempts, \
+         created_at AS slot_created_at"
+    };
+}
+pub(super) use slot_columns;
+
+macro_rules! sql_of_slots {
+    ($name:literal, $after:literal) => {
+        sql!($name, "SELECT ", slot_columns!(), " FROM slots ", $after)
+    };
+}
+
+pub(super) fn slot(row: &Row) -> Result<SlotRow, StoreError> {
+    Ok(SlotRow {
+        name: SlotName::stored(row.text("slot_name")?),
+        pool: row.text("slot_pool")?,
+        number: row.int("number")?,
+        status: row.word("slot_status")?,
+        status_since: row.time("slot_since")?,
+        bot_id: row.maybe_id("bot_id")?.map(BotId),
+        generation: row.int("generation")?,
+        bots_since_fresh: row.int("bots_since_fresh")?,
+        provider_ref: row.maybe_text("provider_ref")?,
+        description: row.text("description")?,
+        last_used_at: row.maybe_time("last_used_at")?,
+        error_message: row.maybe_text("error_message")?,
+        recovery_attempts: row.int("recovery_attempts")?,
+        created_at: row.time("slot_created_at")?,
+    })
+}
+
+fn slots(rows: &[Row]) -> Result<Vec<SlotRow>, StoreError> {
+    rows.iter().map(slot).collect()
+}
+
+// Where a condition names all statuses of the partial index and then one of them, it is so that both databases see that
+// the index answers.
+
+impl Store {
+    pub async fn slot(&self, name: &SlotName) -> Result<Option<SlotRow>, StoreError> {
+        self.reader()
+            .first(sql_of_slots!("slots.read", "WHERE name = $1"), args![name])
+            .await?
+            .as_ref()
+            .map(slot)
+            .transpose()
+    }
+
+    pub async fn slots(&self, pool: Option<&str>, status: Option<SlotStatus>) -> Result<Vec<SlotRow>, StoreError> {
+        let rows = self
+            .reader()
+            .all(
+                sql_of_slots!(
+                    "slots.list",
+                    "WHERE ($1 IS NULL OR pool = $1) AND ($2 IS NULL OR status = $2) ORDER BY pool, number"
+                ),
+                args![pool, status.map(SlotStatus::as_str)],
+            )
+            .await?;
+        slots(&rows)
+    }
+
+    /// How many slots of each pool are in each status.
+    pub async fn slots_by_status(&self) -> Result<Vec<(String, SlotStatus, i64)>, StoreError> {
+        self.reader()
+            .all(sql!("slots.count", "SELECT pool, status, count(*) AS n FROM slots GROUP BY pool, status"), vec![])
+            .await?
+            .iter()
+            .map(|row| Ok((row.text("pool")?, row.word("status")?, row.int("n")?)))
+            .collect()
+    }
+
+    /// The slot that a bot has.
+    pub async fn slot_of(&self, bot: BotId) -> Result<Option<SlotRow>, StoreError> {
+        self.reader()
+            .first(sql_of_slots!("slots.of_bot", "WHERE bot_id = $1"), args![bot])
+            .await?
+            .as_ref()
+            .map(slot)
+            .transpose()
+    }
+
+    /// Slots that take no more bots, have none, and are not being started.
+    pub async fn drained_slots(&self) -> Result<Vec<SlotRow>, StoreError> {
+        let rows = self
+            .reader()
+            .all(
+                sql_of_slots!(
+                    "slots.drained",
+                    "WHERE status IN ('creating', 'error', 'draining') AND status = 'draining' AND bot_id IS NULL
+                   AND NOT EXISTS (SELECT 1 FROM deployments WHERE deployments.slot = slots.name)"
+                ),
+                vec![],
+            )
+            .await?;
+        slots(&rows)
+    }
+
+    /// Slots whose bot has been at an end, or elsewhere, since `since` or longer: they wait to be cleared.
+    pub async fn slots_to_clear(&self, since: Timestamp) -> Result<Vec<SlotRow>, StoreError> {
+        let rows = self
+            .reader()
+            .all(
+                sql_of_slots!(
+                    "slots.to_clear",
+                    "WHERE status IN ('creating', 'busy', 'draining') AND bot_id IS NOT NULL AND EXISTS
+                         (SELECT 1 FROM bots WHERE bots.id = slots.bot_id AND bots.updated_at <= $1
+                             AND (bots.status IN ('completed', 'failed') OR bots.slot IS DISTINCT FROM slots.name))"
+                ),
+                args![since],
+            )
+            .await?;
+        slots(&rows)
+    }
+
+    /// Slots whose bot was given to an agent that waits and has not been heard of since `since`: nobody may be there any
+    /// more. Only until it has been started once: from then on the bot has its time to be heard. And slots whose bot
+    /// nobody is about to start, although it was never started.
+    pub async fn silent_slots(&self, since: Timestamp) -> Result<Vec<SlotRow>, StoreError> {
+        let rows = self
+            .reader()
+            .all(
+                sql_of_slots!(
+                    "slots.silent",
+                    "WHERE name IN
+                         (SELECT b.slot FROM bots b
+                           WHERE b.status IN
+                               ('reserved', 'starting', 'awaiting_admission', 'needs_help', 'active', 'stopping')
+                             AND b.status = 'reserved' AND b.slot IS NOT NULL AND b.updated_at <= $1)
+                       AND status IN ('creating', 'busy', 'draining') AND status_since <= $1
+                       AND EXISTS (SELECT 1 FROM bots WHERE bots.id = slots.bot_id AND bots.slot = slots.name
+                                      AND (bots.awaited_since IS NULL OR bots.awaited_since <= slots.last_used_at AND EXISTS
+                                           (SELECT 1 FROM pools WHERE name = slots.pool AND standby = 'running')))
+                       AND NOT EXISTS (SELECT 1 FROM deployments WHERE deployments.slot = slots.name)"
+                ),
+                args![since],
+            )
+            .await?;
+        slots(&rows)
+    }
+
+    /// Slots that were started for nobody, and in which no agent has begun to wait since `since`.
+    pub async fn deaf_slots(&self, since: Timestamp) -> Result<Vec<SlotRow>, StoreError> {
+        let rows = self
+            .reader()
+            .all(
+                sql_of_slots!(
+                    "slots.deaf",
+                    "WHERE status IN ('creating', 'error', 'draining') AND status = 'creating' AND bot_id IS NULL
+                       AND status_since <= $1
+                       AND NOT EXISTS (SELECT 1 FROM deployments WHERE deployments.slot = slots.name)"
+                ),
+                args![since],
+            )
+            .await?;
+        slots(&rows)
+    }
+}
+
+impl Tx {
+    /// Idle slots of a pool, the least recently used first, those that were never used before all.
+    pub async fn pick_idle_slots(&mut self, pool: &str, count: i64) -> Result<Vec<SlotRow>, StoreError> {
+        let rows = self
+            .all(
+                sql_of_slots!(
+                    "slots.pick",
+                    "WHERE pool = $1 AND status = 'idle' ORDER BY last_used_at NULLS FIRST, number LIMIT $2"
+                ),
+                args![pool, count],
+            )
+            .await?;
+        slots(&rows)
+    }
+
+    /// Slots by their names, as they stand.
+    pub async fn slots_by_name(&mut self, names: &[SlotName]) -> Result<Vec<SlotRow>, StoreError> {
+        let names: Vec<Value> = names.iter().map(|name| json!(name.as_str())).collect();
+        let rows = self
+            .all(
+                sql!(
+                    "slots.by_name",
+                    sqlite: concat!(
+                        "SELECT ", slot_columns!(), " FROM slots WHERE name IN (SELECT value FROM json_each($1))"
+                    ),
+                    postgres: concat!(
+                        "SELECT ", slot_columns!(), " FROM slots WHERE name = ANY (ARRAY(SELECT json_array_elements_text($1)))"
+                    ),
+                ),
+                args![names],
+            )
+            .await?;
+        slots(&rows)
+    }
+
+    /// How many slots of a pool are ready, or are being made ready, without a bot. Counts no further than `most`.
+    pub async fn ready_slots(&mut self, pool: &str, most: i64) -> Result<i64, StoreError> {
+        self.first(
+            sql!(
+                "slots.ready",
+                "SELECT (SELECT count(*) FROM (SELECT 1 FROM slots WHERE pool = $1 AND status = 'idle' LIMIT $2) AS i)
+                      + (SELECT count(*) FROM slots WHERE pool = $1 AND status IN ('creating', 'error', 'draining')
+                                                      AND status = 'creating' AND bot_id IS NULL) AS n"
+            ),
+            args![pool, most],
+        )
+        .await?
+        .map_or(Ok(0), |row| row.int("n"))
+    }
+
+    /// The first free numbers of a pool.
+    pub async fn free_numbers(&mut self, pool: &str, taken: i64, count: i64) -> Result<Vec<i64>, StoreError> {
+        let highest = self
+            .first(
+                sql!("slots.highest", "SELECT coalesce(max(number), 0) AS n FROM slots WHERE pool = $1"),
+                args![pool],
+            )
+            .await?
+            .map_or(Ok(0), |row| row.int("n"))?;
+        if highest == taken {
+            return Ok((highest + 1..=highest + count).collect());
+        }
+        let used: std::collections::HashSet<i64> = self
+            .all(sql!("slots.numbers", "SELECT number FROM slots WHERE pool = $1"), args![pool])
+            .await?
+            .iter()
+            .map(|row| row.int("number"))
+            .collect::<Result<_, _>>()?;
+        Ok((1..).filter(|number| !used.contains(number)).take(usize::try_from(count).unwrap_or(0)).collect())
+    }
+
+    pub async fn delete_slots(&mut self, names: &[SlotName]) -> Result<(), StoreError> {
+        if names.is_empty() {
+            return Ok(());
+        }
+        let names: Vec<Value> = names.iter().map(|name| json!({"n": name.as_str()})).collect();
+        self.run(
+            sql_over!("slots.delete", "DELETE FROM slots WHERE name IN (SELECT n FROM", (n "TEXT"), ")"),
+            args![names],
+        )
+        .await
+    }
+
+    /// How many slots of a pool are on their way out.
+    pub async fn draining_slots(&mut self, pool: &str) -> Result<i64, StoreError> {
+        self.first(
+            sql!(
+                "slots.draining",
+                "SELECT count(*) AS n FROM slots WHERE pool = $1 AND status IN ('creating', 'error', 'draining')
+                  AND status = 'draining'"
+            ),
+            args![pool],
+        )
+        .await?
+        .map_or(Ok(0), |row| row.int("n"))
+    }
+}

@@ -1,0 +1,122 @@
+//! Stopped slots: each bot is started for itself, in a folder of its own, and nothing of it stays.
+
+use std::collections::BTreeMap;
+
+use domain::SlotName;
+use greenroom::providers::process::ProcessProvider;
+use greenroom::providers::{Provider, Spec};
+use rstest::rstest;
+use serde_json::json;
+
+use crate::support::{Backend, Database, Venue, meet_link, process_pool, until};
+
+const SLOT: &str = "pool-meet-001";
+
+/// Leaves a file behind, and a daemon that does not listen to SIGTERM and has left its session.
+const BOT: &str = r#"
+    [ -e trace ] && echo "met a trace"
+    touch trace
+    setsid sh -c 'trap "" TERM; while :; do sleep 1; done' &
+    echo "this is bot $$ in $PWD"
+    echo '{"event": "joined"}'
+    read leave
+"#;
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test]
+async fn each_bot_has_a_fresh_folder_and_its_words_are_in_the_slots_log(#[case] backend: Backend) {
+    let venue = Venue::open(backend, &process_pool("meet", "max_slots = 1", BOT)).await;
+    for number in 1..=3 {
+        let bot = venue.active(number).await;
+        assert_eq!(bot["slot"], SLOT);
+        assert!(venue.database.in_slot(SLOT, "work/trace").exists());
+        venue.leave(&bot).await;
+        venue.until_slots(1, 0).await;
+        assert_eq!(venue.database.running(), [], "a slot that waits is stopped");
+        assert!(!venue.database.in_slot(SLOT, "work/trace").exists());
+        let log = venue.database.log_of(SLOT);
+        assert_eq!(log.matches("this is bot").count(), number, "{log}");
+        assert!(!log.contains("met a trace"), "{log}");
+    }
+    let shown = std::fs::read_to_string(venue.database.in_slot(SLOT, "description")).unwrap();
+    assert!(shown.starts_with("[IDLE] Available - Last used: "), "{shown}");
+}
+
+/// So that silence is noticed within a test's patience.
+const IMPATIENT: &str = "
+    heartbeat.interval = \"1s\"
+    sweeper = { interval = \"1s\", heartbeat_lost = \"2s\" }
+";
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test]
+async fn the_last_grandchild_is_ended_even_when_no_agent_is_left_to_do_it(#[case] backend: Backend) {
+    let pool = process_pool("meet", "max_slots = 1", BOT);
+    let venue = Venue::open(backend, &format!("{IMPATIENT}{pool}")).await;
+    let bot = venue.active(0).await;
+    until("its daemon runs", async || venue.database.running().iter().any(|one| one.command == "sleep 1")).await;
+    venue.agent(SLOT).await.kill();
+    let ended = venue.user.until(bot["id"].as_str().unwrap(), "failed").await;
+    assert_eq!(ended["reason"], "heartbeat_lost");
+    venue.until_slots(1, 0).await;
+    assert_eq!(venue.database.running(), []);
+    // And the slot is as good as before.
+    let next = venue.active(1).await;
+    venue.leave(&next).await;
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test]
+async fn a_command_that_is_not_there_fails_its_bot_in_plain_words(#[case] backend: Backend) {
+    let pool = "[[pool]]\nname = \"meet\"\nplatform = \"google_meet\"\nprovider = \"process\"\n\
+                process = { command = [\"no-such-bot\"] }\n";
+    let venue = Venue::open(backend, pool).await;
+    let bot = venue.user.ask(json!({"meeting_url": meet_link(1)})).await;
+    let bot = venue.user.until(bot["id"].as_str().unwrap(), "failed").await;
+    assert_eq!(bot["reason"], "deploy_failed");
+    let words = bot["error"].as_str().unwrap();
+    assert!(words.starts_with("cannot run no-such-bot: "), "{words}");
+    assert_eq!(venue.slots().await[0]["error_message"], words);
+}
+
+#[tokio::test]
+async fn a_start_whose_answer_was_lost_is_not_made_twice() {
+    let database = Database::new(Backend::Sqlite).await;
+    // As one server after the other would.
+    let provider = || {
+        let command = ["sleep", "1000"].map(str::to_owned).to_vec();
+        ProcessProvider::new(database.folder.path().join("greenroom-slots"), command, "here".to_owned())
+    };
+    let mut spec = Spec {
+        slot: SlotName::new("meet", 1),
+        generation: 1,
+        connection: Some("one".to_owned()),
+        environment: BTreeMap::new(),
+        fresh: true,
+    };
+    let named = provider().start(&spec).await.unwrap();
+    let running = database.running();
+    assert_eq!(running.len(), 1);
+    assert_eq!(provider().start(&spec).await.unwrap(), named);
+    assert_eq!(database.running(), running);
+    // For another bot it is another process, and the one before is gone.
+    spec.connection = Some("two".to_owned());
+    provider().start(&spec).await.unwrap();
+    assert_eq!(database.running().len(), 1);
+    assert_ne!(database.running(), running);
+    for _ in 0..2 {
+        provider().stop(&spec.slot, true).await.unwrap();
+        assert_eq!(database.running(), []);
+    }
+    assert!(database.in_slot(SLOT, "log").exists(), "what it printed is kept");
+    for _ in 0..2 {
+        provider().delete(&spec.slot).await.unwrap();
+        assert!(!database.in_slot(SLOT, "").exists());
+    }
+}

@@ -1,0 +1,101 @@
+//! Between two bots a slot is cleared by one at a time: whoever came second would end what the next bot runs in.
+
+use std::time::Duration;
+
+use domain::SlotStatus;
+use greenroom::placement::SlotNews;
+use greenroom::store::PoolRow;
+use rstest::rstest;
+use uuid::Uuid;
+
+use crate::support::{Backend, Call, Fake, Stage, pool, until};
+
+/// A pool whose slots count, and another whose first slot is the sign that everything was looked at.
+fn pools() -> [PoolRow; 2] {
+    let sign = PoolRow { platform: domain::Platform::Zoom, ..pool("sign") };
+    [pool("meet"), sign]
+}
+
+/// Waits until the safety net of a server has looked at everything.
+async fn looked(stage: &Stage) {
+    let mut tx = stage.house.store.begin().await.unwrap();
+    tx.resize_pool("sign", 1, 1).await.unwrap();
+    tx.commit().await.unwrap();
+    stage.look();
+    stage.slot_is("pool-sign-001", SlotStatus::Idle).await;
+}
+
+#[tokio::test]
+async fn two_servers_on_one_postgres_do_not_clear_a_slot_twice() {
+    let left = Stage::with(Backend::Postgres, pools(), 4, Fake::slow_to_end()).await;
+    let right = left.beside(4).await;
+    let (first, next) = (left.house.reserved(0).await, left.house.reserved(1).await);
+    let slot = left.runs(first).await;
+    left.lives(first).await;
+    until("the slot is being cleared", async || left.fake.count(&Call::Stop(slot.clone())) == 1).await;
+    // It takes so long that the other server would believe that nobody is at it.
+    left.house.clock.advance(Duration::from_secs(5));
+    looked(&right).await;
+    left.fake.release_ends(1);
+    left.runs(next).await;
+    left.fake.release_ends(9);
+    left.lives(next).await;
+    left.slot_is(slot.as_str(), SlotStatus::Idle).await;
+    let [start, stop] = [Call::Start(slot.clone()), Call::Stop(slot)];
+    assert_eq!(left.fake.calls(), [start.clone(), stop.clone(), start, stop]);
+}
+
+#[tokio::test]
+async fn two_servers_on_one_postgres_do_not_delete_a_slot_twice() {
+    let left = Stage::with(Backend::Postgres, pools(), 4, Fake::slow_to_end()).await;
+    let right = left.beside(4).await;
+    let (first, next) = (left.house.reserved(0).await, left.house.reserved(1).await);
+    let slot = left.runs(first).await;
+    left.house.placement.tell(slot.clone(), SlotNews::Drain).await.unwrap();
+    left.fake.release_ends(1);
+    left.lives(first).await;
+    until("the slot is being deleted", async || {
+        left.look();
+        left.fake.count(&Call::Delete(slot.clone())) == 1
+    })
+    .await;
+    looked(&right).await;
+    left.fake.release_ends(1);
+    // It has the name of the one that went.
+    until("the next in line has a new slot", async || {
+        left.look();
+        left.place_of(next).await.is_some()
+    })
+    .await;
+    assert_eq!(left.runs(next).await, slot);
+    left.fake.release_ends(9);
+    left.lives(next).await;
+    left.slot_is(slot.as_str(), SlotStatus::Idle).await;
+    let [start, stop] = [Call::Start(slot.clone()), Call::Stop(slot.clone())];
+    assert_eq!(left.fake.calls(), [start.clone(), stop.clone(), Call::Delete(slot), start, stop]);
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test]
+async fn a_slot_whose_clearing_was_begun_by_a_server_that_died_is_cleared_when_its_lease_ends(
+    #[case] backend: Backend,
+) {
+    let stage = Stage::new(backend, pools()).await;
+    let bot = stage.house.reserved(0).await;
+    let slot = stage.runs(bot).await;
+    let now = stage.house.clock.now();
+    let lease = now.saturating_add(Duration::from_secs(15)).unwrap();
+    let mut tx = stage.house.store.begin().await.unwrap();
+    assert!(tx.take_slot(&slot, Uuid::new_v4(), now, lease).await.unwrap());
+    tx.commit().await.unwrap();
+
+    stage.lives(bot).await;
+    looked(&stage).await;
+    assert_eq!(stage.slot(slot.as_str()).await.unwrap().status, SlotStatus::Busy, "it is left to the other server");
+    stage.house.clock.advance(Duration::from_secs(15));
+    stage.look();
+    stage.slot_is(slot.as_str(), SlotStatus::Idle).await;
+    assert_eq!(stage.fake.calls(), [Call::Start(slot.clone()), Call::Stop(slot)]);
+}

@@ -1,0 +1,196 @@
+//! The deploy gate: at most so many starts at once, first in first out, in whatever process, and nobody waits for ever.
+
+use std::time::Duration;
+
+use domain::{Deadlines, SlotStatus, Status};
+use greenroom::store::{NewDeployment, PoolRow};
+use rstest::rstest;
+use uuid::Uuid;
+
+use crate::support::{Backend, Call, Database, Fake, House, Plan, Stage, pool, until, wish};
+
+fn meet(max_slots: i64) -> PoolRow {
+    PoolRow { max_slots, ..pool("meet") }
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test(flavor = "multi_thread")]
+async fn four_of_twenty_starts_are_under_way_at_once_and_pass_in_the_order_of_arrival(#[case] backend: Backend) {
+    let stage = Stage::with(backend, [meet(20)], 4, Fake::hanging()).await;
+    let answers = stage.house.ask_at_once((0..20).map(wish)).await;
+    until("four starts hang", async || stage.fake.starting() == 4).await;
+    assert_eq!(stage.at_gate().await, (4, 16));
+    let line = stage.house.store.deployments().await.unwrap();
+    assert!(line[..4].iter().all(|first| first.active), "the first four are behind the gate");
+    for (before, next) in line.iter().enumerate().skip(4) {
+        stage.fake.release(1);
+        until("the next has passed", async || stage.fake.starts().len() > before).await;
+        assert_eq!(stage.fake.starts()[before], next.slot);
+    }
+    stage.fake.release(4);
+    for answer in answers {
+        stage.runs(answer.bot.id).await;
+    }
+    assert_eq!(stage.fake.most_starting(), 4);
+    assert_eq!(stage.at_gate().await, (0, 0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_gate_holds_over_two_servers_on_one_postgres() {
+    let left = Stage::with(Backend::Postgres, [meet(20)], 4, Fake::hanging()).await;
+    let right = left.beside(4).await;
+    let (some, others) =
+        tokio::join!(left.house.ask_at_once((0..10).map(wish)), right.house.ask_at_once((10..20).map(wish)));
+    until("four starts hang", async || left.fake.starting() == 4).await;
+    // Both look once more, and see that it is full.
+    left.look();
+    right.look();
+    assert_eq!(right.at_gate().await, (4, 16));
+    for _ in 0..20 {
+        left.fake.release(1);
+    }
+    for answer in some.iter().chain(&others) {
+        left.runs(answer.bot.id).await;
+    }
+    assert_eq!(left.fake.most_starting(), 4);
+    assert_eq!(left.fake.starts().len(), 20, "nothing was started twice");
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test]
+async fn a_bot_that_waits_too_long_at_the_gate_fails_and_its_slot_goes_to_the_next_in_line(#[case] backend: Backend) {
+    // Shorter than the lease of the one behind the gate, which goes on.
+    let plan = Plan::of([meet(2)]);
+    let plan = Plan { deadlines: Deadlines { deploy: Duration::from_secs(10), ..plan.deadlines }, ..plan };
+    let stage = Stage::planned(backend, &plan, 1, Fake::hanging()).await;
+    let first = stage.starting(0).await;
+    let (late, next) = (stage.house.reserved(1).await, stage.house.reserved(2).await);
+    assert_eq!(stage.line().await, [next]);
+    stage.house.clock.advance(Duration::from_secs(10));
+    stage.look();
+    assert_eq!(stage.end_of(late).await, (Status::Failed, Some("deploy_timeout".to_owned())));
+    // In the same moment, since nothing was begun in it.
+    assert_eq!(stage.bot(next).await.slot, stage.bot(late).await.slot);
+    assert_eq!(stage.line().await, []);
+    stage.fake.release(2);
+    stage.runs(first).await;
+    stage.runs(next).await;
+    assert_eq!(stage.fake.starts().len(), 2);
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test]
+async fn asking_twice_is_one_place_in_line_and_leaving_twice_is_nothing(#[case] backend: Backend) {
+    // Nobody is at work: the gate stays shut.
+    let house = House::planned(Database::new(backend).await.into(), &Plan::of([meet(3)])).await;
+    for number in 0..3 {
+        house.reserved(number).await;
+    }
+    let line = house.store.deployments().await.unwrap();
+    assert_eq!(line.len(), 3);
+    let again = line.iter().rev().map(|row| NewDeployment {
+        slot: row.slot.clone(),
+        bot_id: row.bot_id,
+        timeout_at: row.timeout_at.saturating_add(Duration::from_secs(60)).unwrap(),
+    });
+    let again: Vec<_> = again.collect();
+    let mut tx = house.store.begin().await.unwrap();
+    tx.ask_for_gate(&again, house.clock.now()).await.unwrap();
+    tx.commit().await.unwrap();
+    assert_eq!(house.store.deployments().await.unwrap(), line);
+
+    for _ in 0..2 {
+        let mut tx = house.store.begin().await.unwrap();
+        tx.leave_gate(&[line[1].slot.clone()]).await.unwrap();
+        tx.commit().await.unwrap();
+        assert_eq!(house.store.deployments().await.unwrap(), [line[0].clone(), line[2].clone()]);
+    }
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test]
+async fn what_a_holder_left_behind_is_taken_over_when_its_lease_ends_and_not_before(#[case] backend: Backend) {
+    let house = House::planned(Database::new(backend).await.into(), &Plan::of([meet(2)])).await;
+    let left_behind = house.reserved(0).await;
+    // Another process lets it through, and is never heard of again.
+    let now = house.clock.now();
+    let lease = now.saturating_add(Duration::from_secs(15)).unwrap();
+    let mut tx = house.store.begin().await.unwrap();
+    assert_eq!(tx.pass_gate(2, Uuid::new_v4(), now, lease).await.unwrap()[0].bot_id, Some(left_behind));
+    tx.commit().await.unwrap();
+
+    let stage = Stage::on(house, 2, Fake::default().into()).await;
+    let other = stage.house.reserved(1).await;
+    stage.runs(other).await;
+    assert_eq!(stage.fake.starts(), [stage.bot(other).await.slot.unwrap()], "it is left to the other process");
+    stage.house.clock.advance(Duration::from_secs(15));
+    stage.look();
+    stage.lives(left_behind).await;
+    assert_eq!(stage.fake.starts().len(), 2);
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test]
+async fn a_stop_at_the_gate_ends_the_bot_at_once_and_frees_its_slot(#[case] backend: Backend) {
+    let stage = Stage::with(backend, [meet(2)], 1, Fake::hanging()).await;
+    stage.starting(0).await;
+    let (stopped, next) = (stage.house.reserved(1).await, stage.house.reserved(2).await);
+    let answer = stage.house.lifecycle.stop(stage.house.user, stopped).await.unwrap();
+    assert_eq!(answer.bot.status, Status::Completed);
+    assert_eq!(stage.house.stands(stopped).await, (Status::Completed, Some("stopped".to_owned())));
+    until("its slot is the next one's", async || stage.place_of(next).await.is_some()).await;
+    let slot = stage.bot(stopped).await.slot.unwrap();
+    assert_eq!(stage.bot(next).await.slot.as_ref(), Some(&slot));
+    assert_eq!(stage.fake.count(&Call::Start(slot)), 0, "nothing was begun in it");
+    stage.fake.release(2);
+    stage.runs(next).await;
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test]
+async fn a_slot_whose_bot_ended_during_its_start_is_cleared_when_the_start_returns(#[case] backend: Backend) {
+    let plan = Plan::of([meet(1)]);
+    let plan = Plan { deadlines: Deadlines { stop_grace: Duration::from_secs(5), ..plan.deadlines }, ..plan };
+    let stage = Stage::planned(backend, &plan, 1, Fake::hanging()).await;
+    let bot = stage.starting(0).await;
+    let next = stage.house.reserved(1).await;
+    // Something may run already, so it is told to leave; nobody answers.
+    let stopped = stage.house.lifecycle.stop(stage.house.user, bot).await.unwrap();
+    assert_eq!(stopped.bot.status, Status::Stopping);
+    assert_eq!(stage.house.after(5).await, 1);
+    assert_eq!(stage.house.stands(bot).await, (Status::Completed, Some("stopped".to_owned())));
+    assert_eq!(stage.line().await, [next], "the slot is not free while a start is under way");
+    stage.fake.release(2);
+    let slot = stage.runs(next).await;
+    let expected = [Call::Start(slot.clone()), Call::Stop(slot.clone()), Call::Start(slot)];
+    assert_eq!(stage.fake.calls(), expected);
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test]
+async fn a_slot_is_made_ready_for_nobody_only_after_those_with_a_bot(#[case] backend: Backend) {
+    let hot = PoolRow { hot: true, min_idle: 3, ..meet(9) };
+    let stage = Stage::with(backend, [hot], 1, Fake::hanging()).await;
+    until("a slot is made ready", async || stage.fake.starts().len() == 1).await;
+    assert_eq!(stage.at_gate().await, (1, 2));
+    let bot = stage.house.reserved(0).await;
+    let slot = stage.bot(bot).await.slot.unwrap();
+    assert_eq!(stage.slot(slot.as_str()).await.unwrap().status, SlotStatus::Creating);
+    stage.fake.release(1);
+    until("the next has passed", async || stage.fake.starts().len() == 2).await;
+    assert_eq!(stage.fake.starts()[1], slot);
+}

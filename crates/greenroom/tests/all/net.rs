@@ -1,0 +1,111 @@
+//! The safety net: what was forgotten, lost or taken elsewhere is found, and nothing stays as it is for ever.
+
+use std::time::Duration;
+
+use domain::{SlotStatus, Status};
+use greenroom::placement::SlotNews;
+use greenroom::store::PoolRow;
+use rstest::rstest;
+
+use crate::support::{Backend, Call, Database, Fake, House, Plan, Stage, pool, until};
+
+fn hot(min_idle: i64) -> PoolRow {
+    PoolRow { hot: true, min_idle, ..pool("meet") }
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test]
+async fn a_bot_that_was_forgotten_at_the_gate_is_started_all_the_same(#[case] backend: Backend) {
+    let house = House::planned(Database::new(backend).await.into(), &Plan::of([pool("meet")])).await;
+    let bot = house.reserved(0).await;
+    // Whoever was to start it has gone, and with it the row that says so.
+    house.database.execute("DELETE FROM deployments").await;
+    let stage = Stage::on(house, 1, Fake::default().into()).await;
+    stage.house.clock.advance(Duration::from_secs(6));
+    stage.look();
+    stage.lives(bot).await;
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test]
+async fn a_hot_slot_whose_agent_never_waits_goes_to_error_and_is_not_counted_as_ready(#[case] backend: Backend) {
+    let stage = Stage::new(backend, [hot(1)]).await;
+    let slot = stage.slot_is("pool-meet-001", SlotStatus::Creating).await;
+    until("it was started", async || stage.fake.starts().len() == 1 && stage.at_gate().await == (0, 0)).await;
+    stage.house.clock.advance(Duration::from_secs(61));
+    stage.look();
+    let slot = stage.slot_is(slot.name.as_str(), SlotStatus::Error).await;
+    assert!(slot.error_message.unwrap().contains("did not begin to wait"));
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test]
+async fn a_slot_that_is_made_ready_for_nobody_may_wait_at_the_gate_as_long_as_it_takes(#[case] backend: Backend) {
+    let plan = Plan::of([PoolRow { max_slots: 2, ..hot(2) }]);
+    let stage = Stage::planned(backend, &plan, 1, Fake::hanging()).await;
+    until("one starts and one waits", async || stage.at_gate().await == (1, 1)).await;
+    stage.house.clock.advance(Duration::from_secs(3_600));
+    stage.look();
+    stage.fake.release(2);
+    // The lease of the first has ended meanwhile, so it may be started once more.
+    until("both were started", async || stage.at_gate().await == (0, 0)).await;
+    assert!(stage.slots().await.iter().all(|(_, status)| *status == SlotStatus::Creating));
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test]
+async fn an_agent_is_not_ready_while_the_start_of_its_slot_is_under_way(#[case] backend: Backend) {
+    let stage = Stage::with(backend, [hot(1)], 1, Fake::hanging()).await;
+    let slot = stage.slot_is("pool-meet-001", SlotStatus::Creating).await;
+    until("it starts", async || stage.fake.starting() == 1).await;
+    assert!(stage.house.store.is_at_gate(&slot.name).await.unwrap());
+    stage.fake.release(1);
+    until("it was started", async || !stage.house.store.is_at_gate(&slot.name).await.unwrap()).await;
+    stage.house.placement.tell(slot.name.clone(), SlotNews::Ready { generation: slot.generation }).await.unwrap();
+    stage.slot_is(slot.name.as_str(), SlotStatus::Idle).await;
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test]
+async fn a_bot_that_an_operator_takes_elsewhere_leaves_its_slot_to_the_next(#[case] backend: Backend) {
+    let stage = Stage::new(backend, [pool("meet")]).await;
+    let bot = stage.house.reserved(0).await;
+    let slot = stage.runs(bot).await;
+    let before = stage.voice(bot).await;
+    let next = stage.house.reserved(1).await;
+    let voice = stage.house.assigned(bot).await.unwrap();
+    assert_eq!(stage.runs(next).await, slot);
+    assert!(stage.house.lifecycle.started(before, None).await.is_err(), "the slot's own connection is fenced off");
+    stage.house.lifecycle.started(voice, None).await.unwrap();
+    assert_eq!(stage.house.exited(voice, 0).await.unwrap(), Status::Completed);
+    assert_eq!(stage.slot(slot.as_str()).await.unwrap().bot_id, Some(next), "its end is no business of the slot's");
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test]
+async fn a_recovery_is_finished_although_its_caller_has_gone_away(#[case] backend: Backend) {
+    let stage = Stage::with(backend, [pool("meet")], 1, Fake::slow_to_end()).await;
+    let bot = stage.house.reserved(0).await;
+    let name = stage.runs(bot).await;
+    let broken = SlotNews::Broken { bot: Some(bot), words: "it smokes".to_owned() };
+    stage.house.placement.tell(name.clone(), broken).await.unwrap();
+    let slot = stage.slot_is(name.as_str(), SlotStatus::Error).await;
+    let deployment = stage.deployment.clone();
+    let caller = tokio::spawn(async move { deployment.recover(&slot).await.map(drop) });
+    until("it is being stopped", async || stage.fake.count(&Call::Stop(name.clone())) == 1).await;
+    caller.abort();
+    stage.fake.release_ends(1);
+    stage.slot_is(name.as_str(), SlotStatus::Idle).await;
+}

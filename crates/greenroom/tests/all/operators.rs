@@ -1,0 +1,199 @@
+//! What operators see and do: pools, slots, the line, the gate.
+
+use reqwest::{Method, StatusCode};
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use crate::support::{Backend, Database, Process, Venue, meet_link, process_pool, until};
+
+const BOT: &str = r#"
+    echo '{"event": "joined"}'
+    read leave
+"#;
+
+async fn venue(backend: Backend, settings: &str) -> Venue {
+    Venue::open(backend, &process_pool("meet", settings, BOT)).await
+}
+
+async fn patch(venue: &Venue, change: Value) -> (StatusCode, Value) {
+    venue.admin.send(Method::PATCH, "/admin/pools/meet", Some(change)).await
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test]
+async fn a_pool_is_shown_and_resized_and_keeps_its_size_over_a_restart(#[case] backend: Backend) {
+    let venue = venue(backend, "max_slots = 1").await;
+    let busy = venue.active(0).await;
+    let waiting = venue.user.ask(json!({"meeting_url": meet_link(1)})).await;
+    let pools = venue.admin.get("/admin/pools").await;
+    let expected = json!({
+        "name": "meet", "platform": "google_meet", "provider": "process", "max_slots": 1, "min_idle": 0,
+        "standby": "stopped", "slots": {"creating": 0, "idle": 0, "busy": 1, "error": 0, "draining": 0},
+        "queued": 1, "mean_hold_ms": null,
+    });
+    assert_eq!(pools, json!({ "pools": [expected] }));
+    assert_eq!(venue.admin.get("/admin/pools/meet").await["pool"], expected);
+
+    // More room is used at once.
+    let (status, answer) = patch(&venue, json!({"max_slots": 3, "min_idle": 1})).await;
+    assert_eq!((status, &answer["pool"]["max_slots"]), (StatusCode::OK, &json!(3)), "{answer}");
+    assert_eq!(answer["pool"]["queued"], 0);
+    venue.user.until(waiting["id"].as_str().unwrap(), "active").await;
+    venue.until_slots(1, 2).await;
+    venue.leave(&busy).await;
+
+    let address = venue.server.url.strip_prefix("http://").unwrap().to_owned();
+    let Venue { server, database, admin, .. } = venue;
+    server.kill().await;
+    let _server = crate::support::Process::start_at(&database, &address).await;
+    assert_eq!(admin.get("/admin/pools/meet").await["pool"]["max_slots"], 3);
+}
+
+#[tokio::test]
+async fn a_size_that_cannot_be_is_refused_by_the_name_of_its_field() {
+    let venue = venue(Backend::Sqlite, "max_slots = 4\nmin_idle = 2").await;
+    for (change, field) in [
+        (json!({"max_slots": 0}), "`max_slots`"),
+        (json!({"max_slots": 100_001}), "`max_slots`"),
+        (json!({"max_slots": 1}), "`min_idle`"),
+        (json!({"min_idle": 5}), "`min_idle`"),
+        (json!({"min_idle": -1}), "`min_idle`"),
+        (json!({"maxslots": 1}), "`maxslots`"),
+    ] {
+        let (status, answer) = patch(&venue, change.clone()).await;
+        assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY, "{change}: {answer}");
+        assert!(answer["detail"].as_str().unwrap().contains(field), "{change}: {answer}");
+    }
+    let (status, _) = venue.admin.send(Method::PATCH, "/admin/pools/zoom", Some(json!({"max_slots": 1}))).await;
+    assert_eq!(status, StatusCode::NOT_FOUND);
+    let (status, _) = venue.user.send(Method::GET, "/admin/pools", None).await;
+    assert_eq!(status, StatusCode::UNAUTHORIZED, "pools are for operators");
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test]
+async fn slots_are_found_by_pool_and_status_and_a_status_that_is_none_is_named(#[case] backend: Backend) {
+    let venue = venue(backend, "max_slots = 3\nmin_idle = 1").await;
+    let bot = venue.active(0).await;
+    venue.until_slots(1, 1).await;
+    let names = async |filter: &str| -> Vec<String> {
+        let slots = venue.admin.get(&format!("/admin/slots{filter}")).await;
+        slots["slots"].as_array().unwrap().iter().map(|slot| slot["name"].as_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!(names("").await, ["pool-meet-001", "pool-meet-002"]);
+    assert_eq!(names("?status=busy").await, [bot["slot"].as_str().unwrap()]);
+    assert_eq!(names("?pool=meet&status=idle").await.len(), 1);
+    assert_eq!(names("?pool=zoom").await, [""; 0]);
+    let (status, answer) = venue.admin.send(Method::GET, "/admin/slots?status=bored", None).await;
+    assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY);
+    let words = answer["detail"].as_str().unwrap();
+    assert!(words.contains("`status`") && words.contains("`bored`") && words.contains("draining"), "{words}");
+
+    let slot = venue.admin.get(&format!("/admin/slots/{}", bot["slot"].as_str().unwrap())).await["slot"].take();
+    assert_eq!((&slot["bot_id"], &slot["status"]), (&bot["id"], &json!("busy")));
+    let description = slot["description"].as_str().unwrap();
+    assert!(description.starts_with(&format!("[BUSY] Bot #{} - ", bot["id"].as_str().unwrap())), "{description}");
+    let (status, _) = venue.admin.send(Method::GET, "/admin/slots/pool-meet-009", None).await;
+    assert_eq!(status, StatusCode::NOT_FOUND);
+}
+
+#[rstest]
+#[case::delete(Method::DELETE, "")]
+#[case::drain(Method::POST, "/drain")]
+#[tokio::test]
+async fn a_busy_slot_that_is_deleted_waits_for_its_bot_and_is_gone_then(#[case] method: Method, #[case] path: &str) {
+    let venue = venue(Backend::Sqlite, "max_slots = 2").await;
+    let bot = venue.active(0).await;
+    let name = bot["slot"].as_str().unwrap();
+    let (status, answer) = venue.admin.send(method, &format!("/admin/slots/{name}{path}"), None).await;
+    assert_eq!((status, &answer["slot"]["status"]), (StatusCode::ACCEPTED, &json!("draining")));
+    // It goes on, and takes nobody after it.
+    let next = venue.active(1).await;
+    assert_ne!(next["slot"], name);
+    assert_eq!(venue.user.look_at(bot["id"].as_str().unwrap()).await["status"], "active");
+    venue.leave(&bot).await;
+    until("the slot is gone", async || venue.slots().await.iter().all(|slot| slot["name"] != name)).await;
+    assert!(!venue.database.in_slot(name, "").exists(), "its folder too");
+    assert!(venue.database.running().iter().all(|process| process.slot != name));
+    venue.until_slots(0, 1).await;
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test]
+async fn the_line_is_shown_in_the_order_in_which_it_will_be_served(#[case] backend: Backend) {
+    let venue = venue(backend, "max_slots = 1").await;
+    venue.active(0).await;
+    let mut asked = Vec::new();
+    for (number, priority) in [(1, 100), (2, 5), (3, 100)] {
+        let wish = json!({"meeting_url": meet_link(number), "priority": priority, "queue_timeout_ms": 60_000});
+        asked.push(venue.user.ask(wish).await);
+    }
+    let queue = venue.admin.get("/admin/queue").await["entries"].take();
+    let shown: Vec<_> = queue.as_array().unwrap().iter().map(|entry| entry["bot_id"].clone()).collect();
+    assert_eq!(shown, [&asked[1], &asked[0], &asked[2]].map(|bot| bot["id"].clone()));
+    for (entry, place) in queue.as_array().unwrap().iter().zip(1..) {
+        assert_eq!((&entry["position"], &entry["pool"]), (&json!(place), &json!("meet")));
+        let times = ["queued_at", "timeout_at"].map(|key| entry[key].as_str().unwrap().parse::<jiff::Timestamp>());
+        let [queued_at, timeout_at] = times.map(Result::unwrap);
+        assert_eq!(timeout_at.duration_since(queued_at).as_secs(), 60);
+        let bot = venue.user.look_at(entry["bot_id"].as_str().unwrap()).await;
+        assert_eq!((&bot["status"], &bot["queue_position"]), (&json!("queued"), &json!(place)));
+    }
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test]
+async fn a_slot_in_error_is_recovered_by_hand_and_no_other(#[case] backend: Backend) {
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("bot");
+    let pool = "[[pool]]\nname = \"meet\"\nplatform = \"google_meet\"\nprovider = \"process\"\nmax_slots = 1\n";
+    let venue = Venue::open(backend, &format!("{pool}process = {{ command = [{:?}] }}\n", program)).await;
+    let recover = async || venue.admin.send(Method::POST, "/admin/slots/pool-meet-001/recover", None).await;
+    let failing = venue.user.ask(json!({"meeting_url": meet_link(0)})).await;
+    venue.user.until(failing["id"].as_str().unwrap(), "failed").await;
+    let waiting = venue.user.ask(json!({"meeting_url": meet_link(1)})).await;
+    assert_eq!(waiting["status"], "queued", "a slot in error is nobody's");
+
+    // The operator mends what was wrong.
+    let agent = env!("CARGO_BIN_EXE_greenroom");
+    std::fs::write(&program, format!("#!/bin/sh\nexec {agent} agent -- sh -c '{}'\n", BOT.replace('\'', "'\\''")))
+        .unwrap();
+    std::fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let (status, answer) = recover().await;
+    assert_eq!((status, &answer["slot"]["error_message"]), (StatusCode::OK, &Value::Null), "{answer}");
+    let running = venue.user.until(waiting["id"].as_str().unwrap(), "active").await;
+    assert_eq!(running["slot"], "pool-meet-001");
+    let (status, answer) = recover().await;
+    assert_eq!((status, &answer["code"]), (StatusCode::CONFLICT, &json!("invalid_transition")), "{answer}");
+}
+
+#[tokio::test]
+async fn a_platform_that_no_pool_serves_is_refused_by_the_name_of_its_field() {
+    let venue = venue(Backend::Sqlite, "max_slots = 1").await;
+    let (status, answer) = venue.user.post("/bots", json!({"meeting_url": "https://zoom.us/j/81234567890"})).await;
+    assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY, "{answer}");
+    let words = answer["detail"].as_str().unwrap();
+    assert!(words.contains("`platform`") && words.contains("zoom"), "{words}");
+    assert_eq!(venue.user.get("/bots").await["bots"], json!([]), "nothing is left of it");
+}
+
+#[tokio::test]
+async fn a_pool_of_a_provider_that_is_not_there_yet_is_not_used() {
+    let database = Database::new(Backend::Sqlite).await;
+    let pools =
+        "[[pool]]\nname = \"boxes\"\nplatform = \"zoom\"\nprovider = \"docker\"\ndocker = { image = \"bot\" }\n";
+    let server = Process::start_configured(&database, pools).await;
+    let user = server.admin().user(1).await;
+    let (status, answer) = user.post("/bots", json!({"meeting_url": "https://zoom.us/j/81234567890"})).await;
+    assert_eq!((status, &answer["code"]), (StatusCode::UNPROCESSABLE_ENTITY, &json!("invalid")));
+    assert!(answer["detail"].as_str().unwrap().contains("`platform`"), "{answer}");
+    assert_eq!(server.admin().get("/admin/pools").await["pools"][0]["provider"], "docker");
+}

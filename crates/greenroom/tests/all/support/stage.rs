@@ -1,0 +1,154 @@
+//! A house whose pools are at work: everything behind the API, with a provider that runs nothing.
+
+use std::sync::Arc;
+
+use domain::{BotId, SlotName, SlotStatus, Status};
+use greenroom::deployment::{Deployment, Parts};
+use greenroom::lifecycle::callbacks::Voice;
+use greenroom::providers::Provider;
+use greenroom::store::{BotRow, PoolRow, SlotRow};
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use super::{Backend, Database, Fake, House, Plan, found, until};
+
+#[derive(Debug)]
+pub struct Stage {
+    pub house: House,
+    pub deployment: Deployment,
+    pub fake: Arc<Fake>,
+    _ending: DropGuard,
+}
+
+impl Stage {
+    /// With a provider that does at once what it is told, and four at the gate.
+    pub async fn new(backend: Backend, pools: impl IntoIterator<Item = PoolRow>) -> Self {
+        Self::with(backend, pools, 4, Fake::default()).await
+    }
+
+    pub async fn with(backend: Backend, pools: impl IntoIterator<Item = PoolRow>, gate: u32, fake: Fake) -> Self {
+        Self::planned(backend, &Plan::of(pools), gate, fake).await
+    }
+
+    pub async fn planned(backend: Backend, plan: &Plan, gate: u32, fake: Fake) -> Self {
+        Self::on(House::planned(Database::new(backend).await.into(), plan).await, gate, fake.into()).await
+    }
+
+    /// Puts a house's pools to work.
+    pub async fn on(house: House, gate: u32, fake: Arc<Fake>) -> Self {
+        let ending = CancellationToken::new();
+        let pools = house.store.pools().await.unwrap();
+        let providers = pools.into_iter().map(|pool| (pool.name, fake.clone() as Arc<dyn Provider>)).collect();
+        let deployment = Deployment::new(Parts {
+            store: house.store.clone(),
+            lifecycle: house.lifecycle.clone(),
+            placement: house.placement.clone(),
+            providers: Arc::new(providers),
+            deadlines: house.deadlines.clone(),
+            max_concurrent: gate,
+            public_url: "http://greenroom.test".to_owned(),
+            ending: ending.clone(),
+        });
+        tokio::spawn(deployment.clone().work());
+        tokio::spawn(deployment.clone().expire_in_time());
+        tokio::spawn(deployment.clone().describe());
+        Self { house, deployment, fake, _ending: ending.drop_guard() }
+    }
+
+    /// A server of its own on the same database, with the same clock and the same provider.
+    pub async fn beside(&self, gate: u32) -> Self {
+        let plan = Plan { clock: self.house.clock.clone(), ..Plan::of([]) };
+        Self::on(House::planned(self.house.database.clone(), &plan).await, gate, self.fake.clone()).await
+    }
+
+    /// Has the safety net looked at everything by itself.
+    pub fn look(&self) {
+        self.deployment.wake();
+    }
+
+    pub async fn bot(&self, bot: BotId) -> BotRow {
+        self.house.store.bot(bot).await.unwrap().unwrap()
+    }
+
+    pub async fn slot(&self, name: &str) -> Option<SlotRow> {
+        self.house.store.slot(&SlotName::stored(name.to_owned())).await.unwrap()
+    }
+
+    /// The names of all slots and what they are doing.
+    pub async fn slots(&self) -> Vec<(String, SlotStatus)> {
+        let slots = self.house.store.slots(None, None).await.unwrap();
+        slots.into_iter().map(|slot| (slot.name.to_string(), slot.status)).collect()
+    }
+
+    /// The slot that a bot was given.
+    pub async fn place_of(&self, bot: BotId) -> Option<String> {
+        self.bot(bot).await.slot.map(|slot| slot.to_string())
+    }
+
+    /// Who waits for a slot, from the first to the last.
+    pub async fn line(&self) -> Vec<BotId> {
+        self.house.store.queue().await.unwrap().into_iter().map(|entry| entry.bot_id).collect()
+    }
+
+    /// How many are behind the gate, and how many wait before it.
+    pub async fn at_gate(&self) -> (usize, usize) {
+        let all = self.house.store.deployments().await.unwrap();
+        let active = all.iter().filter(|deployment| deployment.active).count();
+        (active, all.len() - active)
+    }
+
+    /// Waits until the provider has started what the bot runs in, and gives the slot.
+    pub async fn runs(&self, bot: BotId) -> SlotName {
+        found("the bot runs", async || {
+            let name = self.bot(bot).await.slot?;
+            let slot = self.house.store.slot(&name).await.unwrap()?;
+            let deploying = self.house.store.deployments().await.unwrap().iter().any(|row| row.slot == name);
+            (slot.bot_id == Some(bot) && slot.status != SlotStatus::Creating && !deploying).then_some(name)
+        })
+        .await
+    }
+
+    /// The voice of a bot that runs, by the data that its provider was given.
+    pub async fn voice(&self, bot: BotId) -> Voice {
+        let slot = self.runs(bot).await;
+        let data = self.fake.running(&slot).unwrap().environment["BOT_DATA"].clone();
+        let data: serde_json::Value = serde_json::from_str(&data).unwrap();
+        let claim = self.house.lifecycle.claim(data["token"].as_str().unwrap()).unwrap();
+        assert_eq!(claim.bot, bot);
+        Voice { claim, connection_id: claim.connection }
+    }
+
+    /// Lets a bot that was deployed begin and end.
+    pub async fn lives(&self, bot: BotId) {
+        let voice = self.voice(bot).await;
+        self.house.lifecycle.started(voice, None).await.unwrap();
+        assert_eq!(self.house.exited(voice, 0).await.unwrap(), Status::Completed);
+    }
+
+    /// Waits until a bot is at an end, and says how.
+    pub async fn end_of(&self, bot: BotId) -> (Status, Option<String>) {
+        found("the bot is at an end", async || {
+            let end = self.house.stands(bot).await;
+            end.0.is_ended().then_some(end)
+        })
+        .await
+    }
+
+    /// Waits until a slot is in a status.
+    pub async fn slot_is(&self, name: &str, status: SlotStatus) -> SlotRow {
+        let what = format!("{name} is {status}");
+        found(&what, async || self.slot(name).await.filter(|slot| slot.status == status)).await
+    }
+
+    /// Asks for a bot that gets a slot, and waits until the provider is starting it.
+    pub async fn starting(&self, number: usize) -> BotId {
+        let bot = self.house.reserved(number).await;
+        let slot = self.bot(bot).await.slot.unwrap();
+        until("its start is under way", async || self.fake.starts().contains(&slot)).await;
+        bot
+    }
+
+    /// Waits until nobody is at the gate or behind it.
+    pub async fn gate_is_free(&self) {
+        until("nobody is at the gate", async || self.at_gate().await == (0, 0)).await;
+    }
+}
