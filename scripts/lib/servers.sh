@@ -1,6 +1,6 @@
 # shellcheck shell=bash
 #
-# The servers that tests need; sourced by scripts/test, in the root of the repository. Each server has
+# The servers that tests and benchmarks need; sourced by scripts/test and scripts/bench, in the root of the repository. Each server has
 #
 #   find_<server>      succeeds when the server is on this machine
 #   install_<server>   installs it, or sets missing_because and fails
@@ -11,7 +11,7 @@ missing_because= # why the latest install_<server> failed
 cleanups=()      # functions that undo what was done, called in reverse order
 
 say() {
-    printf 'scripts/test: %s\n' "$*"
+    printf 'scripts/%s: %s\n' "${0##*/}" "$*"
 }
 
 die() {
@@ -128,7 +128,7 @@ restore_createcluster() {
     sed -i '/# scripts\/test$/d' /etc/postgresql-common/createcluster.conf
 }
 
-# Creates an empty cluster, starts a server for it and exports TEST_POSTGRES_URL.
+# Creates an empty cluster, starts a server for it and exports TEST_POSTGRES_URL and PGBENCH.
 start_postgres() {
     if ((EUID == 0)); then
         # PostgreSQL refuses to run as root.
@@ -159,7 +159,7 @@ END
         port=$((16384 + RANDOM % 16384))
         : >"$log"
         if postgres_try_port "$port"; then
-            export TEST_POSTGRES_URL=postgres://postgres@127.0.0.1:$port/postgres
+            export TEST_POSTGRES_URL=postgres://postgres@127.0.0.1:$port/postgres PGBENCH=$postgres_bin/pgbench
             say "PostgreSQL $(cat "$data/PG_VERSION") on 127.0.0.1:$port, data in ${postgres_folder#"$PWD/"}"
             return
         fi

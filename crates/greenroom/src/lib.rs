@@ -2,6 +2,7 @@
 //!
 //! The folders follow the way of a bot, and a module calls only what is after it in this list:
 //! - [`cli`]: the commands of the binary
+//! - [`bench`]: measuring the rest
 //! - [`config`]: file, environment and flags, checked as a whole
 //! - [`server`]: from a configuration to a running server and back
 //! - [`api`]: HTTP, and nothing but the api knows HTTP
@@ -16,6 +17,7 @@
 
 pub mod admission;
 pub mod api;
+pub mod bench;
 pub mod cli;
 pub mod clock;
 pub mod config;

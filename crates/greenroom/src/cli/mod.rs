@@ -1,5 +1,6 @@
 //! The commands of the binary. Plain `greenroom` serves.
 
+mod bench;
 mod demo;
 mod serve;
 
@@ -36,6 +37,11 @@ enum Command {
     Migrate(Settings),
     /// Print the OpenAPI document.
     Openapi,
+    /// Measure, each figure beside something named.
+    Bench {
+        #[command(subcommand)]
+        command: bench::Command,
+    },
     /// Run a bot's command and speak for it: greenroom-agent, carried along.
     Agent {
         /// The agent's own arguments.
@@ -94,8 +100,10 @@ pub fn main() -> ExitCode {
     }
     let cli = Cli::parse();
     let command = cli.command.unwrap_or(Command::Serve(cli.settings));
-    if let Command::DemoBot = command {
-        return demo::play();
+    match command {
+        Command::DemoBot => return demo::play(),
+        Command::Bench { command: bench::Command::Bot } => return crate::bench::start::tell(),
+        _ => {}
     }
     match tokio::runtime::Runtime::new() {
         Ok(runtime) => runtime.block_on(run(command)),
@@ -112,6 +120,7 @@ async fn run(command: Command) -> ExitCode {
         Command::Config { command: ConfigCommand::Check(settings) } => check(settings),
         Command::Migrate(settings) => migrate(settings).await,
         Command::Openapi => openapi(),
+        Command::Bench { command } => bench::run(command).await,
         // Done before there was a runtime.
         Command::Agent { .. } | Command::DemoBot => Ok(()),
     };

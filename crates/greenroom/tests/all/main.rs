@@ -8,6 +8,7 @@ mod support;
 mod admission;
 mod afresh;
 mod agent;
+mod bench;
 mod callbacks;
 mod clearing;
 mod cli;

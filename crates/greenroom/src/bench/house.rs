@@ -1,0 +1,158 @@
+//! The server under measurement, in this process, on a database of its own that is gone afterwards.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use domain::{Deadlines, SlotName, UserId};
+use serde_json::Map;
+use sqlx::Connection;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+use super::Done;
+use crate::admission::users::NewUser;
+use crate::api::App;
+use crate::config::Config;
+use crate::config::pool::PoolConfig;
+use crate::providers::{Provider, ProviderError, Providers, Spec};
+use crate::server::Server;
+
+/// A provider without anything behind it: what is measured is the server.
+#[derive(Debug)]
+pub struct Nothing;
+
+#[async_trait]
+impl Provider for Nothing {
+    async fn start(&self, spec: &Spec) -> Result<String, ProviderError> {
+        Ok(spec.slot.to_string())
+    }
+
+    async fn stop(&self, _: &SlotName, _: bool) -> Result<(), ProviderError> {
+        Ok(())
+    }
+
+    async fn delete(&self, _: &SlotName) -> Result<(), ProviderError> {
+        Ok(())
+    }
+}
+
+/// An empty database on a PostgreSQL, or an SQLite file in a folder that goes with it.
+#[derive(Debug)]
+pub struct Database {
+    pub url: String,
+    server: Option<String>,
+}
+
+impl Database {
+    /// `server` is the URL of a database of a PostgreSQL on which this user may make another; `None` for SQLite.
+    pub async fn make(server: Option<&str>) -> Done<Self> {
+        let name = format!("greenroom_bench_{}", uuid::Uuid::new_v4().simple());
+        let Some(server) = server else {
+            let path = std::env::temp_dir().join(name);
+            return Ok(Self { url: format!("sqlite:{}.db", path.display()), server: None });
+        };
+        let mut connection = sqlx::PgConnection::connect(server).await?;
+        execute(&mut connection, format!("CREATE DATABASE {name}")).await?;
+        let (base, _) = server.rsplit_once('/').ok_or("the URL names no database")?;
+        Ok(Self { url: format!("{base}/{name}"), server: Some(server.to_owned()) })
+    }
+
+    /// Runs statements past the store: for what only a measurement does.
+    pub async fn execute(&self, sql: impl Into<String>) -> Done {
+        let mut connection = sqlx::PgConnection::connect(&self.url).await?;
+        execute(&mut connection, sql.into()).await
+    }
+
+    pub async fn remove(self) -> Done {
+        match &self.server {
+            Some(server) => {
+                let mut connection = sqlx::PgConnection::connect(server).await?;
+                let name = self.url.rsplit('/').next().unwrap_or_default();
+                execute(&mut connection, format!("DROP DATABASE {name} WITH (FORCE)")).await
+            }
+            None => {
+                let path = self.url.trim_start_matches("sqlite:").to_owned();
+                for end in ["", "-wal", "-shm"] {
+                    let _ = std::fs::remove_file(format!("{path}{end}"));
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+async fn execute(connection: &mut sqlx::PgConnection, sql: String) -> Done {
+    sqlx::raw_sql(sqlx::AssertSqlSafe(sql)).execute(connection).await?;
+    Ok(())
+}
+
+/// A server that serves until it is stopped.
+#[derive(Debug)]
+pub struct House {
+    pub address: SocketAddr,
+    pub app: App,
+    stop: Option<oneshot::Sender<()>>,
+    running: JoinHandle<()>,
+}
+
+impl House {
+    /// Starts with these pools; `providers` replaces those that are configured.
+    pub async fn start(database: &Database, pools: Vec<PoolConfig>, providers: Option<Providers>) -> Done<Self> {
+        let config = &Config {
+            listen: "127.0.0.1:0".to_owned(),
+            public_url: None,
+            database: database.url.clone().into(),
+            redis: None,
+            admin_token: None,
+            deadlines: Deadlines::default(),
+            max_concurrent_deployments: 4,
+            max_recovery_attempts: 3,
+            pools,
+            has_own_pools: true,
+            file: None,
+        };
+        let server = match providers {
+            Some(providers) => Server::start_on(config, |_| providers, |_, _| Ok(())).await?,
+            None => Server::start(config, |_, _| Ok(())).await?,
+        };
+        let (address, app) = (server.address, server.app.clone());
+        let (stop, stopped) = oneshot::channel::<()>();
+        let mut stopped = Some(stopped);
+        let running = tokio::spawn(server.run(async move || {
+            if let Some(stopped) = stopped.take() {
+                let _ = stopped.await;
+            } else {
+                std::future::pending::<()>().await;
+            }
+        }));
+        Ok(Self { address, app, stop: Some(stop), running })
+    }
+
+    /// A user with room for so many bots.
+    pub async fn user(&self, max_concurrent_bots: i64) -> Done<(UserId, String)> {
+        let new = NewUser {
+            email: "bench@localhost".to_owned(),
+            name: "Bench".to_owned(),
+            image_url: None,
+            max_concurrent_bots,
+            data: Map::new(),
+        };
+        let (user, key) = self.app.admission.create_user(new).await?;
+        Ok((user.id, key.reveal().to_owned()))
+    }
+
+    pub async fn stop(mut self) -> Done {
+        if let Some(stop) = self.stop.take() {
+            let _ = stop.send(());
+        }
+        Ok(self.running.await?)
+    }
+}
+
+/// One provider for one pool.
+pub fn providers(pool: &str, provider: impl Provider + 'static) -> Providers {
+    let provider: Arc<dyn Provider> = Arc::new(provider);
+    Arc::new(BTreeMap::from([(pool.to_owned(), provider)]))
+}

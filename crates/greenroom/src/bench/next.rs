@@ -1,0 +1,162 @@
+//! From a bot's end to the next in line assigned: from the call that tells the end until the other has its slot, beside a
+//! poll of one second that finds the freed slot and gives it to the next. The poll has nothing to do but look, in memory:
+//! it is measured at its best.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use domain::{BotId, ConnectionId, Platform, SlotStatus};
+use serde::Deserialize;
+use tokio::sync::{mpsc, oneshot};
+use uuid::Uuid;
+
+use super::Done;
+use super::client::Client;
+use super::figures::{milliseconds, percentile};
+use super::house::{Database, House, Nothing, providers};
+use crate::config::pool::{PoolConfig, Provider, Standby};
+use crate::lifecycle::tokens::Claim;
+
+const POOL: &str = "bench";
+const POLL: Duration = Duration::from_secs(1);
+const PATIENCE: Duration = Duration::from_secs(30);
+
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// A database of a PostgreSQL on which another may be made; SQLite without.
+    pub database: Option<String>,
+    pub ends: usize,
+}
+
+#[derive(Deserialize)]
+struct Answer {
+    bot: Bot,
+}
+
+#[derive(Deserialize)]
+struct Bot {
+    id: Uuid,
+    slot: Option<String>,
+    connection_id: Option<Uuid>,
+    queue_position: Option<i64>,
+}
+
+/// Looks once in an interval whether a slot was freed, and then gives it to the next.
+struct Poll {
+    freed: mpsc::UnboundedSender<oneshot::Sender<()>>,
+}
+
+impl Poll {
+    fn begin() -> Self {
+        let (freed, mut slots) = mpsc::unbounded_channel::<oneshot::Sender<()>>();
+        tokio::spawn(async move {
+            let mut tick = tokio::time::interval(POLL);
+            while !slots.is_closed() {
+                tick.tick().await;
+                while let Ok(next) = slots.try_recv() {
+                    let _ = next.send(());
+                }
+            }
+        });
+        Self { freed }
+    }
+
+    /// Frees a slot and says how long the next waited for it.
+    async fn next(&self) -> Done<Duration> {
+        let (next, assigned) = oneshot::channel();
+        let ended = Instant::now();
+        self.freed.send(next)?;
+        assigned.await?;
+        Ok(ended.elapsed())
+    }
+}
+
+pub async fn run(options: &Options) -> Done {
+    println!("from a bot's end to the next in line assigned, in ms, {} ends each, in turn", options.ends);
+    println!("{:>22} {:>10} {:>10}", "", "p50", "p99");
+    for standby in [Standby::Running, Standby::Stopped] {
+        let database = Database::make(options.database.as_deref()).await?;
+        let measured = on(&database, standby, options).await;
+        database.remove().await?;
+        measured?;
+    }
+    Ok(())
+}
+
+async fn on(database: &Database, standby: Standby, options: &Options) -> Done {
+    let pool = PoolConfig {
+        name: POOL.to_owned(),
+        platform: Platform::GoogleMeet,
+        provider: Provider::Process,
+        max_slots: 1,
+        min_idle: 0,
+        standby,
+        recycle_after: u32::from(standby == Standby::Stopped),
+        command: None,
+        settings: BTreeMap::new(),
+    };
+    let house = House::start(database, vec![pool], Some(providers(POOL, Nothing))).await?;
+    let (_, key) = house.user(5).await?;
+    let mut client = Client::connect(house.address).await?;
+    let mut has = ask(&mut client, &key, 0).await?;
+    let (mut ours, mut polled) = (Vec::new(), Vec::new());
+    let poll = Poll::begin();
+    for round in 1..=options.ends {
+        let next = ask(&mut client, &key, round).await?;
+        if next.queue_position != Some(1) {
+            return Err("the next is not the first in line".into());
+        }
+        until_started(&house, &has).await?;
+        let connection = has.connection_id.ok_or("a slot without a connection")?;
+        let claim = Claim { bot: BotId(has.id), connection: ConnectionId(connection) };
+        let token = house.app.lifecycle.tokens.make(claim);
+        let body = format!("{{\"connection_id\": \"{connection}\", \"exit_code\": 0}}");
+        let asked = Instant::now();
+        let _: serde_json::Value = client.send("POST /callback/exited", &token, None, &body, 200).await?;
+        has = until_assigned(&mut client, &key, next.id).await?;
+        ours.push(milliseconds(asked.elapsed()));
+        // The end comes at a time that the poll knows nothing of.
+        tokio::time::sleep(POLL.mul_f64((round as f64 * 0.618_033_988_75).fract())).await;
+        polled.push(milliseconds(poll.next().await?));
+    }
+    let name = if standby == Standby::Running { "hot" } else { "stopped" };
+    for (name, times) in [(name, &ours), ("a poll of 1 s", &polled)] {
+        println!("{name:>22} {:>10.2} {:>10.2}", percentile(times, 0.5), percentile(times, 0.99));
+    }
+    println!("{:>22} {:>10.1}", "ratio", percentile(&polled, 0.5) / percentile(&ours, 0.5));
+    house.stop().await
+}
+
+async fn ask(client: &mut Client, key: &str, number: usize) -> Done<Bot> {
+    let letters = [number / 676 % 26, number / 26 % 26, number % 26].map(|n| char::from(b'a' + n as u8));
+    let body = format!("{{\"meeting_url\": \"https://meet.google.com/abc-defg-{}\"}}", String::from_iter(letters));
+    Ok(client.send::<Answer>("POST /bots", key, None, &body, 201).await?.bot)
+}
+
+/// A bot that ends while its slot is being started would measure something else.
+async fn until_started(house: &House, bot: &Bot) -> Done {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let slot = house.app.store.slot_of(BotId(bot.id)).await?.ok_or("a bot without a slot")?;
+        if slot.status == SlotStatus::Busy && !house.app.store.is_deploying(&slot.name, house.app.clock.now()).await? {
+            return Ok(());
+        }
+        if Instant::now() > deadline {
+            return Err("a slot was not started".into());
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+async fn until_assigned(client: &mut Client, key: &str, bot: Uuid) -> Done<Bot> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let Answer { bot } = client.send(&format!("GET /bots/{bot}"), key, None, "", 200).await?;
+        if bot.slot.is_some() {
+            return Ok(bot);
+        }
+        if Instant::now() > deadline {
+            return Err("the next was not assigned".into());
+        }
+    }
+}

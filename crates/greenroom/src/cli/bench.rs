@@ -1,0 +1,64 @@
+//! `greenroom bench`: what is measured, and how it is asked for.
+
+use std::time::Duration;
+
+use clap::Subcommand;
+
+use super::Done;
+use crate::bench::{next, place, start};
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// From the answer to a running command: in a hot slot, beside a stopped one.
+    Start {
+        /// A database of a PostgreSQL on which another may be made. Without it, an SQLite file.
+        #[arg(long, value_name = "URL", env = "BENCH_POSTGRES_URL")]
+        database: Option<String>,
+        /// How many bots are started in each.
+        #[arg(long, default_value_t = 200)]
+        bots: usize,
+    },
+    /// From a bot's end to the next in line assigned, beside a poll of one second.
+    Next {
+        /// A database of a PostgreSQL on which another may be made. Without it, an SQLite file.
+        #[arg(long, value_name = "URL", env = "BENCH_POSTGRES_URL")]
+        database: Option<String>,
+        /// How many ends are measured of each.
+        #[arg(long, default_value_t = 30)]
+        ends: usize,
+    },
+    /// The bot that `start` starts.
+    #[command(hide = true)]
+    Bot,
+    /// Place and release bots over HTTP, beside pgbench with bare statements on the same PostgreSQL.
+    Place {
+        /// A database of a PostgreSQL on which another may be made.
+        #[arg(long, value_name = "URL", env = "BENCH_POSTGRES_URL")]
+        database: String,
+        #[arg(long, value_name = "PROGRAM", env = "PGBENCH", default_value = "pgbench")]
+        pgbench: String,
+        #[arg(long, value_delimiter = ',', default_value = "32,256")]
+        clients: Vec<usize>,
+        #[arg(long, value_delimiter = ',', default_value = "100,100000")]
+        slots: Vec<i64>,
+        #[arg(long, default_value_t = 5)]
+        rounds: usize,
+        /// How long each round lasts.
+        #[arg(long, default_value_t = 5)]
+        seconds: u64,
+    },
+}
+
+pub async fn run(command: Command) -> Done {
+    let done = match command {
+        Command::Start { database, bots } => start::run(&start::Options { database, bots }).await,
+        Command::Next { database, ends } => next::run(&next::Options { database, ends }).await,
+        // Done before there was a runtime.
+        Command::Bot => Ok(()),
+        Command::Place { database, pgbench, clients, slots, rounds, seconds } => {
+            let time = Duration::from_secs(seconds);
+            place::run(&place::Options { database, pgbench, clients, slots, rounds, time }).await
+        }
+    };
+    done.map_err(|error| -> Box<dyn std::error::Error> { error })
+}

@@ -1,0 +1,52 @@
+//! The benchmarks run to their end and check what they were answered. What they measure is nobody's condition.
+
+use std::process::Stdio;
+
+use rstest::rstest;
+
+use crate::support::{Backend, Process};
+
+/// Runs `greenroom bench`, and gives what it printed.
+async fn bench(backend: Backend, arguments: &[&str]) -> String {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = Process::command();
+    command.arg("bench").args(arguments).current_dir(folder.path()).env("TMPDIR", folder.path());
+    if backend == Backend::Postgres {
+        let server = std::env::var("TEST_POSTGRES_URL").expect("./scripts/test sets it");
+        command.args(["--database", &server]);
+        command.env("PGBENCH", std::env::var("PGBENCH").unwrap_or_else(|_| "pgbench".to_owned()));
+    }
+    let output = command.stdout(Stdio::piped()).stderr(Stdio::piped()).output().await.unwrap();
+    let [said, complained] = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
+    assert!(output.status.success(), "{said}\n{complained}");
+    let left: Vec<_> = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert!(left.is_empty(), "it leaves nothing behind: {left:?}");
+    said
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test]
+async fn starting_in_a_hot_slot_is_measured_beside_a_stopped_one(#[case] backend: Backend) {
+    let said = bench(backend, &["start", "--bots", "3"]).await;
+    for word in ["hot", "stopped", "ratio"] {
+        assert!(said.contains(word), "{said}");
+    }
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test]
+async fn the_way_to_the_next_in_line_is_measured_beside_a_poll(#[case] backend: Backend) {
+    let said = bench(backend, &["next", "--ends", "2"]).await;
+    assert_eq!(said.matches("a poll of 1 s").count(), 2, "{said}");
+}
+
+#[tokio::test]
+async fn placing_is_measured_beside_pgbench_on_one_postgres_with_and_without_a_line() {
+    let short = ["place", "--clients", "8", "--slots", "4,20", "--rounds", "1", "--seconds", "1"];
+    let said = bench(Backend::Postgres, &short).await;
+    assert_eq!(said.lines().count(), 4, "{said}");
+}
