@@ -3,11 +3,29 @@
 
 use std::net::SocketAddr;
 
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use uuid::Uuid;
 
 use super::Done;
+
+/// An answer with a bot in it.
+#[derive(Debug, Deserialize)]
+pub struct Answer {
+    pub bot: Bot,
+}
+
+/// As much of a bot as is looked at.
+#[derive(Debug, Deserialize)]
+pub struct Bot {
+    pub id: Uuid,
+    pub status: String,
+    pub slot: Option<String>,
+    pub connection_id: Option<Uuid>,
+    pub queue_position: Option<i64>,
+}
 
 #[derive(Debug)]
 pub struct Client {

@@ -6,12 +6,11 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use domain::{BotId, ConnectionId, Platform, SlotStatus};
-use serde::Deserialize;
 use tokio::sync::{mpsc, oneshot};
 use uuid::Uuid;
 
 use super::Done;
-use super::client::Client;
+use super::client::{Answer, Bot, Client};
 use super::figures::{milliseconds, percentile};
 use super::house::{Database, House, Nothing, providers};
 use crate::config::pool::{PoolConfig, Provider, Standby};
@@ -26,19 +25,6 @@ pub struct Options {
     /// A database of a PostgreSQL on which another may be made; SQLite without.
     pub database: Option<String>,
     pub ends: usize,
-}
-
-#[derive(Deserialize)]
-struct Answer {
-    bot: Bot,
-}
-
-#[derive(Deserialize)]
-struct Bot {
-    id: Uuid,
-    slot: Option<String>,
-    connection_id: Option<Uuid>,
-    queue_position: Option<i64>,
 }
 
 /// Looks once in an interval whether a slot was freed, and then gives it to the next.

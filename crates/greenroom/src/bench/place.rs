@@ -15,7 +15,7 @@ use tokio::process::Command;
 use uuid::Uuid;
 
 use super::Done;
-use super::client::Client;
+use super::client::{Answer, Client};
 use super::figures::median;
 use super::house::{Database, House, Nothing, providers};
 use crate::config::pool::{PoolConfig, Provider, Standby};
@@ -43,18 +43,6 @@ pub struct Options {
     pub slots: Vec<i64>,
     pub rounds: usize,
     pub time: Duration,
-}
-
-#[derive(Deserialize)]
-struct Answer {
-    bot: Bot,
-}
-
-#[derive(Deserialize)]
-struct Bot {
-    id: Uuid,
-    slot: Option<String>,
-    connection_id: Option<Uuid>,
 }
 
 #[derive(Deserialize)]

@@ -7,12 +7,11 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use domain::Platform;
-use serde::Deserialize;
 use serde_json::Value;
 use uuid::Uuid;
 
 use super::Done;
-use super::client::Client;
+use super::client::{Answer, Client};
 use super::figures::{milliseconds, percentile};
 use super::house::{Database, House};
 use crate::config::pool::{PoolConfig, Provider, Standby};
@@ -25,17 +24,6 @@ pub struct Options {
     /// A database of a PostgreSQL on which another may be made; SQLite without.
     pub database: Option<String>,
     pub bots: usize,
-}
-
-#[derive(Deserialize)]
-struct Answer {
-    bot: Bot,
-}
-
-#[derive(Deserialize)]
-struct Bot {
-    id: Uuid,
-    status: String,
 }
 
 /// The bot that is started: tells that it runs, and ends.
