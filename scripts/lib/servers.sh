@@ -1,6 +1,6 @@
 # shellcheck shell=bash
 #
-# The servers that tests and benchmarks need; sourced by scripts/test and scripts/bench, in the root of the repository. Each server has
+# The servers that tests and benchmarks need; sourced by scripts/test, scripts/bench and scripts/chaos, in the root of the repository. Each server has
 #
 #   find_<server>      succeeds when the server is on this machine
 #   install_<server>   installs it, or sets missing_because and fails
@@ -128,13 +128,15 @@ restore_createcluster() {
     sed -i '/# scripts\/test$/d' /etc/postgresql-common/createcluster.conf
 }
 
-# Creates an empty cluster, starts a server for it and exports TEST_POSTGRES_URL and PGBENCH.
+# Creates an empty cluster, starts a server for it and exports TEST_POSTGRES_URL and PGBENCH; POSTGRES_BIN too, for tests
+# that start a server of their own because they stop it.
 start_postgres() {
     if ((EUID == 0)); then
         # PostgreSQL refuses to run as root.
         id -u postgres >/dev/null 2>&1 || die 'PostgreSQL is installed, but there is no user "postgres" to run it as'
         postgres_as=(setpriv "--reuid=$(id -u postgres)" "--regid=$(id -g postgres)" --init-groups --)
     fi
+    export POSTGRES_BIN=$postgres_bin
     postgres_create_folder
     local data=$postgres_folder/data log=$postgres_folder/log
 
@@ -213,6 +215,41 @@ stop_postgres() {
     [[ $postgres_folder ]] && rm -rf -- "$postgres_folder"
     postgres_pid=
     postgres_folder=
+}
+
+# --- Redis --------------------------------------------------------------------------------------------------------
+
+# Each test starts a server of its own, because it stops it, so this only tells where it is.
+find_redis() {
+    REDIS_SERVER=$(command -v redis-server)
+}
+
+install_redis() {
+    may_install redis-server || return
+    # The package would also start a service, which no test uses. Nothing but this file can forbid that.
+    cleanups+=(restore_service_policy)
+    restore_service_policy
+    [[ -e $service_policy ]] && mv "$service_policy" "$service_policy.scripts-test"
+    printf '#!/bin/sh\n# scripts/test\nexit 101\n' >"$service_policy"
+    chmod +x "$service_policy"
+    local status=0
+    apt_install redis-server || status=$?
+    restore_service_policy
+    return "$status"
+}
+
+service_policy=/usr/sbin/policy-rc.d
+
+# Also heals what a run left that was killed while it installed.
+restore_service_policy() {
+    grep -qs '^# scripts/test$' "$service_policy" && rm -f "$service_policy"
+    [[ -e $service_policy.scripts-test ]] && mv "$service_policy.scripts-test" "$service_policy"
+    return 0
+}
+
+start_redis() {
+    export REDIS_SERVER
+    say "Redis at $REDIS_SERVER"
 }
 
 # --- Chromium -----------------------------------------------------------------------------------------------------
