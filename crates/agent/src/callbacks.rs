@@ -16,6 +16,9 @@ use crate::life::News;
 use crate::log::log;
 
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+/// A heartbeat that is not answered within its interval is sent anew, by another connection and perhaps to another
+/// replica; but no sooner than this.
+const SHORTEST_BEAT_TIMEOUT: Duration = Duration::from_secs(3);
 const MOST_SEGMENTS: usize = 500;
 const MOST_BYTES: usize = 512 * 1024;
 /// How much may wait for a server that is away: hours of speech.
@@ -44,7 +47,11 @@ impl Voice {
     pub async fn say(&self, method: &Method, callback: &str, body: &impl Serialize) -> Result<Value, Refusal> {
         let url = format!("{}/{callback}", self.data.callback_url);
         let request = self.http.request(method.clone(), url).bearer_auth(self.data.token.reveal()).json(body);
-        let (_, text) = http::send(request.timeout(ANSWER_TIMEOUT)).await?;
+        let timeout = match callback {
+            "heartbeat" => self.heartbeat_interval().clamp(SHORTEST_BEAT_TIMEOUT, ANSWER_TIMEOUT),
+            _ => ANSWER_TIMEOUT,
+        };
+        let (_, text) = http::send(request.timeout(timeout)).await?;
         Ok(serde_json::from_str(&text).unwrap_or(Value::Null))
     }
 
