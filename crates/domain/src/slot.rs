@@ -53,6 +53,12 @@ impl SlotName {
     pub fn as_str(&self) -> &str {
         &self.0
     }
+
+    /// The pool that it is a slot of; `None` when no pool would give such a name.
+    pub fn pool(&self) -> Option<&str> {
+        let (pool, number) = self.0.strip_prefix("pool-")?.rsplit_once('-')?;
+        (number.len() >= 3 && number.bytes().all(|byte| byte.is_ascii_digit())).then_some(pool)
+    }
 }
 
 impl fmt::Display for SlotName {

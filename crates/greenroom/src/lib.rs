@@ -12,12 +12,14 @@
 //! - [`admission`]: who may ask, and whether there is room
 //! - [`providers`]: what makes, starts, stops and deletes slots
 //! - [`lifecycle`]: what a bot says, and what its state is then
+//! - [`bus`]: what another process should hear at once
 //! - [`store`]: what is true; nothing but the store knows SQL
 //! - [`telemetry`], [`clock`], [`random`]: logs and metrics, time and chance
 
 pub mod admission;
 pub mod api;
 pub mod bench;
+pub mod bus;
 pub mod cli;
 pub mod clock;
 pub mod config;

@@ -290,6 +290,7 @@ pub async fn assign(
     Id(id): Id<BotId>,
 ) -> Result<(StatusCode, axum::Json<Value>), Problem> {
     let assignment = app.lifecycle.assign(id).await.map_err(|error| Problem::from(error).ended_is_conflict())?;
-    let data = deployment::bot_data(&assignment.bot, &assignment.token, &app.public_url, &app.deadlines);
+    let data =
+        deployment::bot_data(&assignment.bot, &assignment.token, &app.public_url, &app.deadlines, &app.lifecycle.bus);
     Ok((StatusCode::CREATED, axum::Json(data)))
 }

@@ -14,7 +14,7 @@ use super::admin::BotData;
 use super::extract::{Asked, Slot};
 use super::problem::{Problem, ProblemShape};
 use crate::placement::SlotNews;
-use crate::store::{BotRow, SlotRow};
+use crate::store::{Beat, BotRow, SlotRow};
 
 const LONGEST_WAIT_MS: u64 = 60_000;
 const DEFAULT_WAIT_MS: u64 = 30_000;
@@ -66,6 +66,10 @@ pub async fn assignment(
             && let Some(bot) = app.store.bot(bot).await?.filter(|bot| is_for(bot, &slot))
             && let Some(data) = app.deployment.bot_data(&bot)
         {
+            // It is taken: from here on the bot has its time to be heard, and nobody starts the slot once more.
+            if let Some(connection_id) = bot.connection_id {
+                app.lifecycle.heartbeats.note(Beat { connection_id, at: app.clock.now() });
+            }
             return Ok(axum::Json(data).into_response());
         }
         if over {

@@ -1,5 +1,6 @@
 //! For everyone: whether the server is alive and ready, and its metrics.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use axum::Json;
@@ -31,20 +32,32 @@ pub async fn healthz() -> Json<Health> {
     Json(Health { status: "ok", version: env!("CARGO_PKG_VERSION") })
 }
 
+/// What the server stands on, each `ok` or what is wrong with it.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct Readiness {
     #[schema(example = "ready")]
     pub status: &'static str,
     /// `ok` when the database answers.
+    #[schema(example = "ok")]
     pub store: &'static str,
+    /// `ok` when Redis answers; `in_process` when none is configured.
+    #[schema(example = "ok")]
+    pub bus: String,
+    /// The provider of each pool.
+    #[schema(example = json!({"google-meet": "ok"}))]
+    pub providers: BTreeMap<String, String>,
+    /// What does not answer. The server serves without it: commands travel by heartbeat, slots that are warm are used.
+    #[schema(example = json!([]))]
+    pub missing: Vec<String>,
 }
 
 /// Whether the server can serve
 ///
-/// The database answers, and the server is not about to stop.
+/// The database answers, and the server is not about to stop. Whatever else is away is told, and is no reason to take the
+/// server out of use.
 #[utoipa::path(
     get, path = "/readyz", tag = "For everyone",
-    responses((status = 200, description = "It can", body = Readiness),
+    responses((status = 200, description = "It can; `missing` names what does not answer", body = Readiness),
               (status = 503, description = "`unavailable`: it cannot; `store` or `detail` says why",
                body = ProblemShape, content_type = "application/problem+json")),
 )]
@@ -53,7 +66,7 @@ pub async fn readyz(State(app): State<App>) -> Result<Json<Readiness>, Problem> 
         return Err(Problem::unavailable("the server is stopping"));
     }
     let why = match tokio::time::timeout(PATIENCE, app.store.ping()).await {
-        Ok(Ok(())) => return Ok(Json(Readiness { status: "ready", store: "ok" })),
+        Ok(Ok(())) => return Ok(Json(readiness(app.lifecycle.bus.health(), app.deployment.health()))),
         Ok(Err(error)) => {
             tracing::warn!(%error, "not ready");
             "the database does not answer".to_owned()
@@ -61,6 +74,23 @@ pub async fn readyz(State(app): State<App>) -> Result<Json<Readiness>, Problem> 
         Err(_) => format!("the database did not answer within {} s", PATIENCE.as_secs()),
     };
     Err(Problem::unavailable(why.clone()).with("store", why))
+}
+
+fn readiness(bus: Option<Result<(), String>>, providers: BTreeMap<String, Result<(), String>>) -> Readiness {
+    let word = |answer: &Result<(), String>| answer.clone().err().unwrap_or_else(|| "ok".to_owned());
+    let mut missing = Vec::new();
+    if matches!(bus, Some(Err(_))) {
+        missing.push("bus".to_owned());
+    }
+    missing
+        .extend(providers.iter().filter(|(_, answer)| answer.is_err()).map(|(pool, _)| format!("provider of {pool}")));
+    Readiness {
+        status: "ready",
+        store: "ok",
+        bus: bus.as_ref().map_or("in_process".to_owned(), word),
+        providers: providers.iter().map(|(pool, answer)| (pool.clone(), word(answer))).collect(),
+        missing,
+    }
 }
 
 /// Metrics for Prometheus

@@ -6,7 +6,7 @@
 //! - [`extract`], [`problem`], [`shapes`]: what comes in and what goes out
 //! - [`wish`], [`bots`], [`reading`], [`events`]: for users
 //! - [`callbacks`], [`agent`]: for bots
-//! - [`admin`], [`pools`]: for operators
+//! - [`admin`], [`pools`], [`keepers`]: for operators
 //! - [`health`], [`docs`]: for everyone
 
 pub mod admin;
@@ -18,6 +18,7 @@ pub mod docs;
 pub mod events;
 pub mod extract;
 pub mod health;
+pub mod keepers;
 pub mod pools;
 pub mod problem;
 pub mod reading;
@@ -45,6 +46,7 @@ use utoipa_axum::routes;
 use crate::admission::Admission;
 use crate::clock::Clock;
 use crate::deployment::Deployment;
+use crate::keepers::driver::Keepers;
 use crate::lifecycle::Lifecycle;
 use crate::placement::Placement;
 use crate::random::Random;
@@ -64,6 +66,7 @@ pub struct Inner {
     pub lifecycle: Lifecycle,
     pub placement: Placement,
     pub deployment: Deployment,
+    pub keepers: Keepers,
     pub deadlines: Deadlines,
     pub public_url: String,
     pub admin_token_hash: String,
@@ -155,6 +158,8 @@ fn documented() -> OpenApiRouter<App> {
         .routes(routes!(pools::drain_slot))
         .routes(routes!(pools::queue))
         .routes(routes!(pools::deployments))
+        .routes(routes!(keepers::keepers))
+        .routes(routes!(keepers::run))
         .routes(routes!(health::healthz))
         .routes(routes!(health::readyz))
         .routes(routes!(health::metrics))

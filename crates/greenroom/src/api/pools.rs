@@ -230,8 +230,12 @@ pub async fn slot(State(app): State<App>, _: Operator, Path(name): Path<String>)
 async fn drained(app: &App, name: &str) -> Result<(StatusCode, Answer<OneSlot>), Problem> {
     let slot = find(app, name).await?;
     app.placement.tell(slot.name.clone(), SlotNews::Drain).await?;
-    app.deployment.wake();
-    let slot = app.store.slot(&slot.name).await?.map_or_else(|| slot.into(), SlotShape::from);
+    let slot = app.store.slot(&slot.name).await?.unwrap_or(slot);
+    if slot.bot_id.is_none() {
+        let (deployment, slot) = (app.deployment.clone(), slot.clone());
+        tokio::spawn(async move { deployment.remove(slot).await });
+    }
+    let slot = SlotShape::from(slot);
     Ok((StatusCode::ACCEPTED, Answer(OneSlot { slot })))
 }
 
@@ -290,7 +294,7 @@ pub async fn recover_slot(
         let why = format!("the slot is {}, not in error", slot.status);
         return Err(Problem::new(StatusCode::CONFLICT, "invalid_transition", why));
     }
-    if !app.deployment.recover(&slot).await? {
+    if app.deployment.recover(&slot.name).await?.is_none() {
         let why = "the slot is being stopped or recovered already";
         return Err(Problem::new(StatusCode::CONFLICT, "invalid_transition", why));
     }

@@ -15,6 +15,7 @@ use serde_json::Value;
 use tower::ServiceExt;
 
 use super::*;
+use crate::keepers::leader::Leadership;
 use crate::lifecycle::tokens::Tokens;
 
 async fn panics() -> &'static str {
@@ -31,6 +32,7 @@ async fn app() -> (App, tempfile::TempDir) {
     let ending = CancellationToken::new();
     let (placement, _placing) =
         Placement::begin(admission.clone(), lifecycle.clone(), Deadlines::default(), ending.clone());
+    let replica = crate::store::Holder { id: uuid::Uuid::nil(), name: "here".to_owned() };
     let deployment = Deployment::new(crate::deployment::Parts {
         store: store.clone(),
         lifecycle: lifecycle.clone(),
@@ -39,12 +41,15 @@ async fn app() -> (App, tempfile::TempDir) {
         deadlines: Deadlines::default(),
         max_concurrent: 4,
         public_url: String::new(),
+        patience: crate::deployment::Patience::default(),
+        replica: replica.clone(),
         ending,
     });
     let app = App::new(Inner {
         admission,
         lifecycle,
         placement,
+        keepers: Keepers::new(store.clone(), clock.clone(), Leadership::new(store.clone(), replica), Vec::new()),
         deployment,
         store,
         clock,
@@ -167,7 +172,11 @@ async fn a_request_id_that_cannot_be_logged_is_replaced() {
 #[tokio::test]
 async fn a_stream_ends_when_its_key_is_rotated_away() {
     let (app, _folder) = app().await;
-    tokio::spawn(app.lifecycle.feed.clone().follow(app.store.clone(), CancellationToken::new()));
+    tokio::spawn(app.lifecycle.feed.clone().follow(
+        app.store.clone(),
+        app.lifecycle.bus.clone(),
+        CancellationToken::new(),
+    ));
     let new = crate::admission::users::NewUser {
         email: "ada@example.com".to_owned(),
         name: "Ada".to_owned(),

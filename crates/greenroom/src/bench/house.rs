@@ -16,8 +16,8 @@ use crate::admission::users::NewUser;
 use crate::api::App;
 use crate::config::Config;
 use crate::config::pool::PoolConfig;
-use crate::providers::{Provider, ProviderError, Providers, Spec};
-use crate::server::Server;
+use crate::providers::{Found, Provider, ProviderError, Providers, Spec, Stopped};
+use crate::server::{Server, ServerError};
 
 /// A provider without anything behind it: what is measured is the server.
 #[derive(Debug)]
@@ -29,8 +29,17 @@ impl Provider for Nothing {
         Ok(spec.slot.to_string())
     }
 
-    async fn stop(&self, _: &SlotName, _: bool) -> Result<(), ProviderError> {
-        Ok(())
+    async fn stop(&self, _: &SlotName, _: bool) -> Result<Stopped, ProviderError> {
+        Ok(Stopped::Seen)
+    }
+
+    /// It runs nothing, so that nobody may conclude anything from what it does not have.
+    async fn list(&self) -> Result<Vec<Found>, ProviderError> {
+        Err(ProviderError::never("it runs nothing, and so has nothing to list"))
+    }
+
+    async fn inspect(&self, _slot: &SlotName) -> Result<Option<Found>, ProviderError> {
+        Ok(None)
     }
 
     async fn delete(&self, _: &SlotName) -> Result<(), ProviderError> {
@@ -94,7 +103,7 @@ pub struct House {
     pub address: SocketAddr,
     pub app: App,
     stop: Option<oneshot::Sender<()>>,
-    running: JoinHandle<()>,
+    running: JoinHandle<Result<(), ServerError>>,
 }
 
 impl House {
@@ -147,7 +156,7 @@ impl House {
         if let Some(stop) = self.stop.take() {
             let _ = stop.send(());
         }
-        Ok(self.running.await?)
+        Ok(self.running.await??)
     }
 }
 

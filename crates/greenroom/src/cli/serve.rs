@@ -27,7 +27,6 @@ pub async fn serve(config: &Config) -> Done {
         }) => server?,
         () = stop() => return Ok(()),
     };
-    tell_what_is_not_built(config);
     if config.public_url.is_none() && !server.address.ip().is_loopback() {
         tracing::warn!("public_url is not set: bots on other machines cannot reach this server");
     }
@@ -37,7 +36,7 @@ pub async fn serve(config: &Config) -> Done {
         version = env!("CARGO_PKG_VERSION"),
         "serving"
     );
-    server.run(stop).await;
+    server.run(stop).await?;
     Ok(())
 }
 
@@ -68,11 +67,4 @@ fn greet(config: &Config, url: &str, first: &First) -> io::Result<()> {
     }
     writeln!(out, "\nReady.")?;
     out.flush()
-}
-
-/// A setting that is taken and has no effect yet is told, not passed over.
-fn tell_what_is_not_built(config: &Config) {
-    if config.redis.is_some() {
-        tracing::warn!("redis is configured, but this version does not use it: commands travel by HTTP");
-    }
 }

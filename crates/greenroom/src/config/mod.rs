@@ -150,6 +150,11 @@ fn read(
     let max_recovery_attempts = recovery.number("max_attempts", 3, 1..=1_000);
     recovery.finish();
 
+    let mut sync = root.section("sync");
+    let sync_interval = sync.duration("interval", defaults.sync_interval);
+    let sync_grace = sync.duration("grace", defaults.sync_grace);
+    sync.finish();
+
     let mut sweeper = root.section("sweeper");
     let sweeper_interval = sweeper.duration("interval", defaults.sweeper_interval);
     let no_start = sweeper.duration("no_start", defaults.no_start);
@@ -171,6 +176,8 @@ fn read(
         queue_poll,
         deploy: deploy_timeout,
         recovery_interval,
+        sync_interval,
+        sync_grace,
         sweeper_interval,
         no_start,
         no_join,

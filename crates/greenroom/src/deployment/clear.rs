@@ -1,14 +1,12 @@
 //! From a bot's end to a free slot: what runs in it is ended, what it left is removed, and then the slot goes to the next
 //! in line. The bot's end never waits for any of it.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use domain::{BotId, Reason, SlotName, SlotStatus};
+use domain::{BotId, Reason, SlotStatus};
 
 use super::Deployment;
 use crate::placement::SlotNews;
-use crate::providers::Provider;
 use crate::store::{SlotRow, StoreError};
 
 /// How long to leave a slot to whoever is at it.
@@ -41,13 +39,16 @@ impl Deployment {
     }
 
     /// False when someone is at the slot already.
-    pub(super) async fn clear(&self, slot: SlotRow) -> bool {
+    pub(crate) async fn clear(&self, slot: SlotRow) -> bool {
         let Some(bot) = slot.bot_id else { return true };
         let cleared = self.alone_at(&slot.name, |slot| self.try_clear(slot, bot)).await;
-        cleared.unwrap_or_else(|error| {
-            tracing::warn!(slot = %slot.name, %error, "a slot is left to be cleared by the next look");
-            true
-        })
+        match cleared {
+            Ok(cleared) => cleared.is_some(),
+            Err(error) => {
+                tracing::warn!(slot = %slot.name, %error, "a slot is left to be cleared by the next look");
+                true
+            }
+        }
     }
 
     async fn try_clear(&self, slot: SlotRow, bot: BotId) -> Result<(), StoreError> {
@@ -65,7 +66,7 @@ impl Deployment {
         };
         let never_heard = self.0.store.bot(bot).await?.and_then(|bot| bot.reason);
         let never_heard = never_heard.as_deref() == Some(Reason::NoStart.as_str());
-        let stopped = self.stopped(&slot.name, provider, pool.recycle_after > 0).await;
+        let stopped = self.stopped(&slot.name, &*provider, pool.recycle_after > 0).await;
         let news = match stopped {
             Err(words) => SlotNews::Broken { bot: Some(bot), words },
             Ok(()) if never_heard => {
@@ -77,66 +78,46 @@ impl Deployment {
         if let SlotNews::Broken { words, .. } = &news {
             tracing::warn!(slot = %slot.name, error = words, "a slot went to error");
         }
-        self.0.placement.tell(slot.name.clone(), news).await
-    }
-
-    async fn stopped(&self, slot: &SlotName, provider: Arc<dyn Provider>, fresh: bool) -> Result<(), String> {
-        let stop = provider.stop(slot, fresh);
-        match tokio::time::timeout(super::LONGEST_STOP, stop).await {
-            Ok(stopped) => stopped.map_err(|error| error.words),
-            Err(_) => Err("the provider did not answer when it was to be stopped".to_owned()),
-        }
-    }
-
-    /// Makes a slot in error ready again, by hand. False when someone is at the slot already. What was begun is finished,
-    /// whether or not the caller waits for it.
-    pub async fn recover(&self, slot: &SlotRow) -> Result<bool, StoreError> {
-        let (this, slot) = (self.clone(), slot.name.clone());
-        let done = tokio::spawn(async move { this.try_recover(&slot).await }).await;
-        done.unwrap_or_else(|error| Err(StoreError::failed("recover", &error)))
-    }
-
-    async fn try_recover(&self, slot: &SlotName) -> Result<bool, StoreError> {
-        let done = self.alone_at(slot, |slot| async move {
-            if slot.status != SlotStatus::Error {
-                return Ok(());
-            }
-            let Some(provider) = self.provider(&slot.pool) else {
-                self.broken(&slot.name, None, &not_configured(&slot.pool)).await;
-                return Ok(());
-            };
-            match self.stopped(&slot.name, provider, true).await {
-                Ok(()) => self.0.placement.tell(slot.name.clone(), SlotNews::Recovered).await,
-                Err(words) => {
-                    self.broken(&slot.name, None, &words).await;
-                    Ok(())
-                }
-            }
-        });
-        done.await
+        self.0.placement.tell(slot.name.clone(), news).await.map(drop)
     }
 
     /// Deletes a drained slot: at the provider first, then its row.
-    pub(super) async fn remove(&self, slot: SlotRow) {
+    /// False when it is still there.
+    pub(crate) async fn remove(&self, slot: SlotRow) -> bool {
         let removed = self.alone_at(&slot.name, |slot| async move {
-            if slot.status != SlotStatus::Draining || slot.bot_id.is_some() {
-                return Ok(());
-            }
-            let Some(provider) = self.provider(&slot.pool) else {
-                self.broken(&slot.name, None, &not_configured(&slot.pool)).await;
-                return Ok(());
-            };
-            let words = match tokio::time::timeout(super::LONGEST_STOP, provider.delete(&slot.name)).await {
-                Ok(Ok(())) => return self.0.placement.tell(slot.name.clone(), SlotNews::Gone).await,
-                Ok(Err(error)) => error.words,
-                Err(_) => "the provider did not answer when it was to be deleted".to_owned(),
-            };
-            self.broken(&slot.name, None, &words).await;
-            Ok(())
+            // While it is being started, whoever does it is waited for.
+            let goes = slot.status == SlotStatus::Draining && slot.bot_id.is_none();
+            Ok(goes && !self.0.store.is_at_gate(&slot.name).await? && self.try_remove(&slot).await?)
         });
-        if let Err(error) = removed.await {
-            tracing::warn!(slot = %slot.name, %error, "a slot is left to be deleted by the next look");
+        match removed.await {
+            Ok(removed) => removed.unwrap_or(false),
+            Err(error) => {
+                tracing::warn!(slot = %slot.name, %error, "a slot is left to be deleted by the next look");
+                false
+            }
         }
+    }
+
+    /// Deletes a slot that takes no more bots and has none. False when the provider did not: its words are kept, and it is tried
+    /// again later.
+    pub(super) async fn try_remove(&self, slot: &SlotRow) -> Result<bool, StoreError> {
+        let deleted = match self.provider(&slot.pool) {
+            Some(provider) => self.deleted(&slot.name, &*provider).await,
+            None => Err(not_configured(&slot.pool)),
+        };
+        if let Err(words) = deleted {
+            self.failed_since(slot, words).await?;
+            return Ok(false);
+        }
+        self.0.placement.tell(slot.name.clone(), SlotNews::Gone).await?;
+        Ok(true)
+    }
+
+    /// Keeps what went wrong with a slot without a bot, if it still is as it was.
+    pub(crate) async fn failed_since(&self, slot: &SlotRow, words: String) -> Result<bool, StoreError> {
+        tracing::warn!(slot = %slot.name, error = words, "something is wrong with a slot");
+        let news = SlotNews::Failed { since: slot.status_since, words };
+        self.0.placement.tell(slot.name.clone(), news).await
     }
 
     /// Ends what runs in a slot and removes it at the provider: for a measurement that leaves nothing behind.
@@ -149,6 +130,6 @@ impl Deployment {
     }
 }
 
-fn not_configured(pool: &str) -> String {
+pub(super) fn not_configured(pool: &str) -> String {
     format!("the pool {pool} is no longer configured, so there is no provider to ask")
 }

@@ -3,15 +3,13 @@
 
 use std::time::Duration;
 
-use jiff::Timestamp;
 use uuid::Uuid;
 
+use super::lease;
 use crate::clock::Clock;
 use crate::providers::{Image, Provider, ProviderError};
 use crate::store::{Store, StoreError};
 
-const LEASE: Duration = Duration::from_secs(15);
-const RENEW: Duration = Duration::from_secs(4);
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 /// Makes sure that the provider's image is on its host. True when this call has pulled it.
@@ -45,9 +43,8 @@ fn lost(error: StoreError) -> ProviderError {
 
 async fn take(store: &Store, clock: &Clock, image: &Image, holder: Uuid) -> Result<bool, StoreError> {
     let now = clock.now();
-    let until = now.saturating_add(LEASE).unwrap_or(Timestamp::MAX);
     let mut tx = store.begin().await?;
-    let taken = tx.take_image(&image.name, &image.host, holder, now, until).await?;
+    let taken = tx.take_image(&image.name, &image.host, holder, now, lease::end(now)).await?;
     tx.commit().await?;
     Ok(taken)
 }
@@ -67,15 +64,13 @@ async fn pull(
     provider: &dyn Provider,
 ) -> Result<(), ProviderError> {
     tracing::info!(image = image.name, host = image.host, "pulling an image");
-    let pull = provider.pull_image();
-    tokio::pin!(pull);
-    loop {
-        tokio::select! {
-            pulled = &mut pull => return pulled,
-            () = tokio::time::sleep(RENEW) => {
-                // A lock that was lost meanwhile does not undo the pull.
-                take(store, clock, image, holder).await.map_err(lost)?;
-            }
-        }
-    }
+    let renew = || async {
+        let now = clock.now();
+        let mut tx = store.begin().await?;
+        let renewed = tx.renew_image(&image.name, &image.host, holder, now, lease::end(now)).await?;
+        tx.commit().await?;
+        Ok(renewed)
+    };
+    let pulled = lease::kept(&image.name, renew, provider.pull_image()).await;
+    pulled.unwrap_or_else(|| Err(ProviderError::again("the image lock was lost to another puller")))
 }

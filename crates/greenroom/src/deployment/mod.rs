@@ -5,38 +5,58 @@
 //! - this file: what wakes it
 //! - [`start`]: through the gate to a running slot
 //! - [`clear`]: from a bot's end to a free slot
+//! - [`recover`]: from an error to a free slot, or to none
 //! - [`alone`]: one at a time at a slot
-//! - [`look`]: the safety net
-//! - [`alone`]: one at a time at a slot
+//! - [`lease`]: work that is given up when another may have it
+//! - [`prove`]: what a provider says that it has done, and whether it has
 //! - [`image`]: one puller per image and host
 
 mod alone;
 mod clear;
 pub mod image;
-mod look;
+mod lease;
+mod prove;
+mod recover;
 mod start;
 
-use std::collections::HashSet;
-use std::sync::{Arc, Mutex};
+use std::collections::{BTreeMap, HashSet};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use domain::lifecycle::Overdue;
 use domain::{BotId, Deadlines, SlotName};
 use serde_json::{Value, json};
-use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
+use crate::bus::{self, Bus};
 use crate::lifecycle::ends::Ending;
 use crate::lifecycle::tokens::{Claim, SlotClaim};
 use crate::lifecycle::{Lifecycle, LifecycleError};
 use crate::placement::{Placement, SlotNews};
 use crate::providers::{Provider, Providers};
-use crate::store::{BotRow, PoolRow, Store, StoreError};
+use crate::store::{BotRow, Holder, PoolRow, Store, StoreError};
 
-/// A provider that does not answer is an error like another.
-const LONGEST_STOP: Duration = Duration::from_mins(2);
+pub use recover::Recovery;
+
+/// How long a call of a provider may take: one that does not answer is an error like another.
+#[derive(Clone, Debug)]
+pub struct Patience {
+    /// An image of many gigabytes takes its time.
+    pub start: Duration,
+    pub stop: Duration,
+    /// For what only looks.
+    pub look: Duration,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self { start: Duration::from_mins(15), stop: Duration::from_mins(2), look: Duration::from_secs(30) }
+    }
+}
+
 const LONGEST_DESCRIBE: Duration = Duration::from_secs(10);
+const PING_EVERY: Duration = Duration::from_secs(15);
 
 #[derive(Clone, Debug)]
 pub struct Deployment(Arc<Inner>);
@@ -50,11 +70,14 @@ struct Inner {
     deadlines: Deadlines,
     max_concurrent: i64,
     public_url: String,
+    patience: Patience,
     /// Names this process as a holder of leases.
     holder: Uuid,
+    replica: Holder,
     /// The slots that this process is clearing, so that no two wakes do it at once; other processes see the lock.
     clearing: Mutex<HashSet<SlotName>>,
-    woken: Notify,
+    /// Whether the provider of each pool answered when it was asked last.
+    health: Mutex<BTreeMap<String, Result<(), String>>>,
     ending: CancellationToken,
 }
 
@@ -68,6 +91,8 @@ pub struct Parts {
     pub deadlines: Deadlines,
     pub max_concurrent: u32,
     pub public_url: String,
+    pub patience: Patience,
+    pub replica: Holder,
     pub ending: CancellationToken,
 }
 
@@ -81,20 +106,18 @@ impl Deployment {
             deadlines: parts.deadlines,
             max_concurrent: parts.max_concurrent.into(),
             public_url: parts.public_url,
-            holder: Uuid::new_v4(),
+            patience: parts.patience,
+            holder: parts.replica.id,
+            replica: parts.replica,
             clearing: Mutex::default(),
-            woken: Notify::new(),
+            health: Mutex::default(),
             ending: parts.ending,
         }))
     }
 
-    /// Works until the end: on everything that asks to pass the gate and every end of a bot at once, and on what is
-    /// overdue or was left behind once in a poll interval.
+    /// Works until the end, on everything that asks to pass the gate and every end of a bot at once. What is overdue or
+    /// was left behind is found by the keepers.
     pub async fn work(self) {
-        tokio::join!(self.serve(), self.keep_looking());
-    }
-
-    async fn serve(&self) {
         loop {
             tokio::select! {
                 () = self.0.ending.cancelled() => return,
@@ -121,18 +144,47 @@ impl Deployment {
         }
     }
 
+    /// Asks the providers whether they answer, again and again, so that nobody has to wait for it.
+    pub async fn keep_pinging(self) {
+        loop {
+            let pings = self.0.providers.iter().map(|(pool, provider)| async {
+                (pool.clone(), prove::within(self.0.patience.look, "was asked how it is", provider.ping()).await)
+            });
+            let health = futures_util::future::join_all(pings).await.into_iter().collect();
+            *self.0.health.lock().unwrap_or_else(PoisonError::into_inner) = health;
+            tokio::select! {
+                () = tokio::time::sleep(PING_EVERY) => {}
+                () = self.0.ending.cancelled() => return,
+            }
+        }
+    }
+
+    /// Whether the provider of each pool answers, as of a few seconds ago.
+    pub fn health(&self) -> BTreeMap<String, Result<(), String>> {
+        self.0.health.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     /// How many deployments may be under way at once.
     pub fn max_concurrent(&self) -> i64 {
         self.0.max_concurrent
     }
 
-    /// Looks at everything soon, instead of at the next poll.
-    pub fn wake(&self) {
-        self.0.woken.notify_one();
+    /// The provider of each pool.
+    pub fn providers(&self) -> &Providers {
+        &self.0.providers
+    }
+
+    pub fn patience(&self) -> &Patience {
+        &self.0.patience
     }
 
     /// Ends a bot that waited too long or could not be deployed. False when it has gone on meanwhile.
-    async fn give_up(&self, bot: BotId, overdue: Overdue, words: Option<String>) -> Result<bool, StoreError> {
+    pub(crate) async fn give_up(
+        &self,
+        bot: BotId,
+        overdue: Overdue,
+        words: Option<String>,
+    ) -> Result<bool, StoreError> {
         match self.0.placement.end(Ending::GivenUp { bot, overdue, words }).await {
             Ok(status) => Ok(status.is_ended()),
             Err(LifecycleError::Store(error)) => Err(error),
@@ -152,14 +204,14 @@ impl Deployment {
     pub fn bot_data(&self, bot: &BotRow) -> Option<Value> {
         let connection = bot.connection_id?;
         let token = self.0.lifecycle.tokens.make(Claim { bot: bot.id, connection });
-        Some(bot_data(bot, &token, &self.0.public_url, &self.0.deadlines))
+        Some(bot_data(bot, &token, &self.0.public_url, &self.0.deadlines, &self.0.lifecycle.bus))
     }
 
     fn slot_token(&self, slot: &SlotName, generation: i64) -> String {
         self.0.lifecycle.tokens.make_slot(&SlotClaim { slot: slot.clone(), generation })
     }
 
-    async fn broken(&self, slot: &SlotName, bot: Option<BotId>, words: &str) {
+    pub(crate) async fn broken(&self, slot: &SlotName, bot: Option<BotId>, words: &str) {
         tracing::warn!(%slot, error = words, "a slot went to error");
         let news = SlotNews::Broken { bot, words: words.to_owned() };
         if let Err(error) = self.0.placement.tell(slot.clone(), news).await {
@@ -169,7 +221,7 @@ impl Deployment {
 }
 
 /// A bot's data: all that whatever runs it needs.
-pub fn bot_data(bot: &BotRow, token: &str, public_url: &str, deadlines: &Deadlines) -> Value {
+pub fn bot_data(bot: &BotRow, token: &str, public_url: &str, deadlines: &Deadlines, bus: &Bus) -> Value {
     let connection = bot.connection_id.map(|id| id.to_string()).unwrap_or_default();
     json!({
         "bot_id": bot.id,
@@ -182,6 +234,6 @@ pub fn bot_data(bot: &BotRow, token: &str, public_url: &str, deadlines: &Deadlin
         "callback_url": format!("{public_url}/callback"),
         "token": token,
         "heartbeat_interval_ms": u64::try_from(deadlines.heartbeat_interval.as_millis()).unwrap_or(u64::MAX),
-        "commands": {"redis_url": null, "channel": format!("bot_commands:{connection}")},
+        "commands": {"redis_url": bus.url(), "channel": bot.connection_id.map(bus::channel)},
     })
 }

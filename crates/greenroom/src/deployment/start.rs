@@ -5,21 +5,25 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use domain::lifecycle::Overdue;
-use domain::{BotId, SlotName, SlotStatus, Status};
+use domain::{BotId, SlotStatus, Status};
 use jiff::Timestamp;
+use uuid::Uuid;
 
-use super::{Deployment, image};
+use super::{Deployment, image, lease};
 use crate::placement::SlotNews;
 use crate::providers::{Provider, ProviderError, Spec};
 use crate::store::{DeploymentRow, SlotRow, StoreError};
 
-/// How long a holder is believed to live without a sign.
-const LEASE: Duration = Duration::from_secs(15);
-const RENEW: Duration = Duration::from_secs(4);
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
-/// A provider that does not answer is an error like another. An image of many gigabytes takes its time.
-const LONGEST_CALL: Duration = Duration::from_mins(15);
+/// How often to look whether what is unknown under the slot's name is gone.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
+
+/// A deployment that was let through the gate, and as whose.
+struct Passed {
+    row: DeploymentRow,
+    holder: Uuid,
+}
 
 enum Outcome {
     Runs(String),
@@ -32,7 +36,7 @@ enum Outcome {
 
 impl Deployment {
     /// Lets through as many as there is room for, and deploys them.
-    pub(super) async fn pass_gate(&self) {
+    pub(crate) async fn pass_gate(&self) {
         match self.passed().await {
             Ok(passed) => {
                 for deployment in passed {
@@ -44,24 +48,26 @@ impl Deployment {
         }
     }
 
-    async fn passed(&self) -> Result<Vec<DeploymentRow>, StoreError> {
+    async fn passed(&self) -> Result<Vec<Passed>, StoreError> {
         let now = self.0.lifecycle.clock.now();
+        // Another holder each time, so that whoever was let through before, also by this process, is told from it.
+        let holder = Uuid::new_v4();
         let mut tx = self.0.store.begin().await?;
-        let passed = tx.pass_gate(self.0.max_concurrent, self.0.holder, now, lease(now)).await?;
+        let passed = tx.pass_gate(self.0.max_concurrent, holder, now, lease::end(now)).await?;
         tx.commit().await?;
-        Ok(passed)
+        Ok(passed.into_iter().map(|row| Passed { row, holder }).collect())
     }
 
-    async fn deploy(self, deployment: DeploymentRow) {
-        let (slot, bot) = (&deployment.slot, deployment.bot_id);
+    async fn deploy(self, deployment: Passed) {
+        let (slot, bot, holder) = (&deployment.row.slot, deployment.row.bot_id, deployment.holder);
         let outcome = self.try_deploy(&deployment).await;
         let kept = match outcome {
             Ok(Outcome::Runs(provider_ref)) => {
-                let holder = self.0.holder;
-                self.0.placement.tell(slot.clone(), SlotNews::Started { bot, provider_ref, holder }).await
+                let news = SlotNews::Started { bot, provider_ref, holder };
+                self.0.placement.tell(slot.clone(), news).await.map(drop)
             }
-            Ok(Outcome::Failed(error)) => self.failed(slot, bot, error.words).await,
-            Ok(Outcome::NotWanted) => self.not_wanted(slot, bot).await,
+            Ok(Outcome::Failed(error)) => self.failed(&deployment, error.words).await,
+            Ok(Outcome::NotWanted) => self.not_wanted(&deployment).await,
             Ok(Outcome::Lost) => Ok(()),
             Err(error) => Err(error),
         };
@@ -78,20 +84,22 @@ impl Deployment {
     }
 
     /// The bot fails and the slot goes to error in one transaction, with the provider's words in both.
-    async fn failed(&self, slot: &SlotName, bot: Option<BotId>, words: String) -> Result<(), StoreError> {
-        let Some(bot) = bot else {
-            self.broken(slot, None, &words).await;
-            return Ok(());
+    async fn failed(&self, deployment: &Passed, words: String) -> Result<(), StoreError> {
+        let slot = &deployment.row.slot;
+        let Some(bot) = deployment.row.bot_id else {
+            tracing::warn!(%slot, error = words, "a slot could not be started");
+            return self.0.placement.tell(slot.clone(), SlotNews::Broken { bot: None, words }).await.map(drop);
         };
         tracing::warn!(%slot, %bot, error = words, "a slot could not be started");
         if self.give_up(bot, Overdue::DeployFailed, Some(words)).await? {
             return Ok(());
         }
-        self.not_wanted(slot, Some(bot)).await
+        self.not_wanted(deployment).await
     }
 
     /// A bot that is to leave and has not begun is at its end: there is nobody to tell.
-    async fn not_wanted(&self, slot: &SlotName, bot: Option<BotId>) -> Result<(), StoreError> {
+    async fn not_wanted(&self, deployment: &Passed) -> Result<(), StoreError> {
+        let (bot, holder) = (deployment.row.bot_id, deployment.holder);
         if let Some(id) = bot
             && let Some(row) = self.0.store.bot(id).await?
             && row.status == Status::Stopping
@@ -99,30 +107,30 @@ impl Deployment {
         {
             self.give_up(id, Overdue::StopGrace, None).await?;
         }
-        let holder = self.0.holder;
-        self.0.placement.tell(slot.clone(), SlotNews::NotBegun { bot, holder }).await
+        let news = SlotNews::NotBegun { bot, holder };
+        self.0.placement.tell(deployment.row.slot.clone(), news).await.map(drop)
     }
 
-    async fn try_deploy(&self, deployment: &DeploymentRow) -> Result<Outcome, StoreError> {
-        let mut pause = FIRST_PAUSE;
+    async fn try_deploy(&self, passed: &Passed) -> Result<Outcome, StoreError> {
+        let (deployment, mut pause) = (&passed.row, FIRST_PAUSE);
         loop {
             let Some(slot) = self.0.store.slot(&deployment.slot).await? else { return Ok(Outcome::NotWanted) };
             let Some(spec) = self.spec(&slot, deployment).await? else { return Ok(Outcome::NotWanted) };
             let Some(provider) = self.provider(&slot.pool) else {
                 return Ok(Outcome::Failed(ProviderError::never(format!("the pool {} has no provider", slot.pool))));
             };
-            let error = match self.leased(&deployment.slot, self.bring_up(&*provider, &spec)).await {
-                Some(Ok(provider_ref)) => return Ok(Outcome::Runs(provider_ref)),
-                Some(Err(error)) => error,
-                None => return Ok(Outcome::Lost),
+            let is_new = slot.provider_ref.is_none();
+            let error = match self.leased(passed, self.bring_up(&*provider, &spec, is_new)).await {
+                Outcome::Failed(error) => error,
+                outcome => return Ok(outcome),
             };
             let again = self.0.lifecycle.clock.now().saturating_add(pause).unwrap_or(Timestamp::MAX);
             if !error.may_help || again >= deployment.timeout_at {
-                let own = self.renew(&deployment.slot, Some(&error.words)).await;
+                let own = self.renew(passed, Some(&error.words)).await.unwrap_or(true);
                 return Ok(if own { Outcome::Failed(error) } else { Outcome::Lost });
             }
             tracing::warn!(slot = %slot.name, error = %error.words, "a start failed and is tried again");
-            if !self.renew(&deployment.slot, Some(&error.words)).await {
+            if !self.renew(passed, Some(&error.words)).await.unwrap_or(true) {
                 return Ok(Outcome::Lost);
             }
             tokio::time::sleep(pause).await;
@@ -130,8 +138,13 @@ impl Deployment {
         }
     }
 
-    /// The image first, by one puller at a time; then the start.
-    async fn bring_up(&self, provider: &dyn Provider, spec: &Spec) -> Result<String, ProviderError> {
+    /// The image first, by one puller at a time; then the start. Of a slot that `is_new` something may be left that nobody
+    /// knew of, and is being removed.
+    async fn bring_up(&self, provider: &dyn Provider, spec: &Spec, is_new: bool) -> Result<String, ProviderError> {
+        let removed = |error: StoreError| ProviderError::again(error.to_string());
+        while is_new && self.is_being_removed(&spec.slot).await.map_err(removed)? {
+            tokio::time::sleep(LOOK_AGAIN).await;
+        }
         image::ensure(&self.0.store, &self.0.lifecycle.clock, provider).await?;
         provider.start(spec).await
     }
@@ -167,40 +180,32 @@ impl Deployment {
         Ok(Some(spec))
     }
 
-    /// Keeps the lease while a provider works. `None` when another process holds it by now.
-    async fn leased<T>(
-        &self,
-        slot: &SlotName,
-        work: impl Future<Output = Result<T, ProviderError>>,
-    ) -> Option<Result<T, ProviderError>> {
-        let work = tokio::time::timeout(LONGEST_CALL, work);
-        tokio::pin!(work);
-        loop {
-            tokio::select! {
-                done = &mut work => {
-                    return Some(done.unwrap_or_else(|_| Err(ProviderError::again("the provider does not answer"))));
-                }
-                () = tokio::time::sleep(RENEW) => if !self.renew(slot, None).await { return None },
-            }
+    /// Keeps the lease while a provider works, as long as somebody wants what it is doing.
+    async fn leased(&self, passed: &Passed, work: impl Future<Output = Result<String, ProviderError>>) -> Outcome {
+        let DeploymentRow { slot, bot_id, .. } = &passed.row;
+        let renew = || async { Ok(self.renew(passed, None).await? && !self.has_ended(*bot_id).await) };
+        let work = tokio::time::timeout(self.0.patience.start, work);
+        match lease::kept(slot.as_str(), renew, work).await {
+            Some(Ok(Ok(provider_ref))) => Outcome::Runs(provider_ref),
+            Some(Ok(Err(error))) => Outcome::Failed(error),
+            Some(Err(_)) => Outcome::Failed(ProviderError::again("the provider does not answer")),
+            None if self.has_ended(*bot_id).await => Outcome::NotWanted,
+            None => Outcome::Lost,
         }
     }
 
-    /// Tells that this process lives. False when the deployment is no longer its own.
-    async fn renew(&self, slot: &SlotName, last_error: Option<&str>) -> bool {
-        let renewed = async {
-            let mut tx = self.0.store.begin().await?;
-            let until = lease(self.0.lifecycle.clock.now());
-            let own = tx.renew_lease(slot, self.0.holder, until, last_error).await?;
-            tx.commit().await?;
-            Ok::<_, StoreError>(own)
-        };
-        renewed.await.unwrap_or_else(|error| {
-            tracing::warn!(%slot, %error, "a lease could not be renewed");
-            true
-        })
+    /// Whether a bot came to its end meanwhile: then its start is not waited for any longer.
+    async fn has_ended(&self, bot: Option<BotId>) -> bool {
+        let Some(bot) = bot else { return false };
+        matches!(self.0.store.bot(bot).await, Ok(Some(row)) if row.status.is_ended())
     }
-}
 
-fn lease(now: Timestamp) -> Timestamp {
-    now.saturating_add(LEASE).unwrap_or(Timestamp::MAX)
+    /// Tells that this process lives. False when the deployment is no longer its own.
+    async fn renew(&self, passed: &Passed, last_error: Option<&str>) -> Result<bool, StoreError> {
+        let now = self.0.lifecycle.clock.now();
+        let mut tx = self.0.store.begin().await?;
+        let own = tx.renew_lease(&passed.row.slot, passed.holder, now, lease::end(now), last_error).await?;
+        tx.commit().await?;
+        Ok(own)
+    }
 }

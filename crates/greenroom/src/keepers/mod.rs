@@ -1,7 +1,133 @@
 //! Background jobs that bring the records and the world back together. Each opens with the exact condition on which it
-//! acts, takes no input, and may run in every replica at once: looking and acting are apart, and the act tests again
-//! what the look saw.
+//! acts, takes no input, and can be run twice without harm: looking and acting are apart, and the act tests again what
+//! the look saw. A driver runs them by time and by signal, one run of each at a time, on the one replica that leads.
 //!
+//! - this file: what a keeper is
+//! - [`driver`]: running them, and what they did
+//! - [`leader`]: which replica runs them
+//! - [`queue_expiry`]: bots that have waited too long
+//! - [`deployment`]: what was begun in a slot and left
+//! - [`warm_buffer`]: slots that are kept ready
 //! - [`sweeper`]: bots whose state has lasted too long
+//! - [`ears`]: since when bots could be heard
+//! - [`recovery`]: slots in error
+//! - [`sync`]: what a provider has against what the store has
 
+pub mod deployment;
+pub mod driver;
+pub mod ears;
+pub mod leader;
+pub mod queue_expiry;
+pub mod recovery;
 pub mod sweeper;
+pub mod sync;
+pub mod warm_buffer;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use domain::Deadlines;
+use jiff::Timestamp;
+
+use crate::deployment::Deployment;
+use crate::lifecycle::Lifecycle;
+use crate::placement::Placement;
+use crate::store::StoreError;
+use deployment::DeploymentKeeper;
+use ears::Ears;
+use queue_expiry::QueueExpiry;
+use recovery::RecoveryKeeper;
+use sweeper::Sweeper;
+use sync::SyncKeeper;
+use warm_buffer::WarmBuffer;
+
+/// What a run has done.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Did {
+    /// How much of what.
+    pub counts: BTreeMap<&'static str, u64>,
+    /// What could not be done, in sentences.
+    pub complaints: Vec<String>,
+}
+
+impl Did {
+    pub fn of<const N: usize>(counts: [(&'static str, u64); N]) -> Self {
+        Self { counts: counts.into(), complaints: Vec::new() }
+    }
+
+    pub fn add(&mut self, what: &'static str, count: u64) {
+        *self.counts.entry(what).or_default() += count;
+    }
+
+    pub fn is_nothing(&self) -> bool {
+        self.complaints.is_empty() && self.counts.values().all(|count| *count == 0)
+    }
+}
+
+#[async_trait]
+pub trait Keeper: Send + Sync + std::fmt::Debug {
+    /// The word by which it is known, in the API, in metrics and in logs.
+    fn name(&self) -> &'static str;
+
+    /// How long after a run the next one comes by itself.
+    fn every(&self) -> Duration;
+
+    /// Looks once, and acts on what it finds.
+    async fn run(&self) -> Result<Did, StoreError>;
+
+    /// Wakes when it should run before its time.
+    async fn woken(&self) {
+        std::future::pending().await
+    }
+
+    /// Somebody wants the next run to look at everything.
+    fn hurry(&self) {}
+}
+
+/// All keepers of a server, in the order in which they are shown.
+pub type Crew = Vec<Arc<dyn Keeper>>;
+
+/// What keepers need from their surroundings.
+#[derive(Debug)]
+pub struct Parts<'a> {
+    pub lifecycle: Lifecycle,
+    pub placement: Placement,
+    pub deployment: Deployment,
+    pub deadlines: &'a Deadlines,
+    pub max_recovery_attempts: u32,
+    pub ears: Ears,
+}
+
+/// The keepers, and the one of them that has a timer of its own.
+pub fn crew(parts: Parts<'_>) -> (Crew, QueueExpiry) {
+    let Parts { lifecycle, placement, deployment, deadlines, max_recovery_attempts, ears } = parts;
+    let (store, clock) = (|| lifecycle.store.clone(), || lifecycle.clock.clone());
+    let poll = deadlines.queue_poll;
+    let expiry = QueueExpiry::new(store(), clock(), placement.clone(), deployment.clone(), poll);
+    let left = DeploymentKeeper::new(&lifecycle, placement.clone(), deployment.clone(), ears.clone(), poll);
+    let warm = WarmBuffer::new(placement.clone(), poll);
+    let sweeper = Sweeper::new(lifecycle.clone(), deadlines.clone(), ears);
+    let every = deadlines.recovery_interval;
+    let recovery = RecoveryKeeper::new(store(), clock(), deployment.clone(), every, max_recovery_attempts);
+    let sync = SyncKeeper::new(&lifecycle, placement, deployment, deadlines);
+    let crew: Crew = vec![
+        Arc::new(expiry.clone()),
+        Arc::new(left),
+        Arc::new(warm),
+        Arc::new(sweeper),
+        Arc::new(recovery),
+        Arc::new(sync),
+    ];
+    (crew, expiry)
+}
+
+/// So long before now.
+fn ago(now: Timestamp, time: Duration) -> Timestamp {
+    now.saturating_sub(time).unwrap_or(Timestamp::MIN)
+}
+
+fn count(length: usize) -> u64 {
+    u64::try_from(length).unwrap_or(u64::MAX)
+}

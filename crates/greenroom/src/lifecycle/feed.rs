@@ -13,9 +13,10 @@ use domain::{BotId, EventId, SlotName, UserId};
 use tokio::sync::{broadcast, watch};
 use tokio_util::sync::CancellationToken;
 
+use crate::bus::Bus;
 use crate::store::{EventRow, Kind, Store, StoreError};
 
-/// How long another replica's event may take to be seen.
+/// How long another replica's event may take to be seen where the bus does not tell of it.
 const POLL: Duration = Duration::from_millis(500);
 /// Events are read no more often than this.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(3);
@@ -91,7 +92,7 @@ impl Feed {
     }
 
     /// Follows the events until `stopping`.
-    pub async fn follow(self, store: Store, stopping: CancellationToken) {
+    pub async fn follow(self, store: Store, bus: Bus, stopping: CancellationToken) {
         let mut follower = Follower::default();
         let mut failing = false;
         loop {
@@ -118,7 +119,8 @@ impl Feed {
                 }
             };
             tokio::select! {
-                () = store.told() => {}
+                () = store.told() => bus.stir(),
+                () = bus.heard() => {}
                 () = tokio::time::sleep(wait) => {}
                 () = stopping.cancelled() => return,
             }

@@ -21,6 +21,7 @@ use domain::{Action, BotId, CommandId, ConnectionId, Reason, Status, UserId};
 use jiff::Timestamp;
 use serde_json::{Map, Value};
 
+use crate::bus::Bus;
 use crate::clock::Clock;
 use crate::random::{NoRandomness, Random};
 use crate::store::{Actor, BotRow, Change, CommandRow, Kind, NewEvent, SessionRow, Store, StoreError, Tx};
@@ -38,6 +39,7 @@ pub struct Lifecycle {
     pub(crate) heartbeats: Heartbeats,
     pub(crate) feed: Feed,
     pub(crate) to_clear: ToClear,
+    pub(crate) bus: Bus,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -79,8 +81,13 @@ pub struct Assignment {
 
 impl Lifecycle {
     pub fn new(store: Store, clock: Clock, random: Random, tokens: Tokens) -> Self {
-        let (heartbeats, feed, to_clear) = Default::default();
-        Self { store, clock, random, tokens, heartbeats, feed, to_clear }
+        let (heartbeats, feed, to_clear, bus) = Default::default();
+        Self { store, clock, random, tokens, heartbeats, feed, to_clear, bus }
+    }
+
+    /// The same, with another bus than the one in the process.
+    pub fn with_bus(self, bus: Bus) -> Self {
+        Self { bus, ..self }
     }
 
     /// A bot's sessions, with the signs of life that are not written yet.
@@ -116,11 +123,13 @@ impl Lifecycle {
             // It leaves by itself already.
             Verdict::Hold | Verdict::Refuse | Verdict::Ended => None,
         };
-        if assigned {
-            self.send(&mut tx, &bot, Action::Leave, Value::Null, now).await?;
-        }
+        let command = match assigned {
+            true => Some(self.send(&mut tx, &bot, Action::Leave, Value::Null, now).await?),
+            false => None,
+        };
         let bot = tx.bot(id).await?.ok_or(LifecycleError::NotFound)?;
         tx.commit().await?;
+        self.publish(&bot, command);
         if let Some(told) = told {
             self.tell(told);
         }
@@ -139,11 +148,14 @@ impl Lifecycle {
         refuse_ended(&bot)?;
         let now = self.clock.now();
         tx.configure_bot(id, &config, now).await?;
+        let mut command = None;
         if bot.connection_id.is_some() {
             tx.supersede(id, Action::Reconfigure).await?;
-            self.send(&mut tx, &bot, Action::Reconfigure, Value::Object(config.clone()), now).await?;
+            let payload = Value::Object(config.clone());
+            command = Some(self.send(&mut tx, &bot, Action::Reconfigure, payload, now).await?);
         }
         tx.commit().await?;
+        self.publish(&bot, command);
         bot.config = config;
         bot.updated_at = now;
         Ok(bot)
@@ -225,7 +237,7 @@ impl Lifecycle {
         action: Action,
         payload: Value,
         now: Timestamp,
-    ) -> Result<(), LifecycleError> {
+    ) -> Result<CommandRow, LifecycleError> {
         let command = CommandRow { id: CommandId(self.random.id(now)?), action, payload };
         tx.insert_command(bot.id, &command, now).await?;
         let event = NewEvent {
@@ -237,7 +249,15 @@ impl Lifecycle {
             reason: Some(action.as_str().to_owned()),
             actor: Actor::User,
         };
-        Ok(tx.record(&event, now).await?)
+        tx.record(&event, now).await?;
+        Ok(command)
+    }
+
+    /// Tells a bot that listens at once what is committed.
+    fn publish(&self, bot: &BotRow, command: Option<CommandRow>) {
+        if let (Some(connection), Some(command)) = (bot.connection_id, command) {
+            self.bus.publish(connection, &command);
+        }
     }
 
     /// Writes a move that was decided on a held bot, its sessions' end if it is one, and the event.

@@ -5,13 +5,13 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, PoisonError};
 
-use domain::{BotId, Deadlines, Platform, SlotName, Status, slot};
+use domain::{BotId, ConnectionId, Deadlines, Platform, SlotName, Status, slot};
 use jiff::Timestamp;
 
 use super::desk::Desk;
 use super::jobs::{Replies, Sorted};
 use super::ledger::Ledger;
-use super::{Aftermath, PlacementError, Reserved, line, news};
+use super::{Aftermath, PlacementError, Reserved, SlotNews, line, news};
 use crate::admission::{Admission, AdmissionError, Admitted, Request};
 use crate::lifecycle::Lifecycle;
 use crate::lifecycle::ends::{Ending, Endings};
@@ -61,11 +61,13 @@ impl Placer {
                 desk.hold(slot, false);
             }
         }
-        for (name, news) in &jobs.news {
-            if let Some(desk) = desks.iter_mut().find(|desk| desk.slot(name).is_some()) {
-                news::take(desk, name, news, &mut ledger, now);
-            }
-        }
+        let silent = self.reconnect_silent(&mut tx, &desks, &jobs.news, now).await?;
+        let told = jobs.news.iter().map(|(name, news)| {
+            let heard = matches!(news, SlotNews::Silent { bot, .. } if !silent.contains(bot));
+            let desk = desks.iter_mut().find(|desk| desk.slot(name).is_some()).filter(|_| !heard);
+            desk.is_some_and(|desk| news::take(desk, name, news, &mut ledger, now))
+        });
+        let told: Vec<bool> = told.collect();
         // Before new ones are made: their numbers are free again.
         tx.delete_slots(&ledger.gone).await?;
         self.vacate(&mut desks, &jobs.endings, &endings, &mut ledger, now);
@@ -88,10 +90,30 @@ impl Placer {
         let replies = Replies {
             reserved: reserved(&mut tx, said, &jobs.requests, &desks, &ledger).await?,
             ended: std::mem::take(&mut endings.answers),
+            told,
+            looked: ledger.looked,
         };
         tx.commit().await?;
         self.tell(ledger, endings);
         Ok(replies)
+    }
+
+    /// Gives the bots that nothing was heard of a new connection, so that whoever speaks under the old one comes too late;
+    /// and says which they are. One that spoke meanwhile is not among them.
+    async fn reconnect_silent(
+        &self,
+        tx: &mut Tx,
+        desks: &[Desk],
+        news: &[(SlotName, SlotNews)],
+        now: Timestamp,
+    ) -> Result<HashSet<BotId>, PlacementError> {
+        let mut silent = Vec::new();
+        for (name, news) in news {
+            if let Some(bot) = desks.iter().find_map(|desk| news::silent_bot(desk, name, news)) {
+                silent.push((bot, ConnectionId(self.admission.random.id(now)?)));
+            }
+        }
+        Ok(tx.reconnect_unheard(&silent, now).await?.into_iter().collect())
     }
 
     /// Takes the slots of the bots that end.
@@ -116,6 +138,12 @@ impl Placer {
         }
         if ledger.stirs_gate() {
             self.aftermath.asked.notify_one();
+        }
+        if !ledger.queued.is_empty() {
+            self.aftermath.queued.notify_one();
+        }
+        if ledger.cooled {
+            self.aftermath.cooled.notify_one();
         }
         for bot in &ledger.to_clear {
             self.lifecycle.to_clear.add(*bot);

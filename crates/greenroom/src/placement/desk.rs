@@ -123,6 +123,7 @@ impl Desk {
             row.error_message = None;
             row.description = slot::busy(bot, now);
         });
+        ledger.cooled |= self.pool.min_idle > 0;
         if waits {
             ledger.woken.push(name.clone());
         } else {

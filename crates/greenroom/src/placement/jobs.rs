@@ -3,7 +3,7 @@
 use domain::{SlotName, Status};
 use tokio::sync::oneshot;
 
-use super::{PlacementError, Reserved, SlotNews};
+use super::{Looked, PlacementError, Reserved, SlotNews};
 use crate::admission::{AdmissionError, Request};
 use crate::lifecycle::LifecycleError;
 use crate::lifecycle::ends::Ending;
@@ -14,9 +14,9 @@ type Reply<T, E> = oneshot::Sender<Result<T, E>>;
 pub enum Job {
     Reserve(Box<Request>, Reply<Reserved, PlacementError>),
     End(Box<Ending>, Reply<Status, LifecycleError>),
-    Slot(SlotName, SlotNews, Reply<(), StoreError>),
+    Slot(SlotName, SlotNews, Reply<bool, StoreError>),
     /// Look at every pool: is someone waiting for what is free?
-    Look(Reply<(), StoreError>),
+    Look(Reply<Looked, StoreError>),
 }
 
 impl std::fmt::Debug for Job {
@@ -38,8 +38,8 @@ pub struct Sorted {
     pub endings: Vec<Ending>,
     enders: Vec<Reply<Status, LifecycleError>>,
     pub news: Vec<(SlotName, SlotNews)>,
-    tellers: Vec<Reply<(), StoreError>>,
-    lookers: Vec<Reply<(), StoreError>>,
+    tellers: Vec<Reply<bool, StoreError>>,
+    lookers: Vec<Reply<Looked, StoreError>>,
 }
 
 /// The answers to a batch, in the order in which it was asked.
@@ -47,6 +47,9 @@ pub struct Sorted {
 pub struct Replies {
     pub reserved: Vec<Result<Reserved, PlacementError>>,
     pub ended: Vec<Result<Status, LifecycleError>>,
+    /// Of each news, whether it fitted.
+    pub told: Vec<bool>,
+    pub looked: Looked,
 }
 
 impl Sorted {
@@ -102,8 +105,11 @@ impl Sorted {
         for (ender, reply) in self.enders.into_iter().zip(replies.ended) {
             let _ = ender.send(reply);
         }
-        for teller in self.tellers.into_iter().chain(self.lookers) {
-            let _ = teller.send(Ok(()));
+        for (teller, fitted) in self.tellers.into_iter().zip(replies.told) {
+            let _ = teller.send(Ok(fitted));
+        }
+        for looker in self.lookers {
+            let _ = looker.send(Ok(replies.looked));
         }
     }
 
@@ -119,8 +125,11 @@ impl Sorted {
         for ender in self.enders {
             let _ = ender.send(Err(again().into()));
         }
-        for teller in self.tellers.into_iter().chain(self.lookers) {
+        for teller in self.tellers {
             let _ = teller.send(Err(again()));
+        }
+        for looker in self.lookers {
+            let _ = looker.send(Err(again()));
         }
     }
 }

@@ -6,8 +6,8 @@ use domain::{BotId, SlotName, Status, UserId};
 use jiff::Timestamp;
 use uuid::Uuid;
 
-use super::Described;
 use super::desk::Desk;
+use super::{Described, Looked};
 use crate::store::{
     Actor, Batch, Change, Grant, Held, Kind, KnownKey, NewBot, NewDeployment, NewEvent, NewWaiter, StoreError, Tx,
 };
@@ -28,8 +28,6 @@ pub struct Ledger {
     pub grants: Vec<Grant>,
     /// Bots that should be speaking from now on.
     pub awaited: Vec<BotId>,
-    /// Bots that are to be started again, and are not waited for until then.
-    pub unawaited: Vec<BotId>,
     left_gate: Vec<SlotName>,
     left_held: Vec<Held>,
     asked: Vec<NewDeployment>,
@@ -42,6 +40,9 @@ pub struct Ledger {
     pub to_clear: Vec<BotId>,
     /// Slots whose description may have changed.
     pub described: Vec<Described>,
+    /// Whether a slot was given out of a pool that keeps some ready.
+    pub cooled: bool,
+    pub looked: Looked,
 }
 
 impl Ledger {
@@ -56,7 +57,6 @@ impl Ledger {
             queued: Vec::new(),
             grants: Vec::new(),
             awaited: Vec::new(),
-            unawaited: Vec::new(),
             left_gate: Vec::new(),
             left_held: Vec::new(),
             asked: Vec::new(),
@@ -65,6 +65,8 @@ impl Ledger {
             woken: Vec::new(),
             to_clear: Vec::new(),
             described: Vec::new(),
+            cooled: false,
+            looked: Looked::default(),
         }
     }
 
@@ -193,8 +195,7 @@ impl Ledger {
         };
         let batch = self.with_slots(batch, desks);
         tx.grant(&self.grants, self.now).await?;
-        tx.await_bots(&self.awaited, Some(self.now), self.now).await?;
-        tx.await_bots(&self.unawaited, None, self.now).await?;
+        tx.await_bots(&self.awaited, self.now).await?;
         tx.leave_gate(&self.left_gate).await?;
         tx.leave_gate_held(&self.left_held).await?;
         tx.ask_for_gate(&self.asked, self.now).await?;

@@ -102,12 +102,15 @@ pub async fn keep_warm(tx: &mut Tx, desk: &mut Desk, ledger: &mut Ledger) -> Res
         return Ok(());
     }
     if desk.pool.min_idle > 0 && desk.room() > 0 {
-        let ready = tx.ready_slots(&desk.pool.name, desk.pool.min_idle).await?;
-        let missing = (desk.pool.min_idle - ready).clamp(0, desk.room()).min(MOST_AT_ONCE);
+        let (ready, broken) = tx.ready_slots(&desk.pool.name, desk.pool.min_idle).await?;
+        // Where slots cannot be started, more of them are no help: what is broken is replaced once, and then waited for.
+        let hopeless = (broken - desk.pool.min_idle).max(0);
+        let missing = (desk.pool.min_idle - ready - hopeless).clamp(0, desk.room()).min(MOST_AT_ONCE);
         if missing > 0 {
             for number in tx.free_numbers(&desk.pool.name, desk.pool.slots, missing).await? {
                 let slot = desk.intend(number);
                 desk.lay_aside(&slot, ledger);
+                ledger.looked.made += 1;
             }
         }
     }
@@ -118,6 +121,7 @@ pub async fn keep_warm(tx: &mut Tx, desk: &mut Desk, ledger: &mut Ledger) -> Res
             let name = slot.name.clone();
             desk.hold(slot, false);
             desk.put(&name, domain::SlotStatus::Draining);
+            ledger.looked.let_go += 1;
         }
     }
     Ok(())

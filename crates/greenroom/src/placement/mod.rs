@@ -54,6 +54,19 @@ struct Aftermath {
     /// Slots whose description has changed, and to what in the end.
     described: Mutex<HashMap<SlotName, Described>>,
     redescribed: Notify,
+    /// Somebody has joined a line.
+    queued: Notify,
+    /// A slot was given out of a pool that keeps some ready.
+    cooled: Notify,
+}
+
+/// What a look at every pool has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Looked {
+    /// Slots that were made to be kept ready.
+    pub made: u64,
+    /// Slots that are too many and are let go.
+    pub let_go: u64,
 }
 
 /// What a person is to see of a slot at the provider.
@@ -131,22 +144,33 @@ impl Placement {
         answer.await.map_err(|_| LifecycleError::Stopping)?
     }
 
-    /// Tells what happened to a slot. What is free then goes to the next in line in the same transaction.
-    pub async fn tell(&self, slot: SlotName, news: SlotNews) -> Result<(), StoreError> {
+    /// Tells what happened to a slot. What is free then goes to the next in line in the same transaction. False when it
+    /// came too late: it does not fit the slot as it stands, and nothing was changed.
+    pub async fn tell(&self, slot: SlotName, news: SlotNews) -> Result<bool, StoreError> {
         let (reply, answer) = oneshot::channel();
         if self.jobs.send(Job::Slot(slot, news, reply)).is_err() {
-            return Ok(());
+            return Ok(false);
         }
-        answer.await.unwrap_or(Ok(()))
+        answer.await.unwrap_or(Ok(false))
     }
 
     /// Looks at every pool: the safety net under everything that wakes by itself.
-    pub async fn look(&self) -> Result<(), StoreError> {
+    pub async fn look(&self) -> Result<Looked, StoreError> {
         let (reply, answer) = oneshot::channel();
         if self.jobs.send(Job::Look(reply)).is_err() {
-            return Ok(());
+            return Ok(Looked::default());
         }
-        answer.await.unwrap_or(Ok(()))
+        answer.await.unwrap_or(Ok(Looked::default()))
+    }
+
+    /// Wakes when this process has put somebody in line.
+    pub async fn queued(&self) {
+        self.aftermath.queued.notified().await;
+    }
+
+    /// Wakes when this process has given out a slot of a pool that keeps some ready.
+    pub async fn cooled(&self) {
+        self.aftermath.cooled.notified().await;
     }
 
     /// Wakes when someone has asked to pass the gate.

@@ -1,13 +1,14 @@
 //! What happened to a slot. News that no longer fits the slot as it stands came too late and changes nothing.
 
 use domain::lifecycle::Overdue;
-use domain::{BotId, SlotName, SlotStatus, slot};
+use domain::{BotId, SlotName, SlotStatus, Status, slot};
 use jiff::Timestamp;
 use uuid::Uuid;
 
 use super::desk::Desk;
 use super::ledger::Ledger;
 use crate::lifecycle::ends::{Ended, Ending};
+use crate::store::SlotRow;
 
 #[derive(Clone, Debug)]
 pub enum SlotNews {
@@ -19,22 +20,41 @@ pub enum SlotNews {
     Started { bot: Option<BotId>, provider_ref: String, holder: Uuid },
     /// What was to be started in it, by this holder of its deployment, is no longer wanted and was not begun.
     NotBegun { bot: Option<BotId>, holder: Uuid },
-    /// Nobody may be in it any more although a bot was given to it: it is to be started.
-    Silent { bot: BotId },
-    /// Something went wrong, in these words.
+    /// Nobody may be in it any more although a bot was given to it: it is to be started, under a new connection. Only for
+    /// a bot that nothing was heard of.
+    Silent { bot: BotId, generation: i64 },
+    /// Its bot's start or end went wrong, or a start for nobody, in these words.
     Broken { bot: Option<BotId>, words: String },
-    /// What was wrong with it is mended, and nothing is left in it.
-    Recovered,
+    /// It has been without a bot, as it is, since then, and something went wrong.
+    Failed { since: Timestamp, words: String },
+    /// It has been in error, or stuck, since then, and is about to be recovered: one attempt more.
+    Recovering { since: Timestamp, words: &'static str },
+    /// What has been wrong with it since then is mended, and nothing is left in it.
+    Recovered { since: Timestamp },
+    /// It has been free since then, and the provider has nothing of it, or nothing that waits in it: it is made anew.
+    Lost { since: Timestamp },
+    /// It has been free since then, and something runs in it that nobody knows of.
+    Stray { since: Timestamp },
     /// It is to take no more bots.
     Drain,
     /// Nothing is left of it at the provider.
     Gone,
 }
 
-/// Takes what happened to a slot that is held.
-pub fn take(desk: &mut Desk, name: &SlotName, news: &SlotNews, ledger: &mut Ledger, now: Timestamp) {
-    let Some(slot) = desk.slot(name) else { return };
-    let (status, bot_id, generation) = (slot.status, slot.bot_id, slot.generation);
+/// The bot that news of silence is about, if it still fits the slot.
+pub fn silent_bot(desk: &Desk, name: &SlotName, news: &SlotNews) -> Option<BotId> {
+    let SlotNews::Silent { bot, generation } = news else { return None };
+    let fits = |slot: &&SlotRow| {
+        slot.bot_id == Some(*bot) && slot.generation == *generation && slot.status != SlotStatus::Error
+    };
+    desk.slot(name).filter(fits).map(|_| *bot)
+}
+
+/// Takes what happened to a slot that is held. False when it does not fit the slot as it stands.
+pub fn take(desk: &mut Desk, name: &SlotName, news: &SlotNews, ledger: &mut Ledger, now: Timestamp) -> bool {
+    let Some(slot) = desk.slot(name) else { return false };
+    let (status, status_since, bot_id, generation) = (slot.status, slot.status_since, slot.bot_id, slot.generation);
+    let is_free = |since: &Timestamp| status == SlotStatus::Idle && status_since == *since;
     let in_order = status != SlotStatus::Error;
     match news {
         SlotNews::Cleared { bot } if bot_id == Some(*bot) && in_order => {
@@ -64,14 +84,40 @@ pub fn take(desk: &mut Desk, name: &SlotName, news: &SlotNews, ledger: &mut Ledg
             }
         }
         SlotNews::NotBegun { bot, holder } => ledger.leave_held(name, *bot, *holder),
-        SlotNews::Silent { bot } if bot_id == Some(*bot) && in_order => {
+        SlotNews::Silent { bot, generation: silent } if bot_id == Some(*bot) && generation == *silent && in_order => {
             // Whoever is in it is fenced off, and ended by the start.
             desk.change(name, |row| row.generation += 1);
-            ledger.unawaited.push(*bot);
             ledger.ask_for_gate(name, Some(*bot));
         }
-        SlotNews::Broken { bot, words } if bot_id == *bot => break_down(desk, name, words, ledger, now),
-        SlotNews::Recovered if status == SlotStatus::Error => {
+        SlotNews::Broken { bot, words }
+            if bot_id == *bot && (bot.is_some() || matches!(status, SlotStatus::Creating | SlotStatus::Draining)) =>
+        {
+            break_down(desk, name, words, ledger, now);
+        }
+        SlotNews::Failed { since, words } if bot_id.is_none() && status_since == *since => {
+            break_down(desk, name, words, ledger, now);
+        }
+        SlotNews::Recovering { since, words }
+            if status_since == *since && (status == SlotStatus::Error || is_stuck(desk, name)) =>
+        {
+            if status != SlotStatus::Error {
+                break_down(desk, name, words, ledger, now);
+            }
+            desk.change(name, |row| row.recovery_attempts += 1);
+        }
+        SlotNews::Lost { since } if is_free(since) => {
+            desk.change(name, |row| {
+                row.generation += 1;
+                row.provider_ref = None;
+            });
+            if desk.pool.hot {
+                desk.free(name, false);
+            }
+        }
+        SlotNews::Stray { since } if is_free(since) => {
+            break_down(desk, name, "something runs in it that was not started for anyone", ledger, now);
+        }
+        SlotNews::Recovered { since } if status == SlotStatus::Error && status_since == *since => {
             desk.change(name, |row| row.generation += 1);
             desk.free(name, false);
         }
@@ -81,8 +127,15 @@ pub fn take(desk: &mut Desk, name: &SlotName, news: &SlotNews, ledger: &mut Ledg
             ledger.gone.push(name.clone());
             desk.forget(name);
         }
-        _ => {}
+        _ => return false,
     }
+    true
+}
+
+/// Whether nobody has it although it is not free.
+fn is_stuck(desk: &Desk, name: &SlotName) -> bool {
+    let status = |row: &SlotRow| matches!(row.status, SlotStatus::Creating | SlotStatus::Busy);
+    desk.slot(name).is_some_and(|row| row.bot_id.is_none() && status(row))
 }
 
 /// Takes the slot of a bot that ends in this batch, as far as it can be known that nothing of the bot is left in it.
@@ -92,6 +145,10 @@ pub fn vacate(desk: &mut Desk, ending: &Ending, ended: &Ended, ledger: &mut Ledg
     let Some(slot) = desk.slot(name).filter(|slot| slot.bot_id == Some(ended.bot.id)) else { return };
     let (status, used) = (slot.status, slot.bots_since_fresh);
     let recycle_after = desk.pool.recycle_after;
+    // A bot has run well in it: what went wrong before is forgiven.
+    if slot.recovery_attempts > 0 && matches!(ending, Ending::Exited { .. }) && ended.change.to == Status::Completed {
+        desk.change(name, |row| row.recovery_attempts = 0);
+    }
     match ending {
         Ending::GivenUp { overdue: Overdue::DeployFailed, words, .. } => {
             break_down(desk, name, words.as_deref().unwrap_or("it could not be deployed"), ledger, now);
@@ -109,9 +166,11 @@ pub fn vacate(desk: &mut Desk, ending: &Ending, ended: &Ended, ledger: &mut Ledg
     }
 }
 
+/// A slot that was to go still is: what went wrong is kept with it, and it is tried again after a while.
 fn break_down(desk: &mut Desk, name: &SlotName, words: &str, ledger: &mut Ledger, now: Timestamp) {
     ledger.leave_gate(name);
-    desk.put(name, SlotStatus::Error);
+    let goes = desk.slot(name).is_some_and(|slot| slot.status == SlotStatus::Draining);
+    desk.put(name, if goes { SlotStatus::Draining } else { SlotStatus::Error });
     desk.change(name, |row| {
         row.bot_id = None;
         row.description = slot::error(words, now);

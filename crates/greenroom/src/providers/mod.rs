@@ -36,6 +36,23 @@ impl std::fmt::Debug for Spec {
     }
 }
 
+/// What a provider has under the name of a slot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    pub slot: SlotName,
+    /// Whether something runs in it.
+    pub running: bool,
+}
+
+/// That a slot was stopped, and how that is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stopped {
+    /// Somebody says so: it is looked at before it is believed.
+    Told,
+    /// The provider has looked itself, and there is nothing any more.
+    Seen,
+}
+
 /// An image on a host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Image {
@@ -89,11 +106,23 @@ pub trait Provider: Send + Sync + std::fmt::Debug {
     /// Makes the slot run. Answers with the provider's own name for it.
     async fn start(&self, spec: &Spec) -> Result<String, ProviderError>;
 
-    /// Ends everything that runs in the slot, and proves it. With `fresh`, what it left is removed.
-    async fn stop(&self, slot: &SlotName, fresh: bool) -> Result<(), ProviderError>;
+    /// Ends everything that runs in the slot. With `fresh`, what it left is removed.
+    async fn stop(&self, slot: &SlotName, fresh: bool) -> Result<Stopped, ProviderError>;
 
     /// Ends everything that runs in the slot and removes the slot itself.
     async fn delete(&self, slot: &SlotName) -> Result<(), ProviderError>;
+
+    /// Everything that the provider has of this installation, in whatever pool, and nothing of anyone else's. An error is
+    /// never an empty list.
+    async fn list(&self) -> Result<Vec<Found>, ProviderError>;
+
+    /// What the provider has under this name now; `None` when there is nothing for certain.
+    async fn inspect(&self, slot: &SlotName) -> Result<Option<Found>, ProviderError>;
+
+    /// Answers when the provider can be asked for something.
+    async fn ping(&self) -> Result<(), ProviderError> {
+        Ok(())
+    }
 
     /// Shows a person what the slot is doing, where the provider can. Best effort.
     async fn describe(&self, _slot: &SlotName, _description: &str) {}

@@ -17,19 +17,26 @@ use nix::unistd::Pid;
 use sha2::{Digest, Sha256};
 use tokio::process::Command;
 
-use super::{Provider, ProviderError, Spec};
+use super::{Found, Provider, ProviderError, Spec, Stopped};
 
 /// How long a process may take to end by itself before it is killed.
 const GRACE: Duration = Duration::from_millis(500);
 /// How long killed processes may take to be gone.
 const GONE_WITHIN: Duration = Duration::from_secs(10);
+/// How long all of it may take. Whoever stood still meanwhile is no longer the one who is to end them: another may have
+/// started what is found now.
+const LONGEST_END: Duration = Duration::from_secs(12);
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
+/// How often a folder is removed once more when something was put into it meanwhile.
+const REMOVED_AGAIN: usize = 5;
 /// A log is started anew when it has grown past this; the one before is kept.
 const LARGEST_LOG: u64 = 10 * 1024 * 1024;
 /// Which of the server's own variables a slot gets.
 const PASSED_ON: [&str; 5] = ["PATH", "LANG", "LC_ALL", "TZ", "RUST_LOG"];
 /// Names the slot in the environment of everything that runs in it.
 const MARK: &str = "GREENROOM_PROCESS_MARK";
+/// The file that names the installation in a slot's folder.
+const OWNER: &str = "installation";
 /// Names what the slot was started for. The agent does not pass it on to its bot.
 const START: &str = "GREENROOM_PROCESS_START";
 
@@ -85,24 +92,68 @@ impl Inner {
         let mark = format!("{MARK}={}", self.mark(slot));
         let start = start.map(|start| format!("{START}={start}"));
         let mut found = Vec::new();
-        for entry in std::fs::read_dir("/proc").map_err(|error| words("look for its processes", &error))? {
-            let Ok(entry) = entry else { continue };
-            let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
-            // Those of others cannot be read, and those that have ended have no environment any more.
-            let Ok(environment) = std::fs::read(entry.path().join("environ")) else { continue };
-            let has = |wanted: &String| environment.split(|byte| *byte == 0).any(|entry| entry == wanted.as_bytes());
+        each_process(|pid, environment| {
+            let has = |wanted: &String| variables(environment).any(|entry| entry == wanted.as_bytes());
             if has(&mark) && start.as_ref().is_none_or(has) {
-                found.push(Pid::from_raw(pid));
+                found.push(pid);
+            }
+        })?;
+        Ok(found)
+    }
+
+    /// The slots of this installation that have a process, and those that have a folder.
+    fn all(&self) -> Result<Vec<Found>, ProviderError> {
+        let mark = format!("{MARK}={}/", self.installation);
+        let mut found = BTreeMap::<SlotName, bool>::new();
+        each_process(|_, environment| {
+            let marks = variables(environment).filter_map(|entry| entry.strip_prefix(mark.as_bytes()));
+            for slot in marks.filter_map(|slot| std::str::from_utf8(slot).ok()) {
+                found.insert(SlotName::stored(slot.to_owned()), true);
+            }
+        })?;
+        for slot in self.folders()? {
+            found.entry(slot).or_insert(false);
+        }
+        Ok(found.into_iter().map(|(slot, running)| Found { slot, running }).collect())
+    }
+
+    /// The slots whose folders say that they are this installation's.
+    fn folders(&self) -> Result<Vec<SlotName>, ProviderError> {
+        let failed = |error| words("list the slots' folders", &error);
+        let entries = match std::fs::read_dir(&self.folder) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(failed(error)),
+        };
+        let mut slots = Vec::new();
+        for entry in entries {
+            let name = entry.map_err(failed)?.file_name();
+            let Some(slot) = name.to_str().map(|name| SlotName::stored(name.to_owned())) else { continue };
+            if self.owns(&slot)? {
+                slots.push(slot);
             }
         }
-        Ok(found)
+        Ok(slots)
+    }
+
+    /// Whether a slot's folder is there and says that it is this installation's.
+    fn owns(&self, slot: &SlotName) -> Result<bool, ProviderError> {
+        match std::fs::read_to_string(self.home(slot).join(OWNER)) {
+            Ok(owner) => Ok(owner.trim() == self.installation),
+            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(false),
+            Err(error) => Err(words("look into the slot's folder", &error)),
+        }
     }
 
     /// Ends all processes of a slot: asked first, then killed, until none is left.
     fn end_all(&self, slot: &SlotName) -> Result<(), ProviderError> {
-        let (mut asked, mut killed) = (None, None);
+        let (begun, mut asked, mut killed) = (Instant::now(), None, None);
         loop {
             let processes = self.processes(slot, None)?;
+            // Also when there is none: what follows an end removes what the next bot may be about to use.
+            if begun.elapsed() > LONGEST_END {
+                return Err(ProviderError::again(format!("ending the processes of {slot} took too long")));
+            }
             if processes.is_empty() {
                 return Ok(());
             }
@@ -127,7 +178,17 @@ impl Inner {
     }
 
     fn remove(&self, path: &Path) -> Result<(), ProviderError> {
-        let removed = match std::fs::remove_dir_all(path) {
+        let mut removed = std::fs::remove_dir_all(path);
+        // Its description may be written just now.
+        for _ in 0..REMOVED_AGAIN {
+            match &removed {
+                Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => {
+                    removed = std::fs::remove_dir_all(path)
+                }
+                _ => break,
+            }
+        }
+        let removed = match removed {
             // A bot may have left folders in which nothing can be written.
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                 make_writable(path);
@@ -151,6 +212,7 @@ impl Inner {
             // What is in it is nobody else's.
             std::fs::DirBuilder::new().recursive(true).mode(0o700).create(home)?;
             std::fs::create_dir_all(&work)?;
+            std::fs::write(home.join(OWNER), &self.installation)?;
             if std::fs::metadata(&log).is_ok_and(|log| log.len() > LARGEST_LOG) {
                 std::fs::rename(&log, home.join("log.1"))?;
             }
@@ -168,6 +230,22 @@ impl Inner {
         environment.insert("HOME".to_owned(), work.display().to_string());
         environment
     }
+}
+
+/// Looks at every process of the machine with its environment. Those of others cannot be read, and those that have ended
+/// have none any more.
+fn each_process(mut look: impl FnMut(Pid, &[u8])) -> Result<(), ProviderError> {
+    for entry in std::fs::read_dir("/proc").map_err(|error| words("look for its processes", &error))? {
+        let Ok(entry) = entry else { continue };
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+        let Ok(environment) = std::fs::read(entry.path().join("environ")) else { continue };
+        look(Pid::from_raw(pid), &environment);
+    }
+    Ok(())
+}
+
+fn variables(environment: &[u8]) -> impl Iterator<Item = &[u8]> {
+    environment.split(|byte| *byte == 0)
 }
 
 /// Lets this user write in a folder and in all below it, as far as it may.
@@ -231,11 +309,14 @@ impl Provider for ProcessProvider {
         }
     }
 
-    async fn stop(&self, slot: &SlotName, fresh: bool) -> Result<(), ProviderError> {
+    async fn stop(&self, slot: &SlotName, fresh: bool) -> Result<Stopped, ProviderError> {
         let slot = slot.clone();
         self.apart(move |inner| {
             inner.end_all(&slot)?;
-            if fresh { inner.remove(&inner.home(&slot).join("work")) } else { Ok(()) }
+            if fresh {
+                inner.remove(&inner.home(&slot).join("work"))?;
+            }
+            Ok(Stopped::Seen)
         })
         .await
     }
@@ -245,6 +326,19 @@ impl Provider for ProcessProvider {
         self.apart(move |inner| {
             inner.end_all(&slot)?;
             inner.remove(&inner.home(&slot))
+        })
+        .await
+    }
+
+    async fn list(&self) -> Result<Vec<Found>, ProviderError> {
+        self.apart(Inner::all).await
+    }
+
+    async fn inspect(&self, slot: &SlotName) -> Result<Option<Found>, ProviderError> {
+        let slot = slot.clone();
+        self.apart(move |inner| {
+            let running = !inner.processes(&slot, None)?.is_empty();
+            Ok((running || inner.owns(&slot)?).then_some(Found { slot, running }))
         })
         .await
     }

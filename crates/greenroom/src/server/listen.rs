@@ -18,11 +18,12 @@ const LAST_PATIENCE: Duration = Duration::from_secs(90);
 /// After an error such as too many open files, give those a moment to close.
 const AFTER_ERROR: Duration = Duration::from_millis(50);
 
-/// Serves until `stop` returns, and then as long as requests are under way. False when some had to be cut.
+/// Serves until `stop` returns or something is `broken`, and then as long as requests are under way. False when some had to be cut.
 pub async fn serve(
     listener: TcpListener,
     router: Router,
     stop: &mut impl AsyncFnMut(),
+    broken: &CancellationToken,
     stopping: &CancellationToken,
 ) -> bool {
     let graceful = GracefulShutdown::new();
@@ -33,6 +34,7 @@ pub async fn serve(
             let accepted = tokio::select! {
                 accepted = listener.accept() => accepted,
                 () = &mut stop => break,
+                () = broken.cancelled() => break,
             };
             let stream = match accepted {
                 Ok((stream, _)) => stream,

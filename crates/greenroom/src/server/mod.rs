@@ -4,8 +4,10 @@
 //! - this file: the whole
 //! - [`first`]: what is made once
 //! - [`pools`]: pools and their providers, as configured
+//! - [`background`]: what works beside the requests
 //! - [`listen`]: taking and closing connections
 
+mod background;
 pub mod first;
 mod listen;
 mod pools;
@@ -15,23 +17,27 @@ use std::time::Duration;
 
 use secrecy::ExposeSecret;
 use tokio::net::TcpListener;
-use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::admission::{Admission, AdmissionError};
 use crate::api::around::Limits;
 use crate::api::{self, App, Inner};
+use crate::bus::{BadUrl, Bus};
 use crate::clock::Clock;
 use crate::config::Config;
-use crate::deployment::{Deployment, Parts};
-use crate::keepers::sweeper::Sweeper;
+use crate::deployment::{Deployment, Parts, Patience};
+use crate::keepers;
+use crate::keepers::driver::Keepers;
+use crate::keepers::ears::Ears;
+use crate::keepers::leader::Leadership;
 use crate::lifecycle::Lifecycle;
 use crate::lifecycle::tokens::Tokens;
 use crate::placement::Placement;
 use crate::providers::Providers;
 use crate::random::{NoRandomness, Random};
-use crate::store::{Store, StoreError};
+use crate::store::{Holder, Store, StoreError};
 use crate::telemetry;
+use background::Background;
 use first::First;
 
 /// How long the last writes may take.
@@ -50,6 +56,10 @@ pub enum ServerError {
     Show(std::io::Error),
     #[error("cannot listen on {listen}: {source}")]
     Listen { listen: String, source: std::io::Error },
+    #[error(transparent)]
+    Bus(#[from] BadUrl),
+    #[error("a part of the server ended by itself; the log says which")]
+    Broken,
 }
 
 /// A server that serves.
@@ -58,8 +68,7 @@ pub struct Server {
     pub address: SocketAddr,
     pub(crate) app: App,
     listener: TcpListener,
-    background: JoinSet<()>,
-    ending: CancellationToken,
+    background: Background,
 }
 
 impl Server {
@@ -88,17 +97,23 @@ impl Server {
         let admission = Admission::new(store.clone(), clock.clone(), random.clone());
         let kept = first::keep(&admission, config.admin_token.as_ref(), |first| show(&url, first)).await?;
         let tokens = Tokens::new(kept.signing_secret.expose_secret());
-        let lifecycle = Lifecycle::new(store.clone(), clock.clone(), random.clone(), tokens);
+        let mut lifecycle = Lifecycle::new(store.clone(), clock.clone(), random.clone(), tokens);
 
         pools::configure(&store, &config.pools).await?;
         let metrics = telemetry::metrics();
-        let (stopping, ending) = (CancellationToken::new(), CancellationToken::new());
-        let mut background = JoinSet::new();
-        background.spawn(lifecycle.heartbeats.clone().keep_writing(store.clone(), ending.clone()));
-        background.spawn(lifecycle.feed.clone().follow(store.clone(), ending.clone()));
+        let mut background = Background::new();
+        let (stopping, ending) = (CancellationToken::new(), background.ending.clone());
+        if let Some(redis) = &config.redis {
+            let (bus, work) = Bus::over_redis(redis.clone(), &kept.installation, ending.clone())?;
+            background.spawn("bus", work);
+            lifecycle = lifecycle.with_bus(bus);
+        }
+        background.spawn("heartbeats", lifecycle.heartbeats.clone().keep_writing(store.clone(), ending.clone()));
+        background.spawn("feed", lifecycle.feed.clone().follow(store.clone(), lifecycle.bus.clone(), ending.clone()));
         let (placement, placing) =
             Placement::begin(admission.clone(), lifecycle.clone(), config.deadlines.clone(), ending.clone());
-        background.spawn(placing);
+        background.spawn("placement", placing);
+        let replica = Holder { id: uuid::Uuid::new_v4(), name: format!("{}:{}", host(), address.port()) };
         let public_url = config.public_url.clone().unwrap_or_else(|| url.clone());
         let deployment = Deployment::new(Parts {
             store: store.clone(),
@@ -108,15 +123,30 @@ impl Server {
             deadlines: config.deadlines.clone(),
             max_concurrent: config.max_concurrent_deployments,
             public_url: public_url.clone(),
+            patience: Patience::default(),
+            replica: replica.clone(),
             ending: ending.clone(),
         });
-        background.spawn(deployment.clone().work());
-        background.spawn(deployment.clone().expire_in_time());
-        background.spawn(deployment.clone().describe());
-        let sweeper = Sweeper::new(lifecycle.clone(), config.deadlines.clone());
-        background.spawn(sweeper.keep_sweeping(ending.clone()));
+        background.spawn("deployment", deployment.clone().work());
+        background.spawn("descriptions", deployment.clone().describe());
+        let ears = Ears::new(clock.clone());
+        let (crew, expiry) = keepers::crew(keepers::Parts {
+            lifecycle: lifecycle.clone(),
+            placement: placement.clone(),
+            deployment: deployment.clone(),
+            deadlines: &config.deadlines,
+            max_recovery_attempts: config.max_recovery_attempts,
+            ears: ears.clone(),
+        });
+        let leadership = Leadership::new(store.clone(), replica);
+        let keepers = Keepers::new(store.clone(), clock.clone(), leadership.clone(), crew);
+        background.spawn("queue expiry", expiry.keep_time(leadership.clone(), ending.clone()));
+        background.spawn("keepers", keepers.clone().keep(ending.clone()));
+        background.spawn("leader", leadership.campaign(ears.clone(), ending.clone()));
+        background.spawn("ears", ears.keep_listening(ending.clone()));
+        background.spawn("health", deployment.clone().keep_pinging());
         let (upkept, ended) = (metrics.clone(), ending.clone());
-        background.spawn(async move {
+        background.spawn("metrics", async move {
             while !ended.is_cancelled() {
                 upkept.run_upkeep();
                 tokio::select! {
@@ -136,22 +166,24 @@ impl Server {
             public_url,
             placement,
             deployment,
+            keepers,
             admin_token_hash: kept.admin_token_hash,
             limits: Limits::default(),
             metrics,
             stopping,
         });
-        Ok(Self { address, app, listener, background, ending })
+        Ok(Self { address, app, listener, background })
     }
 
     /// Serves until `stop` returns, then ends in order: no new connections, what waits is answered, what works is
     /// finished, what was gathered is written. When `stop` returns a second time, requests are no longer waited for.
-    pub async fn run(mut self, mut stop: impl AsyncFnMut()) {
+    pub async fn run(mut self, mut stop: impl AsyncFnMut()) -> Result<(), ServerError> {
         let router = api::router(self.app.clone());
-        let finished = listen::serve(self.listener, router, &mut stop, &self.app.stopping).await;
-        self.ending.cancel();
+        let broken = self.background.broken.clone();
+        let finished = listen::serve(self.listener, router, &mut stop, &broken, &self.app.stopping).await;
+        let is_broken = broken.is_cancelled();
         let closed = async {
-            while self.background.join_next().await.is_some() {}
+            self.background.end().await;
             self.app.store.close().await;
         };
         // What was cut may still hold its connection, and a database that is away answers nobody.
@@ -161,7 +193,13 @@ impl Server {
             () = tokio::time::sleep(patience) => tracing::warn!("stopped, without an answer from the database"),
             () = stop() => {}
         }
+        if is_broken { Err(ServerError::Broken) } else { Ok(()) }
     }
+}
+
+/// What this machine calls itself.
+fn host() -> String {
+    nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok()).unwrap_or_else(|| "localhost".to_owned())
 }
 
 /// An address that can be opened: one that stands for all addresses is reached at this machine's own.

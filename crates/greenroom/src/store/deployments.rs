@@ -32,7 +32,8 @@ macro_rules! deployment_columns {
     };
 }
 
-/// Bots before slots that are only made ready; within each, first in first out.
+/// Bots before slots that are only made ready; within each, first in first out. Those without a bot leave one place free,
+/// so that a bot that comes next need not wait until a slot for nobody is ready.
 macro_rules! sql_pass {
     ($begin:literal, $end:literal) => {
         concat!(
@@ -40,10 +41,14 @@ macro_rules! sql_pass {
               WHERE slot ",
             $begin,
             "
-                  SELECT slot FROM deployments WHERE state = 'waiting' OR lease_until <= $3
-                   ORDER BY CASE WHEN bot_id IS NULL THEN 1 ELSE 0 END, arrival
-                   LIMIT (SELECT CASE WHEN count(*) < $1 THEN $1 - count(*) ELSE 0 END
-                            FROM deployments WHERE state = 'active' AND lease_until > $3)",
+                  SELECT slot FROM deployments WHERE slot IN (
+                      SELECT slot FROM (
+                          SELECT slot, bot_id, row_number() OVER (ORDER BY is_for_nobody, arrival)
+                               + (SELECT count(*) FROM deployments WHERE state = 'active' AND lease_until > $3) AS place
+                            FROM (SELECT slot, bot_id, arrival, CASE WHEN bot_id IS NULL THEN 1 ELSE 0 END AS is_for_nobody
+                                    FROM deployments WHERE state = 'waiting' OR lease_until <= $3
+                                   ORDER BY is_for_nobody, arrival LIMIT $1) AS first) AS placed
+                       WHERE place <= CASE WHEN bot_id IS NULL AND $1 > 1 THEN $1 - 1 ELSE $1 END)",
             $end,
             " RETURNING ",
             deployment_columns!()
@@ -194,6 +199,7 @@ impl Tx {
         &mut self,
         slot: &SlotName,
         holder: Uuid,
+        now: Timestamp,
         lease_until: Timestamp,
         last_error: Option<&str>,
     ) -> Result<bool, StoreError> {
@@ -202,9 +208,9 @@ impl Tx {
                 sql!(
                     "deployments.renew",
                     "UPDATE deployments SET lease_until = $3, last_error = coalesce($4, last_error)
-                      WHERE slot = $1 AND holder = $2 RETURNING slot"
+                      WHERE slot = $1 AND holder = $2 AND lease_until > $5 RETURNING slot"
                 ),
-                args![slot, holder, lease_until, last_error],
+                args![slot, holder, lease_until, last_error, now],
             )
             .await?;
         Ok(renewed.is_some())
@@ -283,6 +289,28 @@ impl Tx {
         Ok(taken.is_some())
     }
 
+    /// Keeps the image for `holder`, who still has it. False when it has not.
+    pub async fn renew_image(
+        &mut self,
+        image: &str,
+        host: &str,
+        holder: Uuid,
+        now: Timestamp,
+        lease_until: Timestamp,
+    ) -> Result<bool, StoreError> {
+        let renewed = self
+            .first(
+                sql!(
+                    "images.renew",
+                    "UPDATE image_locks SET lease_until = $5
+                      WHERE image = $1 AND host = $2 AND holder = $3 AND lease_until > $4 RETURNING image"
+                ),
+                args![image, host, holder, now, lease_until],
+            )
+            .await?;
+        Ok(renewed.is_some())
+    }
+
     pub async fn give_image_back(&mut self, image: &str, host: &str, holder: Uuid) -> Result<(), StoreError> {
         self.run(
             sql!("images.give_back", "DELETE FROM image_locks WHERE image = $1 AND host = $2 AND holder = $3"),
@@ -312,6 +340,27 @@ impl Tx {
             )
             .await?;
         Ok(taken.is_some())
+    }
+
+    /// Keeps a slot for `holder`, who still has it. False when it has not.
+    pub async fn renew_slot(
+        &mut self,
+        slot: &SlotName,
+        holder: Uuid,
+        now: Timestamp,
+        lease_until: Timestamp,
+    ) -> Result<bool, StoreError> {
+        let renewed = self
+            .first(
+                sql!(
+                    "slot_locks.renew",
+                    "UPDATE slot_locks SET lease_until = $4
+                      WHERE slot = $1 AND holder = $2 AND lease_until > $3 RETURNING slot"
+                ),
+                args![slot, holder, now, lease_until],
+            )
+            .await?;
+        Ok(renewed.is_some())
     }
 
     pub async fn give_slot_back(&mut self, slot: &SlotName, holder: Uuid) -> Result<(), StoreError> {

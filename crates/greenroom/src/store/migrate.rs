@@ -26,7 +26,8 @@ macro_rules! migration {
     };
 }
 
-const MIGRATIONS: &[Migration] = &[migration!(1, "0001_a_bots_life"), migration!(2, "0002_the_pool")];
+const MIGRATIONS: &[Migration] =
+    &[migration!(1, "0001_a_bots_life"), migration!(2, "0002_the_pool"), migration!(3, "0003_keepers")];
 
 /// Any number will do, as long as every version of greenroom takes the same. A migration may take its time, and so may
 /// the wait for another process that runs one.

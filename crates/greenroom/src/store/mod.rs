@@ -10,6 +10,7 @@
 //! - [`asking`], [`ending`], [`writing`]: many bots at once
 //! - [`sessions`], [`commands`], [`transcript`]: what the bot and its user say to each other
 //! - [`overdue`]: what has lasted too long
+//! - [`leases`], [`keepers`]: who brings records and the world together, and what that did
 //! - [`events`]: the audit trail
 
 mod asking;
@@ -21,6 +22,8 @@ mod ending;
 mod error;
 mod events;
 mod idempotency;
+mod keepers;
+mod leases;
 mod migrate;
 mod overdue;
 mod pools;
@@ -49,6 +52,8 @@ pub use ending::EndingBot;
 pub use error::StoreError;
 pub use events::{EventRow, NewEvent};
 pub use idempotency::KnownKey;
+pub use keepers::KeeperRow;
+pub use leases::Holder;
 pub use pools::{PoolAndLine, PoolRow};
 pub use queue::{NewWaiter, QueueRow};
 pub use sessions::{Beat, SessionRow};

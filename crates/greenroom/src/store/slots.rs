@@ -5,7 +5,7 @@ use domain::{BotId, SlotName, SlotStatus};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::sql::{Row, args, sql, sql_over};
+use super::sql::{Row, Sql, args, sql, sql_over};
 use super::{Run, Store, StoreError, Tx};
 
 #[derive(Clone, Debug, PartialEq)]
@@ -65,6 +65,18 @@ fn slots(rows: &[Row]) -> Result<Vec<SlotRow>, StoreError> {
     rows.iter().map(slot).collect()
 }
 
+const BY_NAME: &Sql = sql!(
+    "slots.by_name",
+    sqlite: concat!("SELECT ", slot_columns!(), " FROM slots WHERE name IN (SELECT value FROM json_each($1))"),
+    postgres: concat!(
+        "SELECT ", slot_columns!(), " FROM slots WHERE name = ANY (ARRAY(SELECT json_array_elements_text($1)))"
+    ),
+);
+
+fn name_array(names: &[SlotName]) -> Vec<Value> {
+    names.iter().map(|name| json!(name.as_str())).collect()
+}
+
 // Where a condition names all statuses of the partial index and then one of them, it is so that both databases see that
 // the index answers.
 
@@ -76,6 +88,18 @@ impl Store {
             .as_ref()
             .map(slot)
             .transpose()
+    }
+
+    /// Slots by their names.
+    pub async fn slots_by_name(&self, names: &[SlotName]) -> Result<Vec<SlotRow>, StoreError> {
+        slots(&self.reader().all(BY_NAME, args![name_array(names)]).await?)
+    }
+
+    /// All slots of a pool.
+    pub async fn slots_of_pool(&self, pool: &str) -> Result<Vec<SlotRow>, StoreError> {
+        let rows =
+            self.reader().all(sql_of_slots!("slots.of_pool", "WHERE pool = $1 ORDER BY number"), args![pool]).await?;
+        slots(&rows)
     }
 
     pub async fn slots(&self, pool: Option<&str>, status: Option<SlotStatus>) -> Result<Vec<SlotRow>, StoreError> {
@@ -112,17 +136,19 @@ impl Store {
             .transpose()
     }
 
-    /// Slots that take no more bots, have none, and are not being started.
-    pub async fn drained_slots(&self) -> Result<Vec<SlotRow>, StoreError> {
+    /// Slots that take no more bots, have none, and are not being started; of those that could not be deleted, the ones
+    /// for which that was before `since`.
+    pub async fn drained_slots(&self, since: Timestamp) -> Result<Vec<SlotRow>, StoreError> {
         let rows = self
             .reader()
             .all(
                 sql_of_slots!(
                     "slots.drained",
                     "WHERE status IN ('creating', 'error', 'draining') AND status = 'draining' AND bot_id IS NULL
-                   AND NOT EXISTS (SELECT 1 FROM deployments WHERE deployments.slot = slots.name)"
+                       AND (error_message IS NULL OR status_since <= $1)
+                       AND NOT EXISTS (SELECT 1 FROM deployments WHERE deployments.slot = slots.name)"
                 ),
-                vec![],
+                args![since],
             )
             .await?;
         slots(&rows)
@@ -145,8 +171,8 @@ impl Store {
         slots(&rows)
     }
 
-    /// Slots whose bot was given to an agent that waits and has not been heard of since `since`: nobody may be there any
-    /// more. Only until it has been started once: from then on the bot has its time to be heard. And slots whose bot
+    /// Slots whose bot was given to an agent that waits, and has not taken it since `since`: nobody may be there any more
+    /// (that it took it is written as a sign of life). Only until it has been started once: from then on the bot has its time to be heard. And slots whose bot
     /// nobody is about to start, although it was never started.
     pub async fn silent_slots(&self, since: Timestamp) -> Result<Vec<SlotRow>, StoreError> {
         let rows = self
@@ -161,8 +187,11 @@ impl Store {
                              AND b.status = 'reserved' AND b.slot IS NOT NULL AND b.updated_at <= $1)
                        AND status IN ('creating', 'busy', 'draining') AND status_since <= $1
                        AND EXISTS (SELECT 1 FROM bots WHERE bots.id = slots.bot_id AND bots.slot = slots.name
-                                      AND (bots.awaited_since IS NULL OR bots.awaited_since <= slots.last_used_at AND EXISTS
-                                           (SELECT 1 FROM pools WHERE name = slots.pool AND standby = 'running')))
+                                      AND (bots.awaited_since IS NULL OR bots.awaited_since <= slots.last_used_at
+                                           AND EXISTS (SELECT 1 FROM pools
+                                                        WHERE name = slots.pool AND standby = 'running')
+                                           AND NOT EXISTS (SELECT 1 FROM heartbeats
+                                                            WHERE connection_id = bots.connection_id)))
                        AND NOT EXISTS (SELECT 1 FROM deployments WHERE deployments.slot = slots.name)"
                 ),
                 args![since],
@@ -181,6 +210,25 @@ impl Store {
                     "WHERE status IN ('creating', 'error', 'draining') AND status = 'creating' AND bot_id IS NULL
                        AND status_since <= $1
                        AND NOT EXISTS (SELECT 1 FROM deployments WHERE deployments.slot = slots.name)"
+                ),
+                args![since],
+            )
+            .await?;
+        slots(&rows)
+    }
+
+    /// Slots in error, and those that nobody has and nobody works on although they are not free, since `since` or
+    /// longer.
+    pub async fn slots_to_recover(&self, since: Timestamp) -> Result<Vec<SlotRow>, StoreError> {
+        let rows = self
+            .reader()
+            .all(
+                sql_of_slots!(
+                    "slots.to_recover",
+                    "WHERE status = 'error'
+                        OR status IN ('creating', 'busy') AND bot_id IS NULL AND status_since <= $1
+                           AND NOT EXISTS (SELECT 1 FROM deployments WHERE deployments.slot = slots.name)
+                     ORDER BY pool, number"
                 ),
                 args![since],
             )
@@ -206,37 +254,25 @@ impl Tx {
 
     /// Slots by their names, as they stand.
     pub async fn slots_by_name(&mut self, names: &[SlotName]) -> Result<Vec<SlotRow>, StoreError> {
-        let names: Vec<Value> = names.iter().map(|name| json!(name.as_str())).collect();
-        let rows = self
-            .all(
-                sql!(
-                    "slots.by_name",
-                    sqlite: concat!(
-                        "SELECT ", slot_columns!(), " FROM slots WHERE name IN (SELECT value FROM json_each($1))"
-                    ),
-                    postgres: concat!(
-                        "SELECT ", slot_columns!(), " FROM slots WHERE name = ANY (ARRAY(SELECT json_array_elements_text($1)))"
-                    ),
-                ),
-                args![names],
-            )
-            .await?;
-        slots(&rows)
+        slots(&self.all(BY_NAME, args![name_array(names)]).await?)
     }
 
-    /// How many slots of a pool are ready, or are being made ready, without a bot. Counts no further than `most`.
-    pub async fn ready_slots(&mut self, pool: &str, most: i64) -> Result<i64, StoreError> {
+    /// How many slots of a pool are ready, or are being made ready, without a bot, counted no further than `most`; and how
+    /// many are in error.
+    pub async fn ready_slots(&mut self, pool: &str, most: i64) -> Result<(i64, i64), StoreError> {
         self.first(
             sql!(
                 "slots.ready",
                 "SELECT (SELECT count(*) FROM (SELECT 1 FROM slots WHERE pool = $1 AND status = 'idle' LIMIT $2) AS i)
                       + (SELECT count(*) FROM slots WHERE pool = $1 AND status IN ('creating', 'error', 'draining')
-                                                      AND status = 'creating' AND bot_id IS NULL) AS n"
+                                                      AND status = 'creating' AND bot_id IS NULL) AS ready,
+                        (SELECT count(*) FROM slots WHERE pool = $1 AND status IN ('creating', 'error', 'draining')
+                                                      AND status = 'error') AS broken"
             ),
             args![pool, most],
         )
         .await?
-        .map_or(Ok(0), |row| row.int("n"))
+        .map_or(Ok((0, 0)), |row| Ok((row.int("ready")?, row.int("broken")?)))
     }
 
     /// The first free numbers of a pool.

@@ -228,8 +228,8 @@ macro_rules! grant {
 macro_rules! await_bots {
     ($dialect:ident) => {
         concat!(
-            "UPDATE bots SET awaited_since = r.a, updated_at = r.now FROM",
-            rows!($dialect "$1" (id "UUID", a "TIMESTAMPTZ", now "TIMESTAMPTZ")),
+            "UPDATE bots SET awaited_since = r.now, updated_at = r.now FROM",
+            rows!($dialect "$1" (id "UUID", now "TIMESTAMPTZ")),
             row_of!($dialect "bots" "id" "bots.id = r.id")
         )
     };
@@ -379,16 +379,11 @@ impl Tx {
     }
 
     /// Since when these bots should be speaking, if at all.
-    pub async fn await_bots(
-        &mut self,
-        ids: &[BotId],
-        since: Option<Timestamp>,
-        now: Timestamp,
-    ) -> Result<(), StoreError> {
+    pub async fn await_bots(&mut self, ids: &[BotId], now: Timestamp) -> Result<(), StoreError> {
         if ids.is_empty() {
             return Ok(());
         }
-        let rows: Vec<Value> = ids.iter().map(|id| json!({"id": id, "a": since.map(text), "now": text(now)})).collect();
+        let rows: Vec<Value> = ids.iter().map(|id| json!({"id": id, "now": text(now)})).collect();
         const AWAIT: &Sql = sql!("bots.await", sqlite: await_bots!(sqlite), postgres: await_bots!(postgres));
         self.run(AWAIT, args![rows]).await
     }

@@ -194,3 +194,21 @@ async fn a_slot_is_made_ready_for_nobody_only_after_those_with_a_bot(#[case] bac
     until("the next has passed", async || stage.fake.starts().len() == 2).await;
     assert_eq!(stage.fake.starts()[1], slot);
 }
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test]
+async fn slots_that_are_made_ready_for_nobody_leave_one_place_behind_the_gate_to_bots(#[case] backend: Backend) {
+    let hot = PoolRow { hot: true, min_idle: 6, max_slots: 10, ..pool("meet") };
+    let stage = Stage::with(backend, [hot], 4, Fake::hanging()).await;
+    until("three of six are being started", async || stage.at_gate().await == (3, 3)).await;
+    stage.look();
+    let bot = stage.house.reserved(0).await;
+    let slot = stage.bot(bot).await.slot.unwrap();
+    until("the bot's is the fourth", async || stage.fake.starts().get(3) == Some(&slot)).await;
+    assert_eq!(stage.at_gate().await.0, 4);
+    stage.fake.release(7);
+    stage.gate_is_free().await;
+    assert_eq!(stage.fake.most_starting(), 4);
+}

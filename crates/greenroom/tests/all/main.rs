@@ -1,5 +1,5 @@
 //! Everything that is tested from outside: the store through its interface, the server as a process over HTTP. A test
-//! that needs PostgreSQL or Chromium has its name in its own; `./scripts/test` brings both.
+//! that needs PostgreSQL, Redis or Chromium has its name in its own; `./scripts/test` brings them.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
@@ -9,15 +9,19 @@ mod admission;
 mod afresh;
 mod agent;
 mod bench;
+mod bus;
 mod callbacks;
+mod chaos;
 mod clearing;
 mod cli;
 mod crash;
 mod documents;
+mod faults;
 mod feed;
 mod gate;
 mod hot;
 mod images;
+mod keepers;
 mod lifecycle;
 mod limit;
 mod mishaps;
@@ -25,8 +29,13 @@ mod net;
 mod operators;
 mod pool;
 mod reading;
+mod recovery;
+mod replicas;
 mod restart;
+mod stops;
 mod store;
 mod storm;
+mod strays;
 mod stream;
 mod sweeper;
+mod sync;

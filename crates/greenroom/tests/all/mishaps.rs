@@ -105,11 +105,11 @@ async fn a_slot_that_cannot_be_stopped_goes_to_error_while_its_bots_end_stands(#
 
     // Still broken: the words are the new ones.
     stage.fake.fail_stop(ProviderError::again("no route to host"));
-    stage.deployment.recover(&broken).await.unwrap();
+    stage.deployment.recover(&broken.name).await.unwrap();
     let broken = stage.slot_is("pool-meet-001", SlotStatus::Error).await;
     assert_eq!(broken.error_message.as_deref(), Some("no route to host"));
 
-    stage.deployment.recover(&broken).await.unwrap();
+    stage.deployment.recover(&broken.name).await.unwrap();
     assert_eq!(stage.runs(next).await, broken.name, "it goes to the next in line");
     assert_eq!(stage.slot("pool-meet-001").await.unwrap().error_message, None);
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use domain::{SlotStatus, Status};
 use greenroom::placement::SlotNews;
-use greenroom::store::PoolRow;
+use greenroom::store::{Beat, PoolRow};
 use rstest::rstest;
 
 use crate::support::{Backend, Call, Database, Fake, House, Plan, Stage, pool, until};
@@ -52,8 +52,8 @@ async fn a_slot_that_is_made_ready_for_nobody_may_wait_at_the_gate_as_long_as_it
     until("one starts and one waits", async || stage.at_gate().await == (1, 1)).await;
     stage.house.clock.advance(Duration::from_secs(3_600));
     stage.look();
-    stage.fake.release(2);
     // The lease of the first has ended meanwhile, so it may be started once more.
+    stage.fake.release(3);
     until("both were started", async || stage.at_gate().await == (0, 0)).await;
     assert!(stage.slots().await.iter().all(|(_, status)| *status == SlotStatus::Creating));
 }
@@ -103,9 +103,112 @@ async fn a_recovery_is_finished_although_its_caller_has_gone_away(#[case] backen
     stage.house.placement.tell(name.clone(), broken).await.unwrap();
     let slot = stage.slot_is(name.as_str(), SlotStatus::Error).await;
     let deployment = stage.deployment.clone();
-    let caller = tokio::spawn(async move { deployment.recover(&slot).await.map(drop) });
+    let caller = tokio::spawn(async move { deployment.recover(&slot.name).await.map(drop) });
     until("it is being stopped", async || stage.fake.count(&Call::Stop(name.clone())) == 1).await;
     caller.abort();
     stage.fake.release_ends(1);
     stage.slot_is(name.as_str(), SlotStatus::Idle).await;
+}
+
+/// A bot that was given to an agent that waits.
+async fn given(stage: &Stage) -> (domain::BotId, greenroom::store::SlotRow) {
+    let slot = stage.slot_is("pool-meet-001", SlotStatus::Creating).await;
+    until("an agent waits", async || {
+        stage.stir(&[]).await;
+        stage.slot(slot.name.as_str()).await.is_some_and(|slot| slot.status == SlotStatus::Idle)
+    })
+    .await;
+    let bot = stage.house.reserved(0).await;
+    (bot, stage.slot_of(bot).await.unwrap())
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test]
+async fn a_bot_that_was_not_taken_is_started_under_another_connection(#[case] backend: Backend) {
+    let stage = Stage::new(backend, [hot(1)]).await;
+    let (bot, slot) = given(&stage).await;
+    let before = stage.voice_of(&stage.bot(bot).await).unwrap();
+    let starts = stage.fake.starts().len();
+    stage.house.clock.advance(Duration::from_secs(6));
+    assert_eq!(stage.keep("deployment").await.counts["started_again"], 1);
+    until("it is started again", async || stage.fake.starts().len() == starts + 1).await;
+    stage.gate_is_free().await;
+    // Whoever had it before comes too late.
+    assert!(stage.house.lifecycle.started(before, None).await.is_err());
+    let after = stage.slot_of(bot).await.unwrap();
+    assert_eq!(after.generation, slot.generation + 1);
+    stage.stir(&[]).await;
+    assert_eq!(stage.end_of(bot).await.0, Status::Completed);
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test]
+async fn a_bot_that_began_between_the_look_and_the_act_is_not_started_again(#[case] backend: Backend) {
+    let stage = Stage::new(backend, [hot(1)]).await;
+    let (bot, slot) = given(&stage).await;
+    stage.house.clock.advance(Duration::from_secs(6));
+    let since = stage.house.clock.now().saturating_sub(Duration::from_secs(5)).unwrap();
+    let silent = stage.house.store.silent_slots(since).await.unwrap();
+    assert_eq!(silent, std::slice::from_ref(&slot), "the look sees it");
+    let voice = stage.voice_of(&stage.bot(bot).await).unwrap();
+    stage.house.lifecycle.started(voice, None).await.unwrap();
+    let news = SlotNews::Silent { bot, generation: slot.generation };
+    assert!(!stage.house.placement.tell(slot.name.clone(), news).await.unwrap());
+    assert_eq!(stage.slot_of(bot).await.unwrap(), slot);
+    assert_eq!(stage.house.exited(voice, 0).await.unwrap(), Status::Completed);
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test]
+async fn a_bot_whose_agent_took_it_has_its_time_to_be_heard(#[case] backend: Backend) {
+    let stage = Stage::new(backend, [hot(1)]).await;
+    let (bot, _) = given(&stage).await;
+    // What `GET /agent/assignment` notes when it hands a bot out; its `started` is on a long way.
+    let connection_id = stage.bot(bot).await.connection_id.unwrap();
+    let beat = Beat { connection_id, at: stage.house.clock.now() };
+    stage.house.store.write_heartbeats(&[beat]).await.unwrap();
+    stage.house.clock.advance(Duration::from_secs(60));
+    assert_eq!(stage.keep("deployment").await.counts["started_again"], 0);
+    let voice = stage.voice_of(&stage.bot(bot).await).unwrap();
+    stage.house.lifecycle.started(voice, None).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_slot_that_is_being_started_is_not_deleted_under_whoever_starts_it() {
+    let stage = Stage::with(Backend::Sqlite, [hot(1)], 1, Fake::hanging()).await;
+    let slot = stage.slot_is("pool-meet-001", SlotStatus::Creating).await;
+    until("it starts", async || stage.fake.starting() == 1).await;
+    stage.house.placement.tell(slot.name.clone(), SlotNews::Drain).await.unwrap();
+    stage.keep("deployment").await;
+    assert_eq!(stage.fake.count(&Call::Delete(slot.name.clone())), 0);
+    stage.fake.release(1);
+    stage.gate_is_free().await;
+    until("it is deleted", async || {
+        stage.keep("deployment").await;
+        stage.slot(slot.name.as_str()).await.is_none()
+    })
+    .await;
+    assert!(stage.fake.has().is_empty());
+}
+
+#[tokio::test]
+async fn an_agent_that_began_to_wait_between_the_look_and_the_act_keeps_its_slot() {
+    let stage = Stage::new(Backend::Sqlite, [hot(1)]).await;
+    let slot = stage.slot_is("pool-meet-001", SlotStatus::Creating).await;
+    stage.gate_is_free().await;
+    let seen = stage.slot(slot.name.as_str()).await.unwrap();
+    stage.house.clock.advance(Duration::from_secs(61));
+    stage.stir(&[]).await;
+    stage.slot_is(slot.name.as_str(), SlotStatus::Idle).await;
+    let failed = SlotNews::Failed { since: seen.status_since, words: "it did not begin to wait".to_owned() };
+    assert!(!stage.house.placement.tell(slot.name.clone(), failed).await.unwrap());
+    let broken = SlotNews::Broken { bot: None, words: "a start for nobody failed, long ago".to_owned() };
+    assert!(!stage.house.placement.tell(slot.name.clone(), broken).await.unwrap());
+    assert_eq!(stage.slot(slot.name.as_str()).await.unwrap().status, SlotStatus::Idle);
 }

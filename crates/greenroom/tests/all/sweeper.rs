@@ -4,10 +4,16 @@ use std::time::Duration;
 
 use domain::lifecycle::{Overdue, Trigger};
 use domain::{Deadlines, Status};
+use greenroom::clock::Clock;
+use greenroom::keepers::Keeper;
+use greenroom::keepers::ears::Ears;
+use greenroom::keepers::leader::Leadership;
 use greenroom::keepers::sweeper::Sweeper;
+use greenroom::store::{Holder, Store};
 use rstest::rstest;
+use tokio_util::sync::CancellationToken;
 
-use crate::support::{Backend, House};
+use crate::support::{Backend, House, PrivatePostgres, until};
 
 fn failed(reason: &str) -> (Status, Option<String>) {
     (Status::Failed, Some(reason.to_owned()))
@@ -125,6 +131,29 @@ async fn a_bot_that_is_assigned_anew_has_the_time_of_a_start_and_no_more(#[case]
     }
 }
 
+/// A leader whose database is away cannot hear anyone, whoever sweeps afterwards.
+#[tokio::test]
+async fn a_time_without_the_database_is_not_held_against_bots_on_postgres() {
+    let mut database = PrivatePostgres::start().await;
+    let store = Store::open(&database.url()).await.unwrap();
+    let ears = Ears::new(Clock::System);
+    let replica = Holder { id: uuid::Uuid::new_v4(), name: "here".to_owned() };
+    let ending = CancellationToken::new();
+    let leadership = Leadership::new(store, replica);
+    let campaign = tokio::spawn(leadership.clone().campaign(ears.clone(), ending.clone()));
+    leadership.gained().await;
+    until("it has been listening", async || ears.heard_for() > Duration::from_millis(1_500)).await;
+    database.stop().await;
+    until("it knows that it is deaf", async || ears.heard_for() < Duration::from_secs(1)).await;
+    until("it does not lead", async || !leadership.is_held()).await;
+    assert!(ears.heard_for() < Duration::from_secs(3), "it was deaf all the time: {:?}", ears.heard_for());
+    database.start_again().await;
+    leadership.gained().await;
+    assert!(ears.heard_for() < Duration::from_secs(10), "{:?}", ears.heard_for());
+    ending.cancel();
+    campaign.await.unwrap();
+}
+
 #[tokio::test]
 async fn silence_counts_only_while_somebody_listened() {
     let house = House::new(Backend::Sqlite).await;
@@ -132,20 +161,29 @@ async fn silence_counts_only_while_somebody_listened() {
     house.lifecycle.joined(voice).await.unwrap();
     // The server is away for an hour; its successor gives the bot the time to be heard again.
     house.clock.advance(Duration::from_secs(3_600));
-    let mut successor = Sweeper::new(house.lifecycle.clone(), Deadlines::default());
-    assert_eq!(successor.sweep().await.unwrap(), 0);
-    house.clock.advance(Duration::from_secs(60));
+    let ears = Ears::new(house.clock.clone());
+    let successor = Sweeper::new(house.lifecycle.clone(), Deadlines::default(), ears.clone());
+    let swept = async || successor.run().await.unwrap().counts["failed"];
+    let listen = |seconds| {
+        for _ in 0..seconds {
+            house.clock.advance(Duration::from_secs(1));
+            ears.tick();
+        }
+    };
+    assert_eq!(swept().await, 0);
+    listen(60);
     house.lifecycle.heartbeat(voice, &[]).await.unwrap();
     for _ in 0..2 {
-        house.clock.advance(Duration::from_secs(60));
-        assert_eq!(successor.sweep().await.unwrap(), 0);
+        listen(60);
+        assert_eq!(swept().await, 0);
     }
     // It stands still for an hour itself, as a stopped process does.
     house.clock.advance(Duration::from_secs(3_600));
-    assert_eq!(successor.sweep().await.unwrap(), 0);
+    ears.tick();
+    assert_eq!(swept().await, 0);
     for _ in 0..2 {
-        house.clock.advance(Duration::from_secs(62));
-        successor.sweep().await.unwrap();
+        listen(62);
+        swept().await;
     }
     assert_eq!(house.stands(bot).await, failed("heartbeat_lost"));
 }

@@ -25,6 +25,12 @@ impl Client {
         Self { http: reqwest::Client::new(), url: url.to_owned(), token: token.to_owned() }
     }
 
+    /// One that opens a connection for each call, so that each may reach another server behind a balancer.
+    pub fn anywhere(url: &str, token: &str) -> Self {
+        let http = reqwest::Client::builder().pool_max_idle_per_host(0).build().unwrap();
+        Self { http, ..Self::new(url, token) }
+    }
+
     /// The same token at another server.
     pub fn on(&self, url: &str) -> Self {
         Self { url: url.to_owned(), ..self.clone() }
@@ -64,6 +70,11 @@ impl Client {
         let (status, body) = self.send(Method::GET, path, None).await;
         assert_eq!(status, StatusCode::OK, "{path}: {body}");
         body
+    }
+
+    /// What is not JSON.
+    pub async fn text(&self, path: &str) -> String {
+        self.http.get(format!("{}{path}", self.url)).send().await.unwrap().text().await.unwrap()
     }
 
     pub async fn post(&self, path: &str, body: Value) -> (StatusCode, Value) {

@@ -1,11 +1,14 @@
 //! A provider that runs nothing: it keeps what it was told, and does or fails as the test says.
+//!
+//! A [`Fault`] makes the next calls of one kind go wrong in one of the ways in which they do out there.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use domain::SlotName;
-use greenroom::providers::{Image, Provider, ProviderError, Spec};
+use greenroom::providers::{Found, Image, Provider, ProviderError, Spec, Stopped};
 use tokio::sync::Semaphore;
 
 /// What it was told to do.
@@ -17,9 +20,37 @@ pub enum Call {
     Pull,
 }
 
+/// What a call is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Start,
+    Stop,
+    Delete,
+    List,
+    Inspect,
+}
+
+/// How a call goes wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// It says so, and does nothing.
+    Error,
+    /// It never answers, and does nothing.
+    Hang,
+    /// It says that it did it, and did not.
+    NoEffect,
+    /// It did it, and never says so.
+    NoAnswer,
+    /// It never says so, and does it when nobody waits for it any more.
+    Late,
+}
+
+/// Longer than a test has patience with a call.
+const LATE: Duration = Duration::from_millis(400);
+
 #[derive(Debug)]
 pub struct Fake {
-    state: Mutex<State>,
+    state: Arc<Mutex<State>>,
     /// Each start and each pull takes one, and waits while there is none.
     turns: Semaphore,
     /// The same for stops and deletions.
@@ -35,9 +66,14 @@ struct State {
     pull_errors: VecDeque<ProviderError>,
     needs_image: bool,
     has_image: bool,
+    /// Calls whose effect is still to come.
+    late: usize,
     starting: usize,
     most_starting: usize,
-    running: BTreeMap<SlotName, Spec>,
+    /// The calls that go wrong next.
+    faults: Vec<(Kind, Fault)>,
+    /// What it has, and what runs in it.
+    slots: BTreeMap<SlotName, Option<Spec>>,
     described: BTreeMap<SlotName, String>,
 }
 
@@ -53,7 +89,7 @@ impl Drop for Starting<'_> {
 impl Default for Fake {
     fn default() -> Self {
         let [turns, ends] = [Semaphore::MAX_PERMITS; 2].map(Semaphore::new);
-        Self { state: Mutex::default(), turns, ends }
+        Self { state: Arc::default(), turns, ends }
     }
 }
 
@@ -127,7 +163,84 @@ impl Fake {
 
     /// What runs in a slot.
     pub fn running(&self, slot: &SlotName) -> Option<Spec> {
-        self.state().running.get(slot).cloned()
+        self.state().slots.get(slot).cloned().flatten()
+    }
+
+    /// Everything that it has, and whether something runs in it.
+    pub fn has(&self) -> BTreeMap<SlotName, bool> {
+        self.state().slots.iter().map(|(slot, spec)| (slot.clone(), spec.is_some())).collect()
+    }
+
+    /// Makes the next call of a kind go wrong.
+    pub fn break_next(&self, kind: Kind, fault: Fault) {
+        self.state().faults.push((kind, fault));
+    }
+
+    /// How many calls are still to go wrong.
+    pub fn faults_left(&self) -> usize {
+        self.state().faults.len()
+    }
+
+    /// Whether everything that it was told has had its effect.
+    pub fn is_settled(&self) -> bool {
+        self.state().late == 0
+    }
+
+    /// Something happens to a slot behind everyone's back.
+    pub fn lose(&self, slot: &SlotName) {
+        self.state().slots.remove(slot);
+    }
+
+    /// What runs in a slot ends by itself.
+    pub fn end(&self, slot: &SlotName) {
+        self.state().slots.insert(slot.clone(), None);
+    }
+
+    /// Something runs that nobody started.
+    pub fn appear(&self, slot: &SlotName) {
+        let spec =
+            Spec { slot: slot.clone(), generation: 0, connection: None, environment: BTreeMap::new(), fresh: false };
+        self.state().slots.insert(slot.clone(), Some(spec));
+    }
+
+    /// How the next call of a kind goes wrong, if it does. One that hangs never comes back from here.
+    async fn fault(&self, kind: Kind) -> Result<Option<Fault>, ProviderError> {
+        let fault = {
+            let mut state = self.state();
+            let place = state.faults.iter().position(|(of, _)| *of == kind);
+            place.map(|place| state.faults.remove(place).1)
+        };
+        match fault {
+            Some(Fault::Error) => Err(ProviderError::never("it broke on purpose")),
+            Some(Fault::Hang) => std::future::pending().await,
+            other => Ok(other),
+        }
+    }
+
+    /// Does something to what it has: now, never, or when nobody waits for it any more.
+    fn act(&self, fault: Option<Fault>, act: impl FnOnce(&mut BTreeMap<SlotName, Option<Spec>>) + Send + 'static) {
+        match fault {
+            Some(Fault::NoEffect) => {}
+            Some(Fault::Late) => {
+                self.state().late += 1;
+                let state = self.state.clone();
+                tokio::spawn(async move {
+                    tokio::time::sleep(LATE).await;
+                    let mut state = state.lock().unwrap();
+                    act(&mut state.slots);
+                    state.late -= 1;
+                });
+            }
+            _ => act(&mut self.state().slots),
+        }
+    }
+
+    /// Says what was done, unless nobody is to hear it.
+    async fn answer<T>(&self, fault: Option<Fault>, answer: T) -> Result<T, ProviderError> {
+        match fault {
+            Some(Fault::NoAnswer | Fault::Late) => std::future::pending().await,
+            _ => Ok(answer),
+        }
     }
 
     pub fn described(&self, slot: &SlotName) -> Option<String> {
@@ -177,34 +290,48 @@ impl Provider for Fake {
     async fn start(&self, spec: &Spec) -> Result<String, ProviderError> {
         let _starting = self.begin(&spec.slot);
         self.turn().await;
-        let mut state = self.state();
-        match state.start_errors.pop_front() {
-            Some(error) => Err(error),
-            None => {
-                state.running.insert(spec.slot.clone(), spec.clone());
-                Ok(format!("fake/{}", spec.slot))
-            }
+        let fault = self.fault(Kind::Start).await?;
+        if let Some(error) = self.state().start_errors.pop_front() {
+            return Err(error);
         }
+        let started = spec.clone();
+        self.act(fault, move |slots| drop(slots.insert(started.slot.clone(), Some(started))));
+        self.answer(fault, format!("fake/{}", spec.slot)).await
     }
 
-    async fn stop(&self, slot: &SlotName, _fresh: bool) -> Result<(), ProviderError> {
+    async fn stop(&self, slot: &SlotName, _fresh: bool) -> Result<Stopped, ProviderError> {
         self.state().calls.push(Call::Stop(slot.clone()));
         self.ends.acquire().await.unwrap().forget();
-        let mut state = self.state();
-        match state.stop_errors.pop_front() {
-            Some(error) => Err(error),
-            None => {
-                state.running.remove(slot);
-                Ok(())
-            }
+        let fault = self.fault(Kind::Stop).await?;
+        if let Some(error) = self.state().stop_errors.pop_front() {
+            return Err(error);
         }
+        let stopped = slot.clone();
+        self.act(fault, move |slots| drop(slots.get_mut(&stopped).map(Option::take)));
+        self.answer(fault, Stopped::Told).await
     }
 
     async fn delete(&self, slot: &SlotName) -> Result<(), ProviderError> {
         self.state().calls.push(Call::Delete(slot.clone()));
         self.ends.acquire().await.unwrap().forget();
-        self.state().running.remove(slot);
-        Ok(())
+        let fault = self.fault(Kind::Delete).await?;
+        let deleted = slot.clone();
+        self.act(fault, move |slots| drop(slots.remove(&deleted)));
+        self.answer(fault, ()).await
+    }
+
+    async fn list(&self) -> Result<Vec<Found>, ProviderError> {
+        let fault = self.fault(Kind::List).await?;
+        // An answer without what is there is the worst that a listing can do.
+        let has = if fault == Some(Fault::NoEffect) { BTreeMap::new() } else { self.has() };
+        let found = has.into_iter().map(|(slot, running)| Found { slot, running }).collect();
+        self.answer(fault, found).await
+    }
+
+    async fn inspect(&self, slot: &SlotName) -> Result<Option<Found>, ProviderError> {
+        let fault = self.fault(Kind::Inspect).await?;
+        let found = self.has().get(slot).map(|running| Found { slot: slot.clone(), running: *running });
+        self.answer(fault, found.filter(|_| fault != Some(Fault::NoEffect))).await
     }
 
     async fn describe(&self, slot: &SlotName, description: &str) {

@@ -7,6 +7,8 @@ use domain::{BotId, Deadlines, Platform, Status};
 use greenroom::admission::users::NewUser;
 use greenroom::admission::{Admission, Wish};
 use greenroom::clock::Clock;
+use greenroom::keepers::Keeper;
+use greenroom::keepers::ears::Ears;
 use greenroom::keepers::sweeper::Sweeper;
 use greenroom::lifecycle::callbacks::Voice;
 use greenroom::lifecycle::ends::Ending;
@@ -87,7 +89,7 @@ pub struct House {
     pub placement: Placement,
     pub lifecycle: Lifecycle,
     pub deadlines: Deadlines,
-    sweeper: tokio::sync::Mutex<Sweeper>,
+    pub sweeper: Sweeper,
     key: greenroom::admission::keys::ApiKey,
     pub user: domain::UserId,
     pub database: Arc<Database>,
@@ -105,7 +107,7 @@ impl House {
         let (clock, random) = (plan.clock.clone(), Random::System);
         let admission = Admission::new(store.clone(), clock.clone(), random.clone());
         let lifecycle = Lifecycle::new(store.clone(), clock.clone(), random, Tokens::new("secret"));
-        let sweeper = Sweeper::new(lifecycle.clone(), plan.deadlines.clone()).into();
+        let sweeper = Sweeper::new(lifecycle.clone(), plan.deadlines.clone(), Ears::new(clock.clone()));
         let new = NewUser {
             email: "ada@example.com".to_owned(),
             name: "Ada".to_owned(),
@@ -175,7 +177,7 @@ impl House {
     /// Sweeps after so many seconds more, and says how many bots it ended.
     pub async fn after(&self, seconds: u64) -> u64 {
         self.clock.advance(Duration::from_secs(seconds));
-        self.sweeper.lock().await.sweep().await.unwrap()
+        self.sweeper.run().await.unwrap().counts.values().sum()
     }
 
     pub async fn stands(&self, bot: BotId) -> (Status, Option<String>) {

@@ -1,20 +1,31 @@
 //! What the tests stand on: a database of their own each, the server as a process, a client.
 
+mod agents;
+mod balancer;
 mod client;
 mod fake;
 mod house;
 mod process;
+mod replicas;
+mod resp;
+mod servers;
 mod slots;
 mod stage;
 mod venue;
+mod watch;
 
+pub use balancer::Balancer;
 pub use client::{Client, Life, meet_link};
-pub use fake::{Call, Fake};
+pub use fake::{Call, Fake, Fault, Kind};
 pub use house::{House, Plan, pool, wish};
 pub use process::{ADMIN_TOKEN, Process};
+pub use replicas::Replicas;
+pub use resp::Subscriber;
+pub use servers::{PrivatePostgres, PrivateRedis};
 pub use slots::{Running, process_pool};
 pub use stage::Stage;
 pub use venue::Venue;
+pub use watch::Watch;
 
 use std::time::{Duration, Instant};
 

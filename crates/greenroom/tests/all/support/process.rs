@@ -2,6 +2,8 @@
 
 use std::process::Stdio;
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 
@@ -63,23 +65,31 @@ impl Process {
         Self::spawn(command).await
     }
 
-    pub async fn spawn(mut command: Command) -> Self {
+    pub async fn spawn(command: Command) -> Self {
+        let started = Self::try_spawn(command).await;
+        started.unwrap_or_else(|greeting| panic!("the server did not start: {greeting:?}"))
+    }
+
+    /// An error is what it printed before it ended instead of serving.
+    pub async fn try_spawn(mut command: Command) -> Result<Self, Vec<String>> {
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let mut greeting = Vec::new();
-        let mut url = None;
+        let (mut url, mut ready) = (None, false);
         while let Some(line) = lines.next_line().await.unwrap() {
             if let Some((_, address)) = line.split_once("serves at ") {
                 url = Some(address.to_owned());
             }
-            let ends = line == "Ready.";
+            ready = line == "Ready.";
             greeting.push(line);
-            if ends {
+            if ready {
                 break;
             }
         }
-        let url = url.unwrap_or_else(|| panic!("the server did not start: {greeting:?}"));
-        Self { child, url, greeting }
+        match url.filter(|_| ready) {
+            Some(url) => Ok(Self { child, url, greeting }),
+            None => Err(greeting),
+        }
     }
 
     pub fn client(&self, token: &str) -> Client {
@@ -90,6 +100,11 @@ impl Process {
         self.client(ADMIN_TOKEN)
     }
 
+    /// Whether it has ended, by itself or by another's hand.
+    pub fn has_ended(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_some()
+    }
+
     /// Ends it as a power cut would.
     pub async fn kill(mut self) {
         self.child.kill().await.unwrap();
@@ -97,9 +112,12 @@ impl Process {
 
     /// Asks it to stop.
     pub async fn terminate(&self) {
-        let pid = self.child.id().expect("it runs").to_string();
-        // A shell has it built in, whatever else is installed.
-        assert!(Command::new("sh").args(["-c", &format!("kill -TERM {pid}")]).status().await.unwrap().success());
+        self.signal(Signal::SIGTERM);
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        let pid = self.child.id().expect("it runs");
+        kill(Pid::from_raw(i32::try_from(pid).unwrap()), signal).unwrap();
     }
 
     /// Lets no file of its own grow past so many bytes.

@@ -3,10 +3,13 @@
 use std::sync::Arc;
 
 use domain::{BotId, SlotName, SlotStatus, Status};
-use greenroom::deployment::{Deployment, Parts};
+use greenroom::deployment::{Deployment, Parts, Patience};
+use greenroom::keepers::ears::Ears;
+use greenroom::keepers::leader::Leadership;
+use greenroom::keepers::{self, Crew, Did};
 use greenroom::lifecycle::callbacks::Voice;
 use greenroom::providers::Provider;
-use greenroom::store::{BotRow, PoolRow, SlotRow};
+use greenroom::store::{BotRow, Holder, PoolRow, SlotRow};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::{Backend, Database, Fake, House, Plan, found, until};
@@ -16,6 +19,7 @@ pub struct Stage {
     pub house: House,
     pub deployment: Deployment,
     pub fake: Arc<Fake>,
+    crew: Crew,
     _ending: DropGuard,
 }
 
@@ -35,9 +39,15 @@ impl Stage {
 
     /// Puts a house's pools to work.
     pub async fn on(house: House, gate: u32, fake: Arc<Fake>) -> Self {
+        Self::patient(house, gate, fake, Patience::default()).await
+    }
+
+    /// The same, with as much patience with the provider.
+    pub async fn patient(house: House, gate: u32, fake: Arc<Fake>, patience: Patience) -> Self {
         let ending = CancellationToken::new();
         let pools = house.store.pools().await.unwrap();
         let providers = pools.into_iter().map(|pool| (pool.name, fake.clone() as Arc<dyn Provider>)).collect();
+        let replica = Holder { id: uuid::Uuid::new_v4(), name: "stage".to_owned() };
         let deployment = Deployment::new(Parts {
             store: house.store.clone(),
             lifecycle: house.lifecycle.clone(),
@@ -46,12 +56,32 @@ impl Stage {
             deadlines: house.deadlines.clone(),
             max_concurrent: gate,
             public_url: "http://greenroom.test".to_owned(),
+            patience,
+            replica: replica.clone(),
             ending: ending.clone(),
         });
+        let (crew, expiry) = keepers::crew(keepers::Parts {
+            lifecycle: house.lifecycle.clone(),
+            placement: house.placement.clone(),
+            deployment: deployment.clone(),
+            deadlines: &house.deadlines,
+            max_recovery_attempts: 3,
+            ears: Ears::new(house.clock.clone()),
+        });
         tokio::spawn(deployment.clone().work());
-        tokio::spawn(deployment.clone().expire_in_time());
         tokio::spawn(deployment.clone().describe());
-        Self { house, deployment, fake, _ending: ending.drop_guard() }
+        let leadership = Leadership::new(house.store.clone(), replica);
+        tokio::spawn(expiry.keep_time(leadership, ending.clone()));
+        let stage = Self { house, deployment, fake, crew, _ending: ending.drop_guard() };
+        stage.look();
+        stage
+    }
+
+    /// Runs a keeper once, and says what it did.
+    pub async fn keep(&self, name: &str) -> Did {
+        let keeper = self.crew.iter().find(|keeper| keeper.name() == name).unwrap();
+        keeper.hurry();
+        keeper.run().await.unwrap()
     }
 
     /// A server of its own on the same database, with the same clock and the same provider.
@@ -62,7 +92,12 @@ impl Stage {
 
     /// Has the safety net looked at everything by itself.
     pub fn look(&self) {
-        self.deployment.wake();
+        let net = ["queue_expiry", "deployment", "warm_buffer"];
+        for keeper in self.crew.iter().filter(|keeper| net.contains(&keeper.name())) {
+            keeper.hurry();
+            let keeper = keeper.clone();
+            tokio::spawn(async move { keeper.run().await.unwrap() });
+        }
     }
 
     pub async fn bot(&self, bot: BotId) -> BotRow {
@@ -77,6 +112,11 @@ impl Stage {
     pub async fn slots(&self) -> Vec<(String, SlotStatus)> {
         let slots = self.house.store.slots(None, None).await.unwrap();
         slots.into_iter().map(|slot| (slot.name.to_string(), slot.status)).collect()
+    }
+
+    /// The slot that is a bot's now.
+    pub async fn slot_of(&self, bot: BotId) -> Option<SlotRow> {
+        self.house.store.slot_of(bot).await.unwrap()
     }
 
     /// The slot that a bot was given.

@@ -1,0 +1,225 @@
+//! The bus: what another process should hear at once. With Redis, commands are published to the bots that listen there,
+//! and replicas tell each other that something has happened. Without it, everything is in this process.
+//!
+//! Nothing depends on it: Redis keeps nothing for who was away, so a command is a row until it is acknowledged and
+//! heartbeats answer with it, and every replica looks for events by itself. The bus only makes both faster.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use domain::ConnectionId;
+use futures_util::StreamExt;
+use redis::aio::{ConnectionManager, ConnectionManagerConfig};
+use secrecy::{ExposeSecret, SecretString};
+use tokio::sync::{Notify, mpsc};
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use crate::store::CommandRow;
+
+/// A Redis that does not answer within this is away.
+const PATIENCE: Duration = Duration::from_secs(2);
+const TRY_AGAIN: Duration = Duration::from_secs(1);
+const PING_EVERY: Duration = Duration::from_secs(5);
+/// Commands that wait to be published. More than these are left to heartbeats.
+const BACKLOG: usize = 1_024;
+/// Other replicas are told no more often than this.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(2);
+
+/// Where the commands of a connection are published.
+pub fn channel(connection: ConnectionId) -> String {
+    format!("bot_commands:{connection}")
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Bus {
+    redis: Option<Arc<Redis>>,
+    /// Another replica says that something has happened.
+    heard: Arc<Notify>,
+}
+
+struct Redis {
+    url: SecretString,
+    connection: ConnectionManager,
+    client: redis::Client,
+    commands: mpsc::Sender<(String, String)>,
+    stirred: Notify,
+    /// The channel of this installation's replicas, and this one's name on it.
+    channel: String,
+    name: String,
+    /// What is wrong with it, as of the last word.
+    trouble: Mutex<Option<String>>,
+}
+
+impl std::fmt::Debug for Redis {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Redis").field("channel", &self.channel).finish_non_exhaustive()
+    }
+}
+
+/// The URL cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("`redis` cannot be used: {0}")]
+pub struct BadUrl(String);
+
+impl Bus {
+    /// A bus over Redis, which may be away, and the work that it needs until `ending`.
+    pub fn over_redis(
+        url: SecretString,
+        installation: &str,
+        ending: CancellationToken,
+    ) -> Result<(Self, impl Future<Output = ()> + Send + use<>), BadUrl> {
+        let bad = |error: redis::RedisError| BadUrl(error.to_string());
+        let client = redis::Client::open(url.expose_secret()).map_err(bad)?;
+        let config = ConnectionManagerConfig::new()
+            .set_number_of_retries(1)
+            .set_connection_timeout(Some(PATIENCE))
+            .set_response_timeout(Some(PATIENCE));
+        let connection = ConnectionManager::new_lazy_with_config(client.clone(), config).map_err(bad)?;
+        let (commands, backlog) = mpsc::channel(BACKLOG);
+        let redis = Redis {
+            url,
+            connection,
+            client,
+            commands,
+            stirred: Notify::new(),
+            channel: format!("greenroom:{installation}:events"),
+            name: Uuid::new_v4().simple().to_string(),
+            trouble: Mutex::default(),
+        };
+        let bus = Self { redis: Some(Arc::new(redis)), heard: Arc::default() };
+        let (redis, heard) = (bus.redis.clone(), bus.heard.clone());
+        let work = async move {
+            let Some(redis) = redis else { return };
+            tokio::select! {
+                () = redis.keep_publishing(backlog) => {}
+                () = redis.keep_stirring() => {}
+                () = redis.keep_pinging() => {}
+                () = redis.keep_hearing(&heard) => {}
+                () = ending.cancelled() => {}
+            }
+        };
+        Ok((bus, work))
+    }
+
+    /// Where bots listen for commands, if not by HTTP alone. It may hold a password.
+    pub fn url(&self) -> Option<&str> {
+        self.redis.as_ref().map(|redis| redis.url.expose_secret())
+    }
+
+    /// Publishes a command that is committed. Never waits.
+    pub fn publish(&self, connection: ConnectionId, command: &CommandRow) {
+        let Some(redis) = &self.redis else { return };
+        let text = serde_json::json!({"id": command.id, "action": command.action, "payload": command.payload});
+        if redis.commands.try_send((channel(connection), text.to_string())).is_err() {
+            metrics::counter!("greenroom_bus_dropped_total").increment(1);
+        }
+    }
+
+    /// Tells the other replicas that this one has written events.
+    pub fn stir(&self) {
+        if let Some(redis) = &self.redis {
+            redis.stirred.notify_one();
+        }
+    }
+
+    /// Wakes when another replica has written events.
+    pub async fn heard(&self) {
+        self.heard.notified().await;
+    }
+
+    /// Whether the bus can be used, as of a few seconds ago: `None` when it is in the process.
+    pub fn health(&self) -> Option<Result<(), String>> {
+        let trouble = self.redis.as_ref()?.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        Some(trouble.map_or(Ok(()), |trouble| Err(format!("Redis does not answer: {trouble}"))))
+    }
+}
+
+fn words(error: &redis::RedisError) -> String {
+    error.detail().map_or_else(|| error.to_string(), ToString::to_string)
+}
+
+/// What is wrong, if something is.
+fn trouble<T>(answer: Result<Result<T, redis::RedisError>, tokio::time::error::Elapsed>) -> Option<String> {
+    match answer {
+        Ok(Ok(_)) => None,
+        Ok(Err(error)) => Some(words(&error)),
+        Err(_) => Some(format!("it took longer than {} s", PATIENCE.as_secs())),
+    }
+}
+
+impl Redis {
+    async fn keep_publishing(&self, mut backlog: mpsc::Receiver<(String, String)>) {
+        while let Some((channel, text)) = backlog.recv().await {
+            self.send(&channel, &text).await;
+        }
+    }
+
+    /// A Redis that is silent may be away without anyone's having noticed.
+    async fn keep_pinging(&self) {
+        loop {
+            let mut connection = self.connection.clone();
+            let command = redis::cmd("PING");
+            let asked = command.query_async::<String>(&mut connection);
+            self.note(trouble(tokio::time::timeout(PATIENCE, asked).await));
+            tokio::time::sleep(PING_EVERY).await;
+        }
+    }
+
+    async fn keep_stirring(&self) {
+        loop {
+            self.stirred.notified().await;
+            self.send(&self.channel, &self.name).await;
+            tokio::time::sleep(SHORTEST_PAUSE).await;
+        }
+    }
+
+    /// What cannot be published is not kept: by the time Redis is back it was heard otherwise.
+    async fn send(&self, channel: &str, text: &str) {
+        let mut connection = self.connection.clone();
+        let mut command = redis::cmd("PUBLISH");
+        command.arg(channel).arg(text);
+        let sent = command.query_async::<i64>(&mut connection);
+        self.note(trouble(tokio::time::timeout(PATIENCE, sent).await));
+    }
+
+    /// Tells when Redis goes away, and when it is back.
+    fn note(&self, trouble: Option<String>) {
+        metrics::gauge!("greenroom_bus_up").set(if trouble.is_none() { 1.0 } else { 0.0 });
+        let before =
+            std::mem::replace(&mut *self.trouble.lock().unwrap_or_else(PoisonError::into_inner), trouble.clone());
+        match trouble {
+            Some(error) if before.is_none() => {
+                tracing::warn!(error, "Redis is away; commands travel by heartbeat until it is back");
+            }
+            None if before.is_some() => tracing::info!("Redis is back"),
+            _ => {}
+        }
+    }
+
+    async fn keep_hearing(&self, heard: &Notify) {
+        loop {
+            let listening = async {
+                let mut listener = self.client.get_async_pubsub().await?;
+                listener.subscribe(&self.channel).await?;
+                Ok::<_, redis::RedisError>(listener)
+            };
+            match tokio::time::timeout(PATIENCE, listening).await {
+                Ok(Ok(mut listener)) => {
+                    self.note(None);
+                    // What was said before is found by looking.
+                    heard.notify_one();
+                    let mut said = listener.on_message();
+                    while let Some(word) = said.next().await {
+                        if word.get_payload_bytes() != self.name.as_bytes() {
+                            heard.notify_one();
+                        }
+                    }
+                    self.note(Some("it ended the connection".to_owned()));
+                }
+                away => self.note(trouble(away)),
+            }
+            tokio::time::sleep(TRY_AGAIN).await;
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! What a provider says that it has done, and whether it has. A word is not enough to give a slot to the next bot, or to
+//! forget it: the provider is looked at afterwards, and what cannot be proven is an error.
+
+use std::time::Duration;
+
+use domain::SlotName;
+
+use super::Deployment;
+use crate::providers::{Provider, ProviderError, Stopped};
+
+impl Deployment {
+    /// Ends what runs in a slot, and proves it.
+    pub(super) async fn stopped(&self, slot: &SlotName, provider: &dyn Provider, fresh: bool) -> Result<(), String> {
+        let Self(inner) = self;
+        let stopped = within(inner.patience.stop, "was to be stopped", provider.stop(slot, fresh)).await?;
+        if stopped == Stopped::Seen {
+            return Ok(());
+        }
+        match within(inner.patience.look, "was looked at", provider.inspect(slot)).await {
+            Ok(Some(found)) if found.running => {
+                Err("the provider said that it stopped it, but it still runs".to_owned())
+            }
+            Ok(_) => Ok(()),
+            Err(words) => Err(format!("it cannot be proven that it stopped: {words}")),
+        }
+    }
+
+    /// Removes a slot at the provider, and proves it.
+    pub(super) async fn deleted(&self, slot: &SlotName, provider: &dyn Provider) -> Result<(), String> {
+        let Self(inner) = self;
+        within(inner.patience.stop, "was to be deleted", provider.delete(slot)).await?;
+        match within(inner.patience.look, "was looked at", provider.inspect(slot)).await {
+            Ok(None) => Ok(()),
+            Ok(Some(_)) => Err("the provider said that it deleted it, but it is still there".to_owned()),
+            Err(words) => Err(format!("it cannot be proven that it is gone: {words}")),
+        }
+    }
+}
+
+/// What the provider answers in time, in its words.
+pub(super) async fn within<T>(
+    patience: Duration,
+    what: &str,
+    call: impl Future<Output = Result<T, ProviderError>>,
+) -> Result<T, String> {
+    match tokio::time::timeout(patience, call).await {
+        Ok(answer) => answer.map_err(|error| error.words),
+        Err(_) => Err(format!("the provider did not answer within {} s when it {what}", patience.as_secs())),
+    }
+}

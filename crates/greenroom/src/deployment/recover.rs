@@ -1,0 +1,140 @@
+//! From an error to a free slot: what is left in it is stopped at the provider, and it may be used again. One that fails
+//! again and again is deleted instead, so that the pool can grow a fresh one. And what the provider has and nobody knows
+//! is removed.
+
+use domain::{SlotName, SlotStatus};
+use jiff::Timestamp;
+
+use super::Deployment;
+use super::clear::not_configured;
+use super::lease::{self, LEASE};
+use crate::placement::SlotNews;
+use crate::providers::Provider;
+use crate::store::{SlotRow, StoreError};
+
+/// What came of an attempt at a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Recovery {
+    /// It is free again.
+    Recovered,
+    /// The provider did not do what it was asked.
+    Failed,
+    /// It failed once too often, and is gone.
+    Deleted,
+    /// There was nothing to recover any more, or somebody is at it.
+    NotNeeded,
+}
+
+impl Deployment {
+    /// Makes a slot in error ready again, at once and without counting it; `None` when someone is at the slot already. What
+    /// was begun is finished, whether or not the caller waits for it.
+    pub async fn recover(&self, slot: &SlotName) -> Result<Option<Recovery>, StoreError> {
+        let (this, slot) = (self.clone(), slot.clone());
+        let done = tokio::spawn(async move {
+            let revive = |slot: SlotRow| async {
+                match slot.status {
+                    SlotStatus::Error => this.revive(slot).await,
+                    _ => Ok(Recovery::NotNeeded),
+                }
+            };
+            this.alone_at(&slot, revive).await
+        });
+        done.await.unwrap_or_else(|error| Err(StoreError::failed("recover", &error)))
+    }
+
+    /// One more attempt at a slot that is in error, or has been stuck since `stuck_since` or longer. At the last one it is
+    /// deleted.
+    pub async fn attempt(
+        &self,
+        slot: &SlotName,
+        stuck_since: Timestamp,
+        max_attempts: i64,
+    ) -> Result<Recovery, StoreError> {
+        let done = self.alone_at(slot, |slot| self.try_attempt(slot, stuck_since, max_attempts)).await?;
+        Ok(done.unwrap_or(Recovery::NotNeeded))
+    }
+
+    async fn try_attempt(
+        &self,
+        slot: SlotRow,
+        stuck_since: Timestamp,
+        max_attempts: i64,
+    ) -> Result<Recovery, StoreError> {
+        let is_stuck = slot.bot_id.is_none() && slot.status_since <= stuck_since;
+        let words = match slot.status {
+            SlotStatus::Error => "",
+            SlotStatus::Creating if is_stuck => "it was being made ready, and never was",
+            SlotStatus::Busy if is_stuck => "it was in use by nobody",
+            _ => return Ok(Recovery::NotNeeded),
+        };
+        if slot.status != SlotStatus::Error && self.0.store.is_at_gate(&slot.name).await? {
+            return Ok(Recovery::NotNeeded);
+        }
+        // Before the provider is called: an attempt in which this process dies counts as well.
+        let news = SlotNews::Recovering { since: slot.status_since, words };
+        if !self.0.placement.tell(slot.name.clone(), news).await? {
+            return Ok(Recovery::NotNeeded);
+        }
+        let Some(slot) = self.0.store.slot(&slot.name).await?.filter(|slot| slot.status == SlotStatus::Error) else {
+            return Ok(Recovery::NotNeeded);
+        };
+        if slot.recovery_attempts < max_attempts {
+            return self.revive(slot).await;
+        }
+        tracing::warn!(slot = %slot.name, attempts = slot.recovery_attempts, "a slot failed too often and is deleted");
+        self.0.placement.tell(slot.name.clone(), SlotNews::Drain).await?;
+        let Some(slot) = self.0.store.slot(&slot.name).await? else { return Ok(Recovery::Deleted) };
+        Ok(if self.try_remove(&slot).await? { Recovery::Deleted } else { Recovery::Failed })
+    }
+
+    /// Stops what is left in a slot in error, and lets it be used again.
+    async fn revive(&self, slot: SlotRow) -> Result<Recovery, StoreError> {
+        let stopped = match self.provider(&slot.pool) {
+            Some(provider) => self.stopped(&slot.name, &*provider, true).await,
+            None => Err(not_configured(&slot.pool)),
+        };
+        let since = slot.status_since;
+        match stopped {
+            Ok(()) => {
+                let recovered = self.0.placement.tell(slot.name.clone(), SlotNews::Recovered { since }).await?;
+                tracing::info!(slot = %slot.name, attempts = slot.recovery_attempts, "a slot was recovered");
+                Ok(if recovered { Recovery::Recovered } else { Recovery::NotNeeded })
+            }
+            Err(words) => {
+                self.failed_since(&slot, words).await?;
+                Ok(Recovery::Failed)
+            }
+        }
+    }
+
+    /// Removes what a provider has under a name that no slot has. False when it is known by now, or another is at it.
+    pub async fn remove_unknown(&self, slot: &SlotName, provider: &dyn Provider) -> Result<bool, String> {
+        let (name, store, told) = (unknown(slot), &self.0.store, |error: StoreError| error.to_string());
+        if !store.take_lease(&name, &self.0.replica, LEASE).await.map_err(told)? {
+            return Ok(false);
+        }
+        // After the lease was taken: whoever makes a slot of this name from here on waits for it before it is started.
+        let removed = match store.slot(slot).await {
+            Ok(None) => {
+                let renew = || store.renew_lease(&name, &self.0.replica, LEASE);
+                let deleted = lease::kept(&name, renew, self.deleted(slot, provider)).await;
+                deleted.map_or(Ok(false), |deleted| deleted.map(|()| true))
+            }
+            Ok(Some(_)) => Ok(false),
+            Err(error) => Err(told(error)),
+        };
+        if let Err(error) = store.give_lease_back(&name, &self.0.replica).await {
+            tracing::warn!(%slot, %error, "a lease is left to end by itself");
+        }
+        removed
+    }
+
+    /// Whether something unknown is being removed under this name just now.
+    pub(super) async fn is_being_removed(&self, slot: &SlotName) -> Result<bool, StoreError> {
+        Ok(self.0.store.lease_holder(&unknown(slot)).await?.is_some())
+    }
+}
+
+fn unknown(slot: &SlotName) -> String {
+    format!("unknown/{slot}")
+}

@@ -1,0 +1,167 @@
+//! What a process that died, or a word that was lost, has left behind in a slot. It acts when
+//! - a slot has had a bot that is at an end, or has been taken elsewhere, for 5 seconds: it is cleared;
+//! - a bot has a slot, and neither was it asked for at the gate nor has it been started: it is asked for again;
+//! - a bot was given to an agent that waits, and was not taken within 5 seconds: the slot is started once more, and the bot
+//!   has another connection, so that whoever speaks under the old one comes too late;
+//! - a hot slot was started for nobody, and its agent has not begun to wait within a minute: the slot goes to error;
+//! - a slot takes no more bots and has none: it is deleted, and if that fails once more every 30 seconds;
+//! - somebody waits before the gate, or a holder's lease has ended, and there is room: it passes.
+
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use domain::SlotName;
+use jiff::Timestamp;
+
+use super::ears::Ears;
+use super::{Did, Keeper, ago};
+use crate::clock::Clock;
+use crate::deployment::Deployment;
+use crate::lifecycle::Lifecycle;
+use crate::placement::{Placement, SlotNews};
+use crate::store::{Store, StoreError};
+
+/// What another process has begun is left to it for so long; and it is a look at every slot that has a bot.
+const LEFT_TO_OTHERS: Duration = Duration::from_secs(5);
+/// An agent that waits takes its bot within this.
+const TAKEN_WITHIN: Duration = Duration::from_secs(5);
+/// An agent that was started begins to wait within this.
+const WAITS_WITHIN: Duration = Duration::from_mins(1);
+/// How long a provider that could not delete a slot is left alone.
+const DELETED_AGAIN_AFTER: Duration = Duration::from_secs(30);
+
+/// So many slots are cleared or deleted at once by this keeper; the rest are found by the next look.
+const AT_ONCE: usize = 16;
+
+#[derive(Debug)]
+pub struct DeploymentKeeper {
+    store: Store,
+    clock: Clock,
+    placement: Placement,
+    deployment: Deployment,
+    ears: Ears,
+    every: Duration,
+    /// When the slots that have a bot were looked at last.
+    looked_at_all: Mutex<Option<Timestamp>>,
+    /// A provider may take its time to stop or delete something: nobody waits for it.
+    at_work: Arc<AtWork>,
+}
+
+/// The slots that are being worked on, and what was done since the last run.
+#[derive(Debug, Default)]
+struct AtWork {
+    slots: Mutex<HashSet<SlotName>>,
+    cleared: AtomicU64,
+    removed: AtomicU64,
+}
+
+impl AtWork {
+    fn slots(&self) -> MutexGuard<'_, HashSet<SlotName>> {
+        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Does the work on a slot, unless it is being done, or there is enough to do.
+    fn begin(self: &Arc<Self>, slot: SlotName, work: impl Future<Output = ()> + Send + 'static) {
+        let mut slots = self.slots();
+        if slots.len() >= AT_ONCE || !slots.insert(slot.clone()) {
+            return;
+        }
+        let this = self.clone();
+        tokio::spawn(async move {
+            work.await;
+            this.slots().remove(&slot);
+        });
+    }
+}
+
+impl DeploymentKeeper {
+    pub fn new(
+        lifecycle: &Lifecycle,
+        placement: Placement,
+        deployment: Deployment,
+        ears: Ears,
+        every: Duration,
+    ) -> Self {
+        let (store, clock) = (lifecycle.store.clone(), lifecycle.clock.clone());
+        let (looked_at_all, at_work) = Default::default();
+        Self { store, clock, placement, deployment, ears, every, looked_at_all, at_work }
+    }
+
+    fn looked_at_all(&self) -> MutexGuard<'_, Option<Timestamp>> {
+        self.looked_at_all.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Slots whose bots are gone.
+    async fn clear(&self, now: Timestamp) -> Result<(), StoreError> {
+        if self.looked_at_all().is_some_and(|at| at > ago(now, LEFT_TO_OTHERS)) {
+            return Ok(());
+        }
+        for slot in self.store.slots_to_clear(ago(now, LEFT_TO_OTHERS)).await? {
+            let (deployment, at_work, name) = (self.deployment.clone(), self.at_work.clone(), slot.name.clone());
+            self.at_work.begin(name, async move {
+                let cleared = deployment.clear(slot).await;
+                at_work.cleared.fetch_add(u64::from(cleared), Ordering::Relaxed);
+            });
+        }
+        *self.looked_at_all() = Some(now);
+        Ok(())
+    }
+
+    /// Slots that are to go.
+    async fn remove(&self, now: Timestamp) -> Result<(), StoreError> {
+        for slot in self.store.drained_slots(ago(now, DELETED_AGAIN_AFTER)).await? {
+            let (deployment, at_work, name) = (self.deployment.clone(), self.at_work.clone(), slot.name.clone());
+            self.at_work.begin(name, async move {
+                let removed = deployment.remove(slot).await;
+                at_work.removed.fetch_add(u64::from(removed), Ordering::Relaxed);
+            });
+        }
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl Keeper for DeploymentKeeper {
+    fn name(&self) -> &'static str {
+        "deployment"
+    }
+
+    fn every(&self) -> Duration {
+        self.every
+    }
+
+    async fn run(&self) -> Result<Did, StoreError> {
+        let now = self.clock.now();
+        let mut did = Did::of([("cleared", 0), ("started_again", 0), ("broken", 0), ("removed", 0)]);
+        self.clear(now).await?;
+        self.remove(now).await?;
+        // Whoever could not be heard meanwhile has not been silent.
+        if self.ears.heard_for() >= TAKEN_WITHIN {
+            for slot in self.store.silent_slots(ago(now, TAKEN_WITHIN)).await? {
+                let Some(bot) = slot.bot_id else { continue };
+                let news = SlotNews::Silent { bot, generation: slot.generation };
+                if self.placement.tell(slot.name.clone(), news).await? {
+                    tracing::warn!(slot = %slot.name, %bot, "a bot was not taken; its slot is started again");
+                    did.add("started_again", 1);
+                }
+            }
+        }
+        if self.ears.heard_for() >= WAITS_WITHIN {
+            for slot in self.store.deaf_slots(ago(now, WAITS_WITHIN)).await? {
+                let words = "it was started, and its agent did not begin to wait".to_owned();
+                did.add("broken", u64::from(self.deployment.failed_since(&slot, words).await?));
+            }
+        }
+        self.deployment.pass_gate().await;
+        did.add("cleared", self.at_work.cleared.swap(0, Ordering::Relaxed));
+        did.add("removed", self.at_work.removed.swap(0, Ordering::Relaxed));
+        Ok(did)
+    }
+
+    fn hurry(&self) {
+        *self.looked_at_all() = None;
+    }
+}

@@ -1,0 +1,336 @@
+//! Running the keepers: each by its time and by signal, one run of each at a time, on the replica that leads. What a run
+//! did is kept in the store, so that every replica can show it; and a run that is asked for at a replica that does not
+//! lead is a row until the leader has done it.
+
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{Mutex as AsyncMutex, Notify};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::leader::Leadership;
+use super::{Crew, Did, Keeper};
+use crate::clock::Clock;
+use crate::store::{KeeperRow, Store, StoreError};
+
+/// How soon the leader sees that another replica asks for a run.
+const LOOK_FOR_ASKED: Duration = Duration::from_millis(300);
+/// However often something wakes a keeper, it rests so long between two runs.
+const REST: Duration = Duration::from_millis(100);
+/// A run that did nothing is written down no more often than this.
+const WRITE_IDLE_RUNS: Duration = Duration::from_secs(10);
+/// How long whoever asks for a run waits for it. The run goes on.
+const LONGEST_WAIT: Duration = Duration::from_secs(55);
+/// A process that begins to lead so soon after its start runs everything at once.
+const AT_START: Duration = Duration::from_secs(30);
+
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    #[error("there is no such keeper")]
+    Unknown,
+    #[error("the run takes longer than {} s; it goes on, and GET /admin/keepers shows what it did", LONGEST_WAIT.as_secs())]
+    TakesLong,
+    /// What the leader said of it.
+    #[error("{0}")]
+    Failed(String),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+#[derive(Clone, Debug)]
+pub struct Keepers(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    store: Store,
+    clock: Clock,
+    leadership: Leadership,
+    posts: Vec<Post>,
+    begun: Instant,
+}
+
+/// A keeper at its post.
+#[derive(Debug)]
+struct Post {
+    keeper: Arc<dyn Keeper>,
+    /// One run at a time.
+    turn: AsyncMutex<()>,
+    /// Another replica asks for a run, the last time under this number.
+    asked: Notify,
+    asked_number: AtomicI64,
+    last: Mutex<Last>,
+}
+
+/// What is known here of the last run.
+#[derive(Debug, Default)]
+struct Last {
+    row: KeeperRow,
+    written: Option<Instant>,
+    failing: bool,
+}
+
+impl Post {
+    fn last(&self) -> MutexGuard<'_, Last> {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Keepers {
+    pub fn new(store: Store, clock: Clock, leadership: Leadership, crew: Crew) -> Self {
+        let post = |keeper| Post {
+            keeper,
+            turn: AsyncMutex::default(),
+            asked: Notify::new(),
+            asked_number: AtomicI64::new(0),
+            last: Mutex::default(),
+        };
+        let posts = crew.into_iter().map(post).collect();
+        Self(Arc::new(Inner { store, clock, leadership, posts, begun: Instant::now() }))
+    }
+
+    /// Runs all of them until `ending`.
+    pub async fn keep(self, ending: CancellationToken) {
+        let drives = (0..self.0.posts.len()).map(|index| self.drive(index));
+        tokio::select! {
+            _ = futures_util::future::join_all(drives) => {}
+            () = self.look_for_asked() => {}
+            () = ending.cancelled() => {}
+        }
+    }
+
+    async fn drive(&self, index: usize) {
+        let Self(inner) = self;
+        let post = &inner.posts[index];
+        let (mut next, mut rested) = (Instant::now(), Instant::now());
+        loop {
+            if !inner.leadership.is_held() {
+                inner.leadership.gained().await;
+                // The word may be older than the lease.
+                if !inner.leadership.is_held() {
+                    tokio::time::sleep(LOOK_FOR_ASKED).await;
+                    continue;
+                }
+                next = self.due(post).await;
+            }
+            tokio::select! {
+                () = tokio::time::sleep_until(next) => {}
+                () = post.asked.notified() => post.keeper.hurry(),
+                () = async { tokio::time::sleep_until(rested).await; post.keeper.woken().await } => {}
+                () = inner.leadership.lost() => continue,
+            }
+            if inner.leadership.is_held() {
+                let _ = self.run_at(index).await;
+                rested = Instant::now() + REST;
+                next = Instant::now() + post.keeper.every();
+            } else {
+                // What was asked for is seen once more, here or by whoever leads.
+                post.asked_number.store(0, Ordering::SeqCst);
+            }
+        }
+    }
+
+    /// When a replica that has just begun to lead is to run a keeper first: at the start of the process at once, and
+    /// later when it would have been the turn of the leader before.
+    async fn due(&self, post: &Post) -> Instant {
+        let Self(inner) = self;
+        let now = Instant::now();
+        if now < inner.begun + AT_START {
+            return now;
+        }
+        let rows = inner.store.keepers().await.unwrap_or_default();
+        let last_run = rows.into_iter().find(|row| row.name == post.keeper.name()).and_then(|row| row.last_run);
+        let since = last_run.map(|at| Duration::try_from(inner.clock.now().duration_since(at)).unwrap_or_default());
+        now + since.map_or(Duration::ZERO, |since| post.keeper.every().saturating_sub(since))
+    }
+
+    /// Runs a keeper once and keeps what it did.
+    async fn run_at(&self, index: usize) -> Result<Did, StoreError> {
+        let Self(inner) = self;
+        let post = &inner.posts[index];
+        let _turn = post.turn.lock().await;
+        let asked = post.asked_number.load(Ordering::SeqCst);
+        let (at, begun, keeper) = (inner.clock.now(), Instant::now(), post.keeper.clone());
+        // A keeper that panics is one that failed; and one whose replica does not lead any more leaves the rest to the next.
+        let run = AbortOnDropHandle::new(tokio::spawn(async move { keeper.run().await }));
+        let done = tokio::select! {
+            done = run => done.unwrap_or_else(|error| Err(StoreError::failed("keeper", &error))),
+            () = inner.leadership.lost() => {
+                post.asked_number.store(0, Ordering::SeqCst);
+                return Err(StoreError::failed("keeper", &std::io::Error::other("another replica leads by now")));
+            }
+        };
+        let took = begun.elapsed();
+        self.tell(post, took, &done);
+
+        let every = post.keeper.every();
+        let answer = match &done {
+            Ok(did) => serde_json::json!({ "did": did.counts }),
+            Err(error) => serde_json::json!({ "error": error.to_string() }),
+        };
+        let row = KeeperRow {
+            name: post.keeper.name().to_owned(),
+            last_run: Some(at),
+            took_ms: i64::try_from(took.as_millis()).ok(),
+            did: serde_json::json!(done.as_ref().map(|did| did.counts.clone()).unwrap_or_default()).to_string(),
+            error: match &done {
+                Ok(did) if did.complaints.is_empty() => None,
+                Ok(did) => Some(did.complaints.join("; ")),
+                Err(error) => Some(error.to_string()),
+            },
+            next_run: inner.clock.now().checked_add(every).ok(),
+            asked,
+            answered: asked,
+            answer: Some(answer.to_string()),
+        };
+        self.write(post, row, done.as_ref().is_ok_and(Did::is_nothing)).await;
+        done
+    }
+
+    /// Keeps what a run did: at once if it did something, or somebody waits for it.
+    async fn write(&self, post: &Post, row: KeeperRow, idle: bool) {
+        {
+            let mut last = post.last();
+            let waited_for = row.answered > last.row.answered;
+            let lately = last.written.is_some_and(|at| at.elapsed() < WRITE_IDLE_RUNS);
+            last.row = row.clone();
+            if idle && lately && !waited_for && post.keeper.every() < WRITE_IDLE_RUNS {
+                return;
+            }
+            last.written = Some(Instant::now());
+        }
+        if let Err(error) = self.0.store.keep_run(&row).await {
+            tracing::warn!(keeper = row.name, %error, "what a keeper did could not be written down");
+            post.last().written = None;
+            // Whoever waits for it is seen once more.
+            post.asked_number.store(0, Ordering::SeqCst);
+        }
+    }
+
+    fn tell(&self, post: &Post, took: Duration, done: &Result<Did, StoreError>) {
+        let keeper = post.keeper.name();
+        metrics::counter!("greenroom_keeper_runs_total", "keeper" => keeper).increment(1);
+        metrics::histogram!("greenroom_keeper_run_seconds", "keeper" => keeper).record(took);
+        #[allow(clippy::cast_precision_loss)]
+        metrics::gauge!("greenroom_keeper_last_run_seconds", "keeper" => keeper)
+            .set(self.0.clock.now().as_millisecond() as f64 / 1_000.0);
+        let trouble = match done {
+            Ok(did) => {
+                for (what, count) in &did.counts {
+                    metrics::counter!("greenroom_keeper_did_total", "keeper" => keeper, "what" => *what)
+                        .increment(*count);
+                }
+                if did.counts.values().any(|count| *count > 0) {
+                    tracing::info!(keeper, did = ?did.counts, took_ms = took.as_millis(), "a keeper has acted");
+                }
+                (!did.complaints.is_empty()).then(|| did.complaints.join("; "))
+            }
+            Err(error) => Some(error.to_string()),
+        };
+        // Once, not at every run for as long as it lasts.
+        let failed_before = std::mem::replace(&mut post.last().failing, trouble.is_some());
+        if let Some(trouble) = trouble {
+            metrics::counter!("greenroom_keeper_failures_total", "keeper" => keeper).increment(1);
+            if !failed_before {
+                tracing::warn!(keeper, error = trouble, "a keeper could not do all of its work");
+            }
+        }
+    }
+
+    /// Runs a keeper now, on whichever replica leads, and says what it did.
+    pub async fn run(&self, name: &str) -> Result<Vec<(String, u64)>, RunError> {
+        let Self(inner) = self;
+        let name = name.replace('-', "_");
+        let index = inner.posts.iter().position(|post| post.keeper.name() == name).ok_or(RunError::Unknown)?;
+        let this = self.clone();
+        // What was begun is finished, whether or not the caller waits for it.
+        let run = tokio::spawn(async move {
+            if this.0.leadership.is_held() {
+                this.0.posts[index].keeper.hurry();
+                match this.run_at(index).await {
+                    Ok(did) => {
+                        return Ok(did.counts.into_iter().map(|(what, count)| (what.to_owned(), count)).collect());
+                    }
+                    Err(error) if this.0.leadership.is_held() => return Err(error.into()),
+                    Err(_) => {}
+                }
+            }
+            this.ask_leader(index).await
+        });
+        match tokio::time::timeout(LONGEST_WAIT, run).await {
+            Ok(done) => done.unwrap_or_else(|error| Err(StoreError::failed("keeper", &error).into())),
+            Err(_) => Err(RunError::TakesLong),
+        }
+    }
+
+    /// Asks for a run, and waits until the leader has done it.
+    async fn ask_leader(&self, index: usize) -> Result<Vec<(String, u64)>, RunError> {
+        let Self(inner) = self;
+        let name = inner.posts[index].keeper.name();
+        let number = inner.store.ask_keeper(name).await?;
+        let deadline = Instant::now() + LONGEST_WAIT;
+        while Instant::now() < deadline {
+            let row = inner.store.keepers().await?.into_iter().find(|row| row.name == name).unwrap_or_default();
+            if row.answered >= number {
+                return answer(row.answer.as_deref().unwrap_or_default());
+            }
+            tokio::time::sleep(LOOK_FOR_ASKED / 3).await;
+        }
+        Err(RunError::TakesLong)
+    }
+
+    /// On the leader: wakes the keepers that were asked for at other replicas.
+    async fn look_for_asked(&self) {
+        let Self(inner) = self;
+        if !inner.store.is_shared() {
+            return std::future::pending().await;
+        }
+        loop {
+            tokio::time::sleep(LOOK_FOR_ASKED).await;
+            if !inner.leadership.is_held() {
+                continue;
+            }
+            // With the database away nobody can have asked.
+            let rows = inner.store.keepers().await.unwrap_or_default();
+            for row in rows.into_iter().filter(|row| row.asked > row.answered) {
+                let Some(post) = inner.posts.iter().find(|post| post.keeper.name() == row.name) else { continue };
+                if post.asked_number.swap(row.asked, Ordering::SeqCst) != row.asked {
+                    post.asked.notify_one();
+                }
+            }
+        }
+    }
+
+    /// What each keeper did last, and which replica leads. What this process knows may be newer than what is written.
+    pub async fn shown(&self) -> Result<(Vec<KeeperRow>, Option<String>), StoreError> {
+        let Self(inner) = self;
+        let written = inner.store.keepers().await?;
+        let shown = inner.posts.iter().map(|post| {
+            let name = post.keeper.name();
+            let mut row = written.iter().find(|row| row.name == name).cloned().unwrap_or_default();
+            let own = post.last().row.clone();
+            if own.last_run > row.last_run {
+                row = own;
+            }
+            KeeperRow { name: name.to_owned(), ..row }
+        });
+        Ok((shown.collect(), inner.leadership.leader().await?))
+    }
+}
+
+/// What the leader wrote of a run that was asked for.
+fn answer(text: &str) -> Result<Vec<(String, u64)>, RunError> {
+    #[derive(serde::Deserialize)]
+    struct Answer {
+        did: Option<std::collections::BTreeMap<String, u64>>,
+        error: Option<String>,
+    }
+    let lost = || RunError::Failed("the run was done, but what it did cannot be read".to_owned());
+    let Answer { did, error } = serde_json::from_str(text).map_err(|_| lost())?;
+    match error {
+        Some(error) => Err(RunError::Failed(error)),
+        None => Ok(did.ok_or_else(lost)?.into_iter().collect()),
+    }
+}

@@ -1,0 +1,109 @@
+//! Which replica runs the keepers: the one that has the lease. It is renewed every second and lasts five, by the clock of
+//! the database, so that another takes over within seconds when the leader dies. On SQLite there is only one process.
+//!
+//! A leader that stood still and comes back may for a moment not know that another leads. Two runs of a keeper at once do
+//! no harm: each act tests again what the look saw.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::ears::Ears;
+use crate::store::{Holder, Store, StoreError};
+
+const LEASE: Duration = Duration::from_secs(5);
+const RENEW: Duration = Duration::from_secs(1);
+const NAME: &str = "keepers";
+
+#[derive(Clone, Debug)]
+pub struct Leadership {
+    store: Store,
+    replica: Holder,
+    leads: watch::Sender<bool>,
+    /// Until when nobody else can have the lease.
+    until: Arc<Mutex<Option<Instant>>>,
+}
+
+impl Leadership {
+    pub fn new(store: Store, replica: Holder) -> Self {
+        let leads = watch::Sender::new(!store.is_shared());
+        Self { store, replica, leads, until: Arc::default() }
+    }
+
+    /// Whether this replica leads, for certain.
+    pub fn is_held(&self) -> bool {
+        if !self.store.is_shared() {
+            return true;
+        }
+        let until = *self.until.lock().unwrap_or_else(PoisonError::into_inner);
+        *self.leads.borrow() && until.is_some_and(|until| Instant::now() < until)
+    }
+
+    /// Waits until this replica leads.
+    pub async fn gained(&self) {
+        // The sender is in here: it cannot go away.
+        let _ = self.leads.subscribe().wait_for(|leads| *leads).await;
+    }
+
+    /// Waits until this replica does not lead any more.
+    pub async fn lost(&self) {
+        let _ = self.leads.subscribe().wait_for(|leads| !*leads).await;
+    }
+
+    /// What the leading replica is known by, if one leads.
+    pub async fn leader(&self) -> Result<Option<String>, StoreError> {
+        if !self.store.is_shared() {
+            return Ok(Some(self.replica.name.clone()));
+        }
+        Ok(self.store.lease_holder(NAME).await?.map(|holder| holder.name))
+    }
+
+    /// Tries to lead until `ending`, and then lets another. While the database does not answer, bots cannot be heard.
+    pub async fn campaign(self, ears: Ears, ending: CancellationToken) {
+        if !self.store.is_shared() {
+            return ending.cancelled().await;
+        }
+        loop {
+            let begun = Instant::now();
+            let taken = tokio::select! {
+                taken = tokio::time::timeout(LEASE, self.store.take_lease(NAME, &self.replica, LEASE)) => taken,
+                () = ending.cancelled() => break,
+            };
+            match taken {
+                Ok(Ok(true)) => {
+                    *self.until.lock().unwrap_or_else(PoisonError::into_inner) = Some(begun + LEASE);
+                    self.show(true);
+                }
+                Ok(Ok(false)) => self.show(false),
+                // The database is away: what was promised holds as long as it was promised.
+                Ok(Err(_)) | Err(_) => {
+                    ears.were_deaf();
+                    self.show(self.is_held());
+                }
+            }
+            tokio::select! {
+                () = tokio::time::sleep(RENEW) => {}
+                () = ending.cancelled() => break,
+            }
+        }
+        if *self.leads.borrow() {
+            self.show(false);
+            let _ = self.store.give_lease_back(NAME, &self.replica).await;
+        }
+    }
+
+    fn show(&self, leads: bool) {
+        let changed = self.leads.send_if_modified(|led| std::mem::replace(led, leads) != leads);
+        if changed {
+            let replica = &self.replica.name;
+            if leads {
+                tracing::info!(replica, "this replica runs the keepers");
+            } else {
+                tracing::info!(replica, "this replica does not run the keepers any more");
+            }
+        }
+        metrics::gauge!("greenroom_leader").set(if leads { 1.0 } else { 0.0 });
+    }
+}

@@ -1,0 +1,106 @@
+//! Queue expiry. It acts on a bot when
+//! - it is in line for a slot and the end of its own patience has come: `failed`, `queue_timeout`;
+//! - it waits before the deploy gate for longer than `deploy.timeout`: `failed`, `deploy_timeout`, and its slot goes back.
+//!
+//! A bot that has got its slot, or has passed the gate, meanwhile goes on. Every replica has a timer on the next end of a
+//! wait, so that it comes to the millisecond; the run on the leader is the net below it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use domain::lifecycle::Overdue;
+use futures_util::future::join_all;
+use jiff::Timestamp;
+use tokio_util::sync::CancellationToken;
+
+use super::leader::Leadership;
+use super::{Did, Keeper};
+use crate::clock::Clock;
+use crate::deployment::Deployment;
+use crate::placement::Placement;
+use crate::store::{Store, StoreError};
+
+/// How late the end of a wait may be seen that another replica has written, or when the clock was turned.
+const LONGEST_SLEEP: Duration = Duration::from_secs(1);
+
+#[derive(Clone, Debug)]
+pub struct QueueExpiry {
+    store: Store,
+    clock: Clock,
+    placement: Placement,
+    deployment: Deployment,
+    every: Duration,
+    /// How many the timer of this replica has ended since the last run.
+    in_time: Arc<AtomicU64>,
+}
+
+impl QueueExpiry {
+    pub fn new(store: Store, clock: Clock, placement: Placement, deployment: Deployment, every: Duration) -> Self {
+        Self { store, clock, placement, deployment, every, in_time: Arc::default() }
+    }
+
+    /// Ends who has waited in line too long, in the moment in which the time is over, until `ending`.
+    pub async fn keep_time(self, leadership: Leadership, ending: CancellationToken) {
+        let mut pause = Duration::ZERO;
+        loop {
+            let next = self.store.next_timeout().await.ok().flatten();
+            let now = self.clock.now();
+            let wait = next.map_or(LONGEST_SLEEP, |at| {
+                Duration::try_from(at.duration_since(now)).unwrap_or_default().min(LONGEST_SLEEP)
+            });
+            tokio::select! {
+                () = ending.cancelled() => return,
+                // Somebody with less patience may have joined the line.
+                () = self.placement.queued(), if pause.is_zero() => continue,
+                () = tokio::time::sleep(wait.max(pause).max(Duration::from_millis(1))) => {}
+            }
+            let now = self.clock.now();
+            pause = Duration::ZERO;
+            if next.is_some_and(|at| at <= now) {
+                match self.expire(now).await {
+                    // On another replica there is no run to tell of it.
+                    Ok(ended) if leadership.is_held() => {
+                        self.in_time.fetch_add(ended, Ordering::Relaxed);
+                    }
+                    Ok(_) => {}
+                    Err(error) => {
+                        tracing::warn!(%error, "who waited too long cannot be ended");
+                        pause = LONGEST_SLEEP;
+                    }
+                }
+            }
+        }
+    }
+
+    /// All of them at once, so that they go into one transaction.
+    async fn expire(&self, now: Timestamp) -> Result<u64, StoreError> {
+        let overdue = self.store.overdue_waiters(now).await?;
+        let ends = overdue.into_iter().map(|bot| self.deployment.give_up(bot, Overdue::QueueTimeout, None));
+        join_all(ends).await.into_iter().try_fold(0, |ended, one| Ok(ended + u64::from(one?)))
+    }
+}
+
+#[async_trait]
+impl Keeper for QueueExpiry {
+    fn name(&self) -> &'static str {
+        "queue_expiry"
+    }
+
+    fn every(&self) -> Duration {
+        self.every
+    }
+
+    async fn run(&self) -> Result<Did, StoreError> {
+        let now = self.clock.now();
+        let mut ended = self.expire(now).await?;
+        for deployment in self.store.overdue_deployments(now).await? {
+            if let Some(bot) = deployment.bot_id {
+                let words = deployment.last_error;
+                ended += u64::from(self.deployment.give_up(bot, Overdue::DeployTimeout, words).await?);
+            }
+        }
+        Ok(Did::of([("failed", ended + self.in_time.swap(0, Ordering::Relaxed))]))
+    }
+}

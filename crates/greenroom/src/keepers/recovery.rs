@@ -1,0 +1,81 @@
+//! Recovery. It acts on a slot when
+//! - it is in `error`;
+//! - it is `creating` or `busy`, has had no bot for a minute, and nobody is deploying it.
+//!
+//! Each such slot is stopped at the provider and goes back to being used, or stays in `error` until the next run. Either
+//! way it is one attempt, and attempts are forgotten only when a bot has run well in the slot. At the last one the slot is
+//! deleted instead: at the provider, which is looked at afterwards, and then its row, so that the pool can grow a fresh one.
+
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use futures_util::StreamExt;
+
+use super::{Did, Keeper, ago};
+use crate::clock::Clock;
+use crate::deployment::{Deployment, Recovery};
+use crate::store::{SlotRow, Store, StoreError};
+
+/// What is being worked on is left alone for so long.
+const STUCK_AFTER: Duration = Duration::from_mins(1);
+/// One provider that does not answer must not hold up the others.
+const AT_ONCE: usize = 8;
+
+#[derive(Debug)]
+pub struct RecoveryKeeper {
+    store: Store,
+    clock: Clock,
+    deployment: Deployment,
+    every: Duration,
+    max_attempts: i64,
+}
+
+impl RecoveryKeeper {
+    pub fn new(store: Store, clock: Clock, deployment: Deployment, every: Duration, max_attempts: u32) -> Self {
+        Self { store, clock, deployment, every, max_attempts: max_attempts.into() }
+    }
+
+    /// One attempt. Those that would come after the time of the next run are left to it.
+    async fn attempt(&self, slot: SlotRow, begun: Instant) -> (SlotRow, Result<Recovery, StoreError>) {
+        if begun.elapsed() > self.every {
+            return (slot, Ok(Recovery::NotNeeded));
+        }
+        let stuck_since = ago(self.clock.now(), STUCK_AFTER);
+        let done = self.deployment.attempt(&slot.name, stuck_since, self.max_attempts).await;
+        (slot, done)
+    }
+}
+
+#[async_trait]
+impl Keeper for RecoveryKeeper {
+    fn name(&self) -> &'static str {
+        "recovery"
+    }
+
+    fn every(&self) -> Duration {
+        self.every
+    }
+
+    async fn run(&self) -> Result<Did, StoreError> {
+        let mut did = Did::of([("recovered", 0), ("failed", 0), ("deleted", 0)]);
+        let slots = self.store.slots_to_recover(ago(self.clock.now(), STUCK_AFTER)).await?;
+        // Of a pool that is no longer configured there is nobody to ask.
+        let slots = slots.into_iter().filter(|slot| self.deployment.providers().contains_key(&slot.pool));
+        let begun = Instant::now();
+        let attempts = slots.map(|slot| self.attempt(slot, begun));
+        let mut attempts = futures_util::stream::iter(attempts).buffer_unordered(AT_ONCE);
+        while let Some((slot, attempted)) = attempts.next().await {
+            match attempted {
+                Ok(Recovery::Recovered) => did.add("recovered", 1),
+                Ok(Recovery::Deleted) => did.add("deleted", 1),
+                Ok(Recovery::Failed) => did.add("failed", 1),
+                Ok(Recovery::NotNeeded) => {}
+                Err(error) => {
+                    did.add("failed", 1);
+                    did.complaints.push(format!("{}: {error}", slot.name));
+                }
+            }
+        }
+        Ok(did)
+    }
+}

@@ -1,0 +1,259 @@
+//! Sync: what each provider has against what the store has, both ways. It acts when
+//! - a provider has something of this installation, running or not, under a name that no slot has had for longer than
+//!   `sync.grace`: it is removed;
+//! - a slot has been idle for 10 seconds, and its provider has nothing of it any more, or, in a hot pool, nothing that runs:
+//!   it is made anew under the same name;
+//! - a slot of a pool that stands stopped has been idle for 10 seconds, and something runs in it: that is stopped.
+//!
+//! A slot that has a bot is none of its business: whether a bot lives is told by the bot. A listing that fails changes
+//! nothing. More than a tenth of a pool is not touched before the next look has seen the same.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use domain::{Deadlines, SlotName, SlotStatus};
+use futures_util::StreamExt;
+use jiff::Timestamp;
+
+use super::{Did, Keeper, ago, count};
+use crate::clock::Clock;
+use crate::deployment::{Deployment, Recovery};
+use crate::lifecycle::Lifecycle;
+use crate::placement::{Placement, SlotNews};
+use crate::providers::{Found, Provider};
+use crate::store::{SlotRow, Store, StoreError};
+
+/// A listing may be a little behind what was just done.
+const SETTLED: Duration = Duration::from_secs(10);
+const AT_ONCE: usize = 4;
+
+#[derive(Debug)]
+pub struct SyncKeeper {
+    store: Store,
+    clock: Clock,
+    placement: Placement,
+    deployment: Deployment,
+    every: Duration,
+    grace: Duration,
+    seen: Mutex<Seen>,
+}
+
+/// What earlier looks saw, by pool. It is only in memory: a new leader looks once more before it acts.
+#[derive(Debug, Default)]
+struct Seen {
+    /// Since when something unknown is there.
+    unknown: HashMap<String, HashMap<SlotName, Timestamp>>,
+    /// What was found to be wrong, and was too much to act on at once; and since when.
+    announced: HashMap<String, HashMap<SlotName, Timestamp>>,
+}
+
+/// What is wrong in a pool.
+#[derive(Debug, Default)]
+struct Wrong {
+    unknown: Vec<SlotName>,
+    lost: Vec<SlotRow>,
+    strays: Vec<SlotRow>,
+}
+
+impl Wrong {
+    fn names(&self) -> BTreeSet<SlotName> {
+        let known = self.lost.iter().chain(&self.strays).map(|slot| slot.name.clone());
+        known.chain(self.unknown.iter().cloned()).collect()
+    }
+
+    fn only(&mut self, names: &BTreeSet<SlotName>) {
+        self.unknown.retain(|name| names.contains(name));
+        self.lost.retain(|slot| names.contains(&slot.name));
+        self.strays.retain(|slot| names.contains(&slot.name));
+    }
+}
+
+/// What a provider has of a pool, and when it was asked.
+#[derive(Debug)]
+struct Listing {
+    begun: Timestamp,
+    found: Vec<Found>,
+}
+
+impl SyncKeeper {
+    pub fn new(lifecycle: &Lifecycle, placement: Placement, deployment: Deployment, deadlines: &Deadlines) -> Self {
+        let (store, clock) = (lifecycle.store.clone(), lifecycle.clock.clone());
+        let (every, grace) = (deadlines.sync_interval, deadlines.sync_grace);
+        Self { store, clock, placement, deployment, every, grace, seen: Mutex::default() }
+    }
+
+    fn seen(&self) -> MutexGuard<'_, Seen> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn list(&self, provider: &dyn Provider) -> Result<Listing, String> {
+        let begun = self.clock.now();
+        match tokio::time::timeout(self.deployment.patience().look, provider.list()).await {
+            Ok(listed) => listed.map(|found| Listing { begun, found }).map_err(|error| error.words),
+            Err(_) => Err("the provider does not answer".to_owned()),
+        }
+    }
+
+    /// What is there and no slot has had for longer than the grace.
+    async fn unknown(
+        &self,
+        pool: &str,
+        listing: &Listing,
+        known: &HashSet<&SlotName>,
+    ) -> Result<Vec<SlotName>, StoreError> {
+        let names = listing.found.iter().map(|found| &found.slot).filter(|name| !known.contains(name));
+        let mut unknown: HashSet<SlotName> = names.cloned().collect();
+        if !unknown.is_empty() {
+            // They may be slots of a pool that is no longer configured.
+            let names: Vec<SlotName> = unknown.iter().cloned().collect();
+            for slot in self.store.slots_by_name(&names).await? {
+                unknown.remove(&slot.name);
+            }
+        }
+        let mut seen = self.seen();
+        let before = seen.unknown.remove(pool).unwrap_or_default();
+        let since = |name: &SlotName| before.get(name).copied().unwrap_or(listing.begun);
+        let now: HashMap<SlotName, Timestamp> = unknown.into_iter().map(|name| (name.clone(), since(&name))).collect();
+        let grace = ago(listing.begun, self.grace);
+        let long = now.iter().filter(|(_, since)| **since <= grace).map(|(name, _)| name.clone()).collect();
+        seen.unknown.insert(pool.to_owned(), now);
+        Ok(long)
+    }
+
+    /// Leaves of what is wrong in a pool only what may be acted on now, and says how much has to wait.
+    fn allow(&self, pool: &str, wrong: &mut Wrong, size: usize, now: Timestamp) -> u64 {
+        let found = wrong.names();
+        let mut seen = self.seen();
+        let announced = seen.announced.remove(pool).unwrap_or_default();
+        if found.len() <= size / 10 {
+            return 0;
+        }
+        // Two looks in the same moment are one: what forgets everything for a moment does so for both.
+        let agreed_since = ago(now, self.grace.min(self.every / 2));
+        let agrees = |name: &&SlotName| announced.get(*name).is_some_and(|since| *since <= agreed_since);
+        let agreed: BTreeSet<SlotName> = found.iter().filter(agrees).cloned().collect();
+        let waiting: HashMap<SlotName, Timestamp> =
+            found.difference(&agreed).map(|name| (name.clone(), announced.get(name).copied().unwrap_or(now))).collect();
+        wrong.only(&agreed);
+        if waiting.keys().any(|name| !announced.contains_key(name)) {
+            let slots: Vec<&str> = waiting.keys().take(10).map(SlotName::as_str).collect();
+            tracing::warn!(
+                pool,
+                ?slots,
+                count = waiting.len(),
+                size,
+                "store and provider disagree about more than a tenth of a pool; it is acted on if the next look agrees"
+            );
+        }
+        let held_back = count(waiting.len());
+        seen.announced.insert(pool.to_owned(), waiting);
+        held_back
+    }
+
+    async fn sync(
+        &self,
+        pool: &str,
+        hot: bool,
+        provider: &dyn Provider,
+        listing: Listing,
+        did: &mut Did,
+    ) -> Result<(), StoreError> {
+        // Rows are read after the listing: what was idle before it began, and still is, has not changed meanwhile.
+        let rows = self.store.slots_of_pool(pool).await?;
+        let known: HashSet<&SlotName> = rows.iter().map(|row| &row.name).collect();
+        let unknown = self.unknown(pool, &listing, &known).await?;
+        let has: HashMap<&SlotName, bool> = listing.found.iter().map(|found| (&found.slot, found.running)).collect();
+        let mut wrong = Wrong { unknown, ..Wrong::default() };
+        let settled = ago(listing.begun, SETTLED);
+        let is_free =
+            |row: &&SlotRow| row.status == SlotStatus::Idle && row.bot_id.is_none() && row.status_since <= settled;
+        for row in rows.iter().filter(is_free) {
+            match has.get(&row.name) {
+                Some(true) if !hot => wrong.strays.push(row.clone()),
+                None | Some(false) if hot => wrong.lost.push(row.clone()),
+                None if row.provider_ref.is_some() => wrong.lost.push(row.clone()),
+                _ => {}
+            }
+        }
+        let size = rows.len().max(listing.found.len());
+        did.add("waiting", self.allow(pool, &mut wrong, size, listing.begun));
+        self.act(wrong, provider, did).await
+    }
+
+    async fn act(&self, wrong: Wrong, provider: &dyn Provider, did: &mut Did) -> Result<(), StoreError> {
+        let removals = wrong.unknown.into_iter().map(|slot| async move {
+            let removed = self.deployment.remove_unknown(&slot, provider).await;
+            (slot, removed)
+        });
+        let mut removals = futures_util::stream::iter(removals).buffer_unordered(AT_ONCE);
+        while let Some((slot, removed)) = removals.next().await {
+            match removed {
+                Ok(true) => {
+                    tracing::warn!(%slot, "removed at the provider what no slot knew of");
+                    did.add("removed", 1);
+                }
+                Ok(false) => {}
+                Err(words) => did.complaints.push(format!("{slot}, which is unknown, cannot be removed: {words}")),
+            }
+        }
+        for slot in wrong.lost {
+            let news = SlotNews::Lost { since: slot.status_since };
+            if self.placement.tell(slot.name.clone(), news).await? {
+                tracing::warn!(slot = %slot.name, "the provider has lost a slot; it is made anew");
+                did.add("made_anew", 1);
+            }
+        }
+        let stops = wrong.strays.into_iter().map(|slot| self.stop_stray(slot));
+        let mut stops = futures_util::stream::iter(stops).buffer_unordered(AT_ONCE);
+        while let Some(stopped) = stops.next().await {
+            did.add("stopped", u64::from(stopped?));
+        }
+        Ok(())
+    }
+
+    /// Takes the slot out of use first, so that no bot gets it meanwhile.
+    async fn stop_stray(&self, slot: SlotRow) -> Result<bool, StoreError> {
+        let news = SlotNews::Stray { since: slot.status_since };
+        if !self.placement.tell(slot.name.clone(), news).await? {
+            return Ok(false);
+        }
+        tracing::warn!(slot = %slot.name, "something runs in an idle slot; it is stopped");
+        Ok(self.deployment.recover(&slot.name).await? == Some(Recovery::Recovered))
+    }
+}
+
+#[async_trait]
+impl Keeper for SyncKeeper {
+    fn name(&self) -> &'static str {
+        "sync"
+    }
+
+    fn every(&self) -> Duration {
+        self.every
+    }
+
+    async fn run(&self) -> Result<Did, StoreError> {
+        let mut did = Did::of([("removed", 0), ("made_anew", 0), ("stopped", 0), ("waiting", 0)]);
+        let providers = self.deployment.providers();
+        let hot: BTreeMap<String, bool> =
+            self.store.pools().await?.into_iter().map(|pool| (pool.name, pool.hot)).collect();
+        let mut looked_at = HashSet::new();
+        for (pool, provider) in providers.iter() {
+            let Some(hot) = hot.get(pool) else { continue };
+            match self.list(&**provider).await {
+                // Several pools may be at one provider: each looks at its own, and the first at what no pool owns.
+                Ok(mut listing) => {
+                    listing.found.retain(|found| {
+                        let of = found.slot.pool().unwrap_or_default();
+                        of == pool || (!providers.contains_key(of) && looked_at.insert(found.slot.clone()))
+                    });
+                    self.sync(pool, *hot, &**provider, listing, &mut did).await?;
+                }
+                Err(words) => did.complaints.push(format!("the slots of {pool} cannot be listed: {words}")),
+            }
+        }
+        Ok(did)
+    }
+}

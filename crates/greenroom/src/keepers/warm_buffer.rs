@@ -1,0 +1,46 @@
+//! The warm buffer. It acts when
+//! - a pool has fewer than `min_idle` slots that are ready, or are being made ready, without a bot, and there is room below
+//!   `max_slots`: slots are made, and hot ones are started through the gate, behind every bot that waits there. As many as
+//!   are in error beyond `min_idle` count as being made ready, so that a pool that cannot start is not filled with them;
+//! - a pool has more slots than `max_slots`, because it was made smaller: idle ones that are too many are let go;
+//! - a bot waits in line although a slot is free or could be made, because a word was lost: it gets it, before all of this.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use super::{Did, Keeper};
+use crate::placement::Placement;
+use crate::store::StoreError;
+
+#[derive(Debug)]
+pub struct WarmBuffer {
+    placement: Placement,
+    every: Duration,
+}
+
+impl WarmBuffer {
+    pub fn new(placement: Placement, every: Duration) -> Self {
+        Self { placement, every }
+    }
+}
+
+#[async_trait]
+impl Keeper for WarmBuffer {
+    fn name(&self) -> &'static str {
+        "warm_buffer"
+    }
+
+    fn every(&self) -> Duration {
+        self.every
+    }
+
+    async fn run(&self) -> Result<Did, StoreError> {
+        let looked = self.placement.look().await?;
+        Ok(Did::of([("made", looked.made), ("let_go", looked.let_go)]))
+    }
+
+    async fn woken(&self) {
+        self.placement.cooled().await;
+    }
+}

@@ -1,0 +1,79 @@
+//! What works beside the requests, from the start of a server to its end. A part that ends before, because it panicked,
+//! would leave a server that answers and does nothing: then the whole of it stops, and whoever runs it starts it again.
+
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+#[derive(Debug)]
+pub struct Background {
+    parts: JoinSet<()>,
+    /// Cancelled when everything is to end.
+    pub ending: CancellationToken,
+    /// Cancelled when a part ended by itself.
+    pub broken: CancellationToken,
+}
+
+/// Tells when a part ends, however it does.
+struct Watch {
+    name: &'static str,
+    ending: CancellationToken,
+    broken: CancellationToken,
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        if !self.ending.is_cancelled() {
+            tracing::error!(part = self.name, "a part of the server ended by itself; the server stops");
+            self.broken.cancel();
+        }
+    }
+}
+
+impl Background {
+    pub fn new() -> Self {
+        Self { parts: JoinSet::new(), ending: CancellationToken::new(), broken: CancellationToken::new() }
+    }
+
+    pub fn spawn(&mut self, name: &'static str, part: impl Future<Output = ()> + Send + 'static) {
+        let watch = Watch { name, ending: self.ending.clone(), broken: self.broken.clone() };
+        self.parts.spawn(async move {
+            let _watch = watch;
+            part.await;
+        });
+    }
+
+    /// Lets all parts end, and waits for them.
+    pub async fn end(&mut self) {
+        self.ending.cancel();
+        while self.parts.join_next().await.is_some() {}
+    }
+}
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        // Whatever is cut now is meant to be.
+        self.ending.cancel();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_part_that_panics_breaks_the_whole() {
+        let mut background = Background::new();
+        background.spawn("well", std::future::pending());
+        background.spawn("ill", async { panic!("on purpose") });
+        background.broken.cancelled().await;
+    }
+
+    #[tokio::test]
+    async fn a_part_that_ends_with_the_rest_breaks_nothing() {
+        let mut background = Background::new();
+        let ending = background.ending.clone();
+        background.spawn("well", async move { ending.cancelled().await });
+        background.end().await;
+        assert!(!background.broken.is_cancelled());
+    }
+}

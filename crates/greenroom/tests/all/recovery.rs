@@ -1,0 +1,255 @@
+//! Slots that failed come back, or are replaced.
+
+use std::time::Duration;
+
+use domain::{SlotName, SlotStatus};
+use greenroom::deployment::Recovery;
+use greenroom::keepers::Did;
+use greenroom::placement::SlotNews;
+use greenroom::providers::ProviderError;
+use greenroom::store::PoolRow;
+use rstest::rstest;
+
+use crate::support::{Backend, Call, Fake, Fault, Kind, Plan, Stage, pool, until};
+
+const SLOT: &str = "pool-meet-001";
+
+fn name() -> SlotName {
+    SlotName::stored(SLOT.to_owned())
+}
+
+fn did(recovered: u64, failed: u64, deleted: u64) -> Did {
+    Did::of([("recovered", recovered), ("failed", failed), ("deleted", deleted)])
+}
+
+/// A bot whose slot cannot be started: the slot goes to error.
+async fn fails(stage: &Stage, number: usize) {
+    stage.fake.break_next(Kind::Start, Fault::Error);
+    let bot = stage.house.reserved(number).await;
+    assert_eq!(stage.end_of(bot).await.1.as_deref(), Some("deploy_failed"));
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test]
+async fn a_slot_in_error_is_stopped_at_the_provider_and_used_again(#[case] backend: Backend) {
+    let stage = Stage::new(backend, [pool("meet")]).await;
+    fails(&stage, 0).await;
+    let slot = stage.slot_is(SLOT, SlotStatus::Error).await;
+    assert_eq!(slot.error_message.as_deref(), Some("it broke on purpose"));
+    assert_eq!(stage.keep("recovery").await, did(1, 0, 0));
+    assert_eq!(stage.fake.count(&Call::Stop(name())), 1);
+    let slot = stage.slot(SLOT).await.unwrap();
+    assert_eq!((slot.status, slot.recovery_attempts, slot.error_message), (SlotStatus::Idle, 1, None));
+    assert_eq!(stage.keep("recovery").await, did(0, 0, 0), "there is nothing more to do");
+    // A bot that runs well makes it forget.
+    let bot = stage.house.reserved(1).await;
+    stage.lives(bot).await;
+    let slot = stage.slot_is(SLOT, SlotStatus::Idle).await;
+    assert_eq!(slot.recovery_attempts, 0);
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test]
+async fn a_bot_that_waits_gets_the_slot_that_was_recovered(#[case] backend: Backend) {
+    let stage = Stage::new(backend, [pool("meet")]).await;
+    fails(&stage, 0).await;
+    let bot = stage.house.reserved(1).await;
+    assert_eq!(stage.line().await, [bot]);
+    assert_eq!(stage.keep("recovery").await, did(1, 0, 0));
+    assert_eq!(stage.place_of(bot).await.as_deref(), Some(SLOT));
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test]
+async fn a_flapping_slot_is_deleted_at_its_third_failure_and_the_pool_grows_a_new_one(#[case] backend: Backend) {
+    let stage = Stage::new(backend, [pool("meet")]).await;
+    for failure in 0..2 {
+        fails(&stage, failure).await;
+        assert_eq!(stage.keep("recovery").await, did(1, 0, 0));
+        let slot = stage.slot(SLOT).await.unwrap();
+        assert_eq!((slot.status, slot.recovery_attempts), (SlotStatus::Idle, failure as i64 + 1));
+    }
+    let before = stage.slot(SLOT).await.unwrap();
+    fails(&stage, 2).await;
+    assert_eq!(stage.keep("recovery").await, did(0, 0, 1));
+    assert_eq!(stage.fake.count(&Call::Delete(name())), 1);
+    assert_eq!(stage.slots().await, [], "it is gone");
+    assert!(stage.fake.has().is_empty());
+    stage.house.clock.advance(Duration::from_secs(1));
+    let bot = stage.house.reserved(3).await;
+    stage.lives(bot).await;
+    let fresh = stage.slot_is(SLOT, SlotStatus::Idle).await;
+    assert!(fresh.created_at > before.created_at && fresh.recovery_attempts == 0, "{fresh:?}");
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test]
+async fn a_slot_that_cannot_be_stopped_is_deleted_at_the_third_attempt(#[case] backend: Backend) {
+    let stage = Stage::new(backend, [pool("meet")]).await;
+    fails(&stage, 0).await;
+    for attempt in 1..=2 {
+        stage.fake.fail_stop(ProviderError::again(format!("no, says the provider, {attempt}")));
+        assert_eq!(stage.keep("recovery").await, did(0, 1, 0));
+        let slot = stage.slot(SLOT).await.unwrap();
+        assert_eq!((slot.status, slot.recovery_attempts), (SlotStatus::Error, attempt));
+        assert_eq!(slot.error_message, Some(format!("no, says the provider, {attempt}")));
+    }
+    assert_eq!(stage.keep("recovery").await, did(0, 0, 1));
+    assert_eq!(stage.slots().await, []);
+}
+
+#[rstest]
+#[case::says_no(Fault::Error)]
+#[case::does_nothing(Fault::NoEffect)]
+#[tokio::test]
+async fn the_row_stays_until_the_provider_has_proven_that_the_slot_is_gone(#[case] fault: Fault) {
+    let stage = Stage::new(Backend::Sqlite, [pool("meet")]).await;
+    let bot = stage.house.reserved(0).await;
+    stage.lives(bot).await;
+    stage.slot_is(SLOT, SlotStatus::Idle).await;
+    for failure in 1..=3 {
+        fails(&stage, failure).await;
+        if failure == 3 {
+            stage.fake.break_next(Kind::Delete, fault);
+        }
+        stage.keep("recovery").await;
+    }
+    let slot = stage.slot(SLOT).await.unwrap();
+    assert_eq!(slot.status, SlotStatus::Draining, "nobody gets it any more");
+    assert!(slot.error_message.is_some() && slot.description.starts_with("[ERROR]"), "{slot:?}");
+    assert!(stage.fake.has().contains_key(&name()), "it runs on, and is known");
+    // It is tried again after a while, not at every look.
+    stage.keep("deployment").await;
+    assert_eq!(stage.fake.count(&Call::Delete(name())), 1);
+    stage.house.clock.advance(Duration::from_secs(31));
+    stage.keep("deployment").await;
+    until("it is gone", async || stage.slots().await.is_empty()).await;
+    assert!(stage.fake.has().is_empty());
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test]
+async fn slots_that_are_stuck_without_a_bot_are_recovered(#[case] backend: Backend) {
+    let stage = Stage::new(backend, [PoolRow { max_slots: 2, ..pool("meet") }]).await;
+    let bots = [stage.house.reserved(0).await, stage.house.reserved(1).await];
+    for bot in bots {
+        stage.lives(bot).await;
+    }
+    for slot in [SLOT, "pool-meet-002"] {
+        stage.slot_is(slot, SlotStatus::Idle).await;
+    }
+    stage.house.database.execute("UPDATE slots SET status = 'creating' WHERE number = 1").await;
+    stage.house.database.execute("UPDATE slots SET status = 'busy' WHERE number = 2").await;
+    assert_eq!(stage.keep("recovery").await, did(0, 0, 0), "somebody may be at work on them");
+    stage.house.clock.advance(Duration::from_secs(61));
+    assert_eq!(stage.keep("recovery").await, did(2, 0, 0));
+    for (slot, status) in stage.slots().await {
+        assert_eq!(status, SlotStatus::Idle, "{slot}");
+    }
+}
+
+#[tokio::test]
+async fn a_slot_of_a_hot_pool_that_never_comes_up_is_deleted_in_the_end_and_another_is_made() {
+    let meet = PoolRow { hot: true, min_idle: 1, ..pool("meet") };
+    let stage = Stage::planned(Backend::Sqlite, &Plan::of([meet]), 1, Fake::default()).await;
+    let first = stage.slot_is(SLOT, SlotStatus::Creating).await;
+    for attempt in 1..=3 {
+        until("it was started", async || stage.fake.starts().len() == attempt && stage.at_gate().await == (0, 0)).await;
+        // Its agent never begins to wait.
+        stage.house.clock.advance(Duration::from_secs(61));
+        stage.keep("deployment").await;
+        stage.slot_is(SLOT, SlotStatus::Error).await;
+        stage.keep("recovery").await;
+    }
+    assert_eq!(stage.slots().await, []);
+    stage.keep("warm_buffer").await;
+    let second = stage.slot(SLOT).await.unwrap();
+    assert!(second.created_at > first.created_at);
+}
+
+#[tokio::test]
+async fn a_bot_of_ones_own_that_crashes_is_not_held_against_its_slot() {
+    let stage = Stage::new(Backend::Sqlite, [pool("meet")]).await;
+    for number in 0..4 {
+        let bot = stage.house.reserved(number).await;
+        let voice = stage.voice(bot).await;
+        stage.house.lifecycle.started(voice, None).await.unwrap();
+        stage.house.exited(voice, 1).await.unwrap();
+        let slot = stage.slot_is(SLOT, SlotStatus::Idle).await;
+        assert_eq!(slot.recovery_attempts, 0);
+    }
+}
+
+#[tokio::test]
+async fn a_slot_that_is_being_made_ready_by_now_is_not_stuck() {
+    let meet = PoolRow { hot: true, min_idle: 1, ..pool("meet") };
+    let stage = Stage::with(Backend::Sqlite, [meet], 1, Fake::hanging()).await;
+    let slot = stage.slot_is(SLOT, SlotStatus::Creating).await;
+    until("it starts", async || stage.fake.starting() == 1).await;
+    stage.house.clock.advance(Duration::from_secs(61));
+    // It was in error when recovery looked, and was recovered by hand since.
+    let stuck_since = stage.house.clock.now();
+    let attempted = stage.deployment.attempt(&slot.name, stuck_since, 3).await.unwrap();
+    assert_eq!(attempted, Recovery::NotNeeded);
+    let after = stage.slot(SLOT).await.unwrap();
+    assert_eq!((after.status, after.recovery_attempts), (SlotStatus::Creating, 0));
+    assert_eq!(stage.fake.count(&Call::Stop(name())), 0);
+}
+
+#[tokio::test]
+async fn an_attempt_that_comes_too_late_frees_nothing() {
+    let stage = Stage::new(Backend::Sqlite, [pool("meet")]).await;
+    fails(&stage, 0).await;
+    let before = stage.slot(SLOT).await.unwrap();
+    stage.keep("recovery").await;
+    stage.house.clock.advance(Duration::from_secs(1));
+    fails(&stage, 1).await;
+    let since = before.status_since;
+    assert!(!stage.house.placement.tell(name(), SlotNews::Recovered { since }).await.unwrap());
+    assert!(!stage.house.placement.tell(name(), SlotNews::Recovering { since, words: "" }).await.unwrap());
+    let slot = stage.slot(SLOT).await.unwrap();
+    assert_eq!((slot.status, slot.recovery_attempts), (SlotStatus::Error, 1));
+}
+
+#[tokio::test]
+async fn a_slot_that_somebody_is_at_is_left_to_them() {
+    let stage = Stage::with(Backend::Sqlite, [pool("meet")], 1, Fake::slow_to_end()).await;
+    let bot = stage.house.reserved(0).await;
+    stage.runs(bot).await;
+    let broken = SlotNews::Broken { bot: Some(bot), words: "it smokes".to_owned() };
+    stage.house.placement.tell(name(), broken).await.unwrap();
+    let slot = stage.slot_is(SLOT, SlotStatus::Error).await;
+    let deployment = stage.deployment.clone();
+    let by_hand = tokio::spawn(async move { deployment.recover(&slot.name).await.unwrap() });
+    until("it is being stopped", async || stage.fake.count(&Call::Stop(name())) == 1).await;
+    assert_eq!(stage.keep("recovery").await, did(0, 0, 0));
+    stage.fake.release_ends(1);
+    assert_eq!(by_hand.await.unwrap(), Some(Recovery::Recovered));
+    assert_eq!(stage.slot(SLOT).await.unwrap().recovery_attempts, 0);
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test]
+async fn a_pool_whose_slots_cannot_be_started_is_not_filled_with_broken_ones(#[case] backend: Backend) {
+    let meet = PoolRow { hot: true, min_idle: 2, max_slots: 50, ..pool("meet") };
+    let errors = (0..100).map(|_| ProviderError::never("there is no such command"));
+    let stage = Stage::with(backend, [meet], 4, Fake::default().failing_starts(errors)).await;
+    for _ in 0..6 {
+        stage.keep("warm_buffer").await;
+        stage.gate_is_free().await;
+    }
+    let broken = vec![SlotStatus::Error; 4];
+    assert_eq!(stage.slots().await.into_iter().map(|(_, status)| status).collect::<Vec<_>>(), broken);
+}

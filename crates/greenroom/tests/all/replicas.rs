@@ -1,0 +1,220 @@
+//! Three servers on one PostgreSQL and one Redis: every call may go to any of them, one of them leads, and one that dies
+//! or stands still does no harm.
+
+use std::collections::HashSet;
+use std::time::{Duration, Instant};
+
+use reqwest::{Method, StatusCode};
+use serde_json::{Value, json};
+
+use crate::support::{Life, PrivateRedis, Replicas, Running, Watch, found, meet_link, process_pool, until};
+
+/// Stays until it is told to leave, or as long as its configuration says.
+const BOT: &str = r#"
+    life=${BOT_DATA#*\"life\":\"}; life=${life%%\"*}
+    echo '{"event": "joined"}'
+    case $life in stays) read leave; exit 0;; esac
+    sleep $life
+"#;
+const KEEPERS: [&str; 6] = ["deployment", "queue_expiry", "recovery", "sweeper", "sync", "warm_buffer"];
+/// What "within seconds" may mean.
+const TAKEN_OVER_WITHIN: Duration = Duration::from_secs(15);
+
+/// What a slot's process was started with.
+fn variable(process: &Running, name: &str) -> String {
+    let environment = std::fs::read_to_string(format!("/proc/{}/environ", process.pid)).unwrap();
+    let value = environment.split('\0').find_map(|entry| entry.strip_prefix(name)?.strip_prefix('='));
+    value.unwrap().to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_speaks_what_commands_and_what_waits_may_be_at_three_replicas_of_postgres_and_redis() {
+    let redis = PrivateRedis::start().await;
+    // What runs in the slot does nothing: the test waits and speaks for it.
+    let pool = "[[pool]]\nname = \"meet\"\nplatform = \"google_meet\"\nprovider = \"process\"\nmax_slots = 1\n\
+                min_idle = 1\nstandby = \"running\"\nrecycle_after = 0\nprocess = { command = [\"sleep\", \"1000\"] }\n";
+    let replicas = Replicas::three(&redis, pool).await;
+    let user = replicas.admin.user(1).await;
+    let process = found("the slot is started", async || replicas.database.agent("pool-meet-001")).await;
+    let agent = replicas.admin.with(&variable(&process, "GREENROOM_SLOT_TOKEN"));
+    for round in 0..3 {
+        let [speaks, commands, waits] = [0, 1, 2].map(|place| replicas.url((round + place) % 3));
+        // The agent waits at one, and the bot is asked for at another.
+        let waiting = {
+            let agent = agent.on(&waits);
+            tokio::spawn(async move { agent.send(Method::GET, "/agent/assignment?wait_ms=60000", None).await })
+        };
+        until("the slot is hot", async || {
+            replicas.admin.get("/admin/slots/pool-meet-001").await["slot"]["status"] == "idle"
+        })
+        .await;
+        let bot = user.on(&commands).bot(&meet_link(round)).await;
+        let (status, data) = waiting.await.unwrap();
+        assert_eq!((status, &data["bot_id"]), (StatusCode::OK, &json!(bot)), "{data}");
+        // It speaks to the first, and waits for its command at the third.
+        let life = Life::from_data(&replicas.admin, &data).on(&speaks);
+        life.well("started", json!({})).await;
+        life.well("joined", json!({})).await;
+        let path = format!("/callback/commands?connection_id={}&wait_ms=60000", life.connection_id);
+        let waiting = {
+            let client = life.client.on(&waits);
+            tokio::spawn(async move { client.get(&path).await })
+        };
+        assert_eq!(user.on(&waits).look_at(&bot).await["status"], "active");
+        user.on(&commands).stop(&bot).await;
+        let told = waiting.await.unwrap();
+        assert_eq!(told["commands"][0]["action"], "leave", "{told}");
+        let heard = life.well("heartbeat", json!({"acked": [told["commands"][0]["id"]]})).await;
+        assert_eq!((&heard["status"], &heard["commands"]), (&json!("stopping"), &json!([])));
+        life.well("exited", json!({"exit_code": 0})).await;
+        assert_eq!(user.on(&waits).until(&bot, "completed").await["reason"], "stopped");
+    }
+}
+
+fn pools() -> String {
+    let hot = "max_slots = 3\nmin_idle = 2\nstandby = \"running\"\nrecycle_after = 2";
+    [process_pool("hot", hot, BOT), process_pool("meet", "max_slots = 4", BOT)].concat()
+}
+
+/// Who leads, if all of these replicas say the same of every keeper.
+async fn leader(replicas: &Replicas, of: &[usize]) -> Option<String> {
+    let mut leaders = HashSet::new();
+    for number in of {
+        let keepers = replicas.admin_at(*number).get("/admin/keepers").await;
+        let keepers = keepers["keepers"].as_array().unwrap();
+        let names: HashSet<&str> = keepers.iter().map(|keeper| keeper["name"].as_str().unwrap()).collect();
+        assert!(KEEPERS.iter().all(|name| names.contains(name)), "{names:?}");
+        leaders.extend(keepers.iter().map(|keeper| keeper["leader"].as_str().map(str::to_owned)));
+    }
+    let mut leaders = leaders.into_iter();
+    leaders.next().flatten().filter(|_| leaders.next().is_none())
+}
+
+/// When the sweeper ran last.
+async fn last_run(replicas: &Replicas) -> Option<jiff::Timestamp> {
+    let keepers = replicas.admin.get("/admin/keepers").await;
+    let sweeper = keepers["keepers"].as_array().unwrap().iter().find(|keeper| keeper["name"] == "sweeper").cloned();
+    sweeper.unwrap()["last_run"].as_str().map(|time| time.parse().unwrap())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn another_replica_leads_within_seconds_after_the_leader_was_killed_on_postgres_and_redis() {
+    let redis = PrivateRedis::start().await;
+    let mut replicas = Replicas::three(&redis, &format!("[sweeper]\ninterval = \"1s\"\n{}", pools())).await;
+    let mut living: Vec<usize> = vec![0, 1, 2];
+    for _ in 0..2 {
+        let leads = found("all say who leads", async || leader(&replicas, &living).await).await;
+        let dead = replicas.named(&leads);
+        assert!(living.contains(&dead), "{leads} was killed before");
+        replicas.kill(dead).await;
+        let killed = (Instant::now(), jiff::Timestamp::now());
+        living.retain(|number| *number != dead);
+        let next =
+            found("another leads", async || leader(&replicas, &living).await.filter(|name| *name != leads)).await;
+        until("its keepers run", async || last_run(&replicas).await.is_some_and(|time| time > killed.1)).await;
+        assert!(killed.0.elapsed() < TAKEN_OVER_WITHIN, "{next} took over from {leads} after {:?}", killed.0.elapsed());
+    }
+    // One that comes back finds who leads, and changes nothing.
+    let leads = leader(&replicas, &living).await.unwrap();
+    let back = (0..3).find(|number| !living.contains(number)).unwrap();
+    assert!(replicas.try_start(back).await);
+    living.push(back);
+    let all = found("all say the same", async || leader(&replicas, &living).await).await;
+    assert_eq!(all, leads);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leader_that_stands_still_for_ten_seconds_does_no_harm_on_postgres_and_redis() {
+    let redis = PrivateRedis::start().await;
+    let config = format!(
+        "[heartbeat]\ninterval = \"1s\"\n[sweeper]\ninterval = \"1s\"\n[recovery]\ninterval = \"2s\"\n{}",
+        pools()
+    );
+    let replicas = Replicas::three(&redis, &config).await;
+    let user = replicas.admin.user(100).await;
+    let ask = async |number: usize, life: &str| {
+        user.ask(json!({"meeting_url": meet_link(number), "config": {"life": life}})).await["id"].take()
+    };
+    let mut staying = Vec::new();
+    for number in 0..3 {
+        let bot = ask(number, "stays").await;
+        staying.push(user.until(bot.as_str().unwrap(), "active").await);
+    }
+    let watch = Watch::begin(&replicas.database, 4, &user);
+    let leads = found("all say who leads", async || leader(&replicas, &[0, 1, 2]).await).await;
+    let frozen = replicas.named(&leads);
+    replicas.freeze(frozen);
+    let begun = Instant::now();
+    let mut passing = Vec::new();
+    while begun.elapsed() < Duration::from_secs(10) {
+        passing.push(ask(3 + passing.len(), "0.3").await);
+        tokio::time::sleep(Duration::from_millis(300)).await;
+    }
+    let others: Vec<usize> = (0..3).filter(|number| *number != frozen).collect();
+    let next = found("another leads", async || leader(&replicas, &others).await).await;
+    assert_ne!(next, leads);
+    replicas.thaw(frozen);
+
+    found("all say who leads", async || leader(&replicas, &[0, 1, 2]).await).await;
+    for bot in &passing {
+        assert_eq!(user.until(bot.as_str().unwrap(), "completed").await["reason"], "finished");
+    }
+    for bot in &staying {
+        let now = user.look_at(bot["id"].as_str().unwrap()).await;
+        assert_eq!((&now["status"], &now["connection_id"]), (&json!("active"), &bot["connection_id"]), "{now}");
+        user.stop(bot["id"].as_str().unwrap()).await;
+        assert_eq!(user.until(bot["id"].as_str().unwrap(), "completed").await["reason"], "stopped");
+    }
+    until("every slot is idle, with nothing in it but an agent that waits", async || {
+        let slots = replicas.admin.get("/admin/slots").await;
+        let idle = |slot: &Value| slot["status"] == "idle";
+        let left = replicas.database.running();
+        slots["slots"].as_array().unwrap().iter().all(idle) && left.iter().all(|process| process.is_agent)
+    })
+    .await;
+    assert_eq!(watch.end().await.broken, [] as [String; 0]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replica_that_stood_still_while_it_cleared_a_slot_ends_nobody_who_came_after_on_postgres_and_redis() {
+    let redis = PrivateRedis::start().await;
+    // Stays as long as it is only asked to end. The test speaks for it.
+    let script = "trap 'touch asked' TERM; while :; do sleep 0.02; done";
+    let command = serde_json::to_string(&["sh", "-c", script]).unwrap();
+    let pool = format!(
+        "[[pool]]\nname = \"meet\"\nplatform = \"google_meet\"\nprovider = \"process\"\nmax_slots = 1\n\
+         process = {{ command = {command} }}\n"
+    );
+    let replicas = Replicas::three(&redis, &pool).await;
+    let user = replicas.admin.user(2).await;
+    let (slot, clears) = ("pool-meet-001", 0);
+    let begins = async |bot: &str, at: usize| {
+        let process = found("it runs in the slot", async || {
+            let process = replicas.database.agent(slot)?;
+            let data = std::fs::read_to_string(format!("/proc/{}/environ", process.pid)).ok()?;
+            data.contains(bot).then_some(process)
+        })
+        .await;
+        let data = serde_json::from_str(&variable(&process, "BOT_DATA")).unwrap();
+        let life = Life::from_data(&replicas.admin, &data).on(&replicas.url(at));
+        life.well("started", json!({})).await;
+        life.well("joined", json!({})).await;
+        (process, life)
+    };
+    let first = user.bot(&meet_link(0)).await;
+    let (_, life) = begins(&first, clears).await;
+    life.well("exited", json!({"exit_code": 0})).await;
+    until("what runs was asked to end", async || replicas.database.in_slot(slot, "work/asked").exists()).await;
+    replicas.freeze(clears);
+    // Its lock ends, another clears the slot, and the next bot is in it.
+    let next = user.bot(&meet_link(1)).await;
+    let (process, life) = begins(&next, 1).await;
+    replicas.thaw(clears);
+    let thawed = Instant::now();
+    while thawed.elapsed() < Duration::from_secs(2) {
+        replicas.admin_at(clears).get("/readyz").await;
+        assert_eq!(replicas.database.agent(slot).as_ref(), Some(&process), "the next bot was ended");
+    }
+    life.well("exited", json!({"exit_code": 0})).await;
+    assert_eq!(user.until(&next, "completed").await["reason"], "finished");
+}

@@ -1,0 +1,88 @@
+//! What would run in the slots of the provider that runs nothing: agents that wait, and bots that come and go.
+
+use domain::{SlotStatus, Status};
+use greenroom::lifecycle::callbacks::Voice;
+use greenroom::placement::SlotNews;
+use greenroom::providers::Spec;
+use greenroom::store::SlotRow;
+
+use super::Stage;
+
+impl Stage {
+    /// Lets everything that runs do what it does next: agents wait, bots start and end well. Those that are told to stay
+    /// do.
+    pub async fn stir(&self, stays: &[domain::BotId]) {
+        for slot in self.house.store.slots(None, None).await.unwrap() {
+            if let Some(spec) = self.fake.running(&slot.name).filter(|spec| spec.generation == slot.generation) {
+                self.stir_one(&slot, &spec, stays).await;
+            }
+        }
+    }
+
+    async fn stir_one(&self, slot: &SlotRow, spec: &Spec, stays: &[domain::BotId]) {
+        let Some(bot) = slot.bot_id else {
+            let waits = spec.connection.is_none() && slot.status == SlotStatus::Creating;
+            if waits && !self.house.store.is_at_gate(&slot.name).await.unwrap() {
+                let news = SlotNews::Ready { generation: slot.generation };
+                self.house.placement.tell(slot.name.clone(), news).await.unwrap();
+            }
+            return;
+        };
+        let row = self.bot(bot).await;
+        if stays.contains(&bot) || row.status.is_ended() || row.slot.as_ref() != Some(&slot.name) {
+            return;
+        }
+        // What was started for another bot does not run this one.
+        if spec.connection.is_some() && spec.connection != row.connection_id.map(|id| id.to_string()) {
+            return;
+        }
+        let voice = self.voice_of(&row).unwrap();
+        // Its user, or a deadline, may have ended it meanwhile.
+        if self.house.lifecycle.started(voice, None).await.is_ok() {
+            let _ = self.house.exited(voice, 0).await;
+        }
+    }
+
+    /// The voice of a bot that has a connection, by the data that it is given.
+    pub fn voice_of(&self, bot: &greenroom::store::BotRow) -> Option<Voice> {
+        let data = self.deployment.bot_data(bot)?;
+        let claim = self.house.lifecycle.claim(data["token"].as_str()?).unwrap();
+        Some(Voice { claim, connection_id: claim.connection })
+    }
+
+    /// Whether store and provider say the same: what is idle is there, hot where it should be and still where not, and
+    /// nothing else is there but what runs a bot. Otherwise what is wrong.
+    pub async fn disagreement(&self) -> Option<String> {
+        let (has, pools) = (self.fake.has(), self.house.store.pools().await.unwrap());
+        let slots = self.house.store.slots(None, None).await.unwrap();
+        if let Some(unknown) = has.keys().find(|name| !slots.iter().any(|slot| slot.name == **name)) {
+            return Some(format!("{unknown} is at the provider, and no slot has this name"));
+        }
+        for slot in &slots {
+            let hot = pools.iter().any(|pool| pool.name == slot.pool && pool.hot);
+            let found = has.get(&slot.name);
+            let fits = match (slot.status, slot.bot_id) {
+                (SlotStatus::Idle, None) if hot => found == Some(&true),
+                (SlotStatus::Idle, None) => found != Some(&true) && (found.is_some() || slot.provider_ref.is_none()),
+                (SlotStatus::Busy, Some(bot)) => found == Some(&true) && !self.bot(bot).await.status.is_ended(),
+                _ => false,
+            };
+            if !fits {
+                let Some(bot) = slot.bot_id else { return Some(format!("{slot:?} against {found:?}")) };
+                let bot = self.house.stands(bot).await;
+                return Some(format!("{slot:?} with {bot:?} against {found:?}"));
+            }
+        }
+        None
+    }
+
+    /// Lets a bot come in and stay.
+    pub async fn stays(&self, number: usize) -> (domain::BotId, Voice) {
+        let bot = self.house.reserved(number).await;
+        self.runs(bot).await;
+        let voice = self.voice_of(&self.bot(bot).await).unwrap();
+        self.house.lifecycle.started(voice, None).await.unwrap();
+        assert_eq!(self.house.lifecycle.joined(voice).await.unwrap(), Status::Active);
+        (bot, voice)
+    }
+}

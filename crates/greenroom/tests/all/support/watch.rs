@@ -1,0 +1,177 @@
+//! Looks again and again at what must hold at every moment, in the store (a PostgreSQL) and at the provider, and
+//! measures how long nobody answers.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use reqwest::Method;
+use sqlx::{Connection, PgConnection};
+use tokio::task::JoinHandle;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use super::{Client, Database};
+
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
+const ANSWER_WITHIN: Duration = Duration::from_secs(2);
+/// Less is what a call takes on a machine that has other things to do.
+const GAP: Duration = Duration::from_millis(250);
+
+/// Every rule that one statement can see broken, in words.
+const BROKEN: &str = "
+    SELECT 'a user runs ' || count(*) || ' bots of ' || u.max_concurrent_bots
+      FROM users u JOIN bots b ON b.user_id = u.id
+     WHERE b.status NOT IN ('completed', 'failed', 'stopping')
+     GROUP BY u.id, u.max_concurrent_bots HAVING count(*) > u.max_concurrent_bots
+    UNION ALL
+    SELECT p.name || ' has ' || count(*) || ' slots of ' || p.max_slots
+      FROM pools p JOIN slots s ON s.pool = p.name
+     GROUP BY p.name, p.max_slots HAVING count(*) > p.max_slots
+    UNION ALL
+    SELECT slot || ' has the bots ' || string_agg(CAST(id AS TEXT), ' and ')
+      FROM bots WHERE slot IS NOT NULL AND status NOT IN ('completed', 'failed')
+     GROUP BY slot HAVING count(*) > 1
+    UNION ALL
+    SELECT count(*) || ' are behind the gate of ' || $1
+      FROM deployments WHERE state = 'active' AND lease_until > now() HAVING count(*) > $1";
+
+#[derive(Debug)]
+pub struct Watch {
+    /// Ends it with a test that fails, too.
+    over: DropGuard,
+    store: JoinHandle<(usize, Vec<String>)>,
+    provider: JoinHandle<(usize, Vec<String>)>,
+    answers: JoinHandle<(Duration, Duration)>,
+}
+
+#[derive(Debug)]
+pub struct Seen {
+    pub broken: Vec<String>,
+    looks: [usize; 2],
+    /// All gaps together, and the longest.
+    unanswered: (Duration, Duration),
+}
+
+impl fmt::Display for Seen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (all, longest) = (self.unanswered.0.as_secs_f64(), self.unanswered.1.as_secs_f64());
+        let [store, provider] = self.looks;
+        write!(
+            f,
+            "  without an answer for {all:.1} s in all, the longest time {longest:.1} s\n  looked {store} times at the \
+             store and {provider} times at the provider"
+        )
+    }
+}
+
+impl Watch {
+    pub fn begin(database: &Database, gate: i64, user: &Client) -> Self {
+        let over = CancellationToken::new();
+        let slots = database.folder.path().to_owned();
+        Self {
+            store: tokio::spawn(look_at_store(database.url.clone(), gate, over.clone())),
+            provider: tokio::task::spawn_blocking({
+                let over = over.clone();
+                move || look_at_provider(&slots, &over)
+            }),
+            answers: tokio::spawn(ask(user.clone(), over.clone())),
+            over: over.drop_guard(),
+        }
+    }
+
+    pub async fn end(self) -> Seen {
+        drop(self.over);
+        let (at_store, mut broken) = self.store.await.unwrap();
+        let (at_provider, more) = self.provider.await.unwrap();
+        broken.extend(more);
+        Seen { broken, looks: [at_store, at_provider], unanswered: self.answers.await.unwrap() }
+    }
+}
+
+async fn look_at_store(url: String, gate: i64, over: CancellationToken) -> (usize, Vec<String>) {
+    let (mut looks, mut broken) = (0, Vec::new());
+    let mut reader = None;
+    while !over.is_cancelled() {
+        tokio::time::sleep(LOOK_AGAIN).await;
+        // The database is away now and then.
+        let Some(connection) = &mut reader else {
+            reader = PgConnection::connect(&url).await.ok();
+            continue;
+        };
+        match sqlx::query_as::<_, (String,)>(BROKEN).bind(gate).fetch_all(connection).await {
+            Ok(found) => {
+                looks += 1;
+                broken.extend(found.into_iter().map(|(words,)| words));
+            }
+            Err(sqlx::Error::Database(error)) if error.code().is_none_or(|code| !code.starts_with("57")) => {
+                panic!("{error}");
+            }
+            Err(_) => reader = None,
+        }
+    }
+    broken.dedup();
+    (looks, broken)
+}
+
+/// No slot has the processes of two bots.
+fn look_at_provider(folder: &std::path::Path, over: &CancellationToken) -> (usize, Vec<String>) {
+    let (mut looks, mut broken) = (0, Vec::new());
+    while !over.is_cancelled() {
+        std::thread::sleep(LOOK_AGAIN);
+        let mut in_slot: HashMap<String, Vec<Process>> = HashMap::new();
+        for process in std::fs::read_dir("/proc").unwrap().flatten().filter_map(|entry| Process::read(entry.path())) {
+            if process.home.starts_with(folder) {
+                in_slot.entry(process.slot.clone()).or_default().push(process);
+            }
+        }
+        looks += 1;
+        for (slot, found) in in_slot {
+            let Some(other) = found.iter().find(|one| one.bot != found[0].bot) else { continue };
+            // They were not read at the same moment: if the first is still there, it was when the second was read.
+            if Process::read(found[0].path.clone()).is_some_and(|again| again.bot == found[0].bot) {
+                broken.push(format!("{slot} runs the bots {} and {}", found[0].bot, other.bot));
+            }
+        }
+    }
+    broken.dedup();
+    (looks, broken)
+}
+
+/// A process of a bot.
+struct Process {
+    path: PathBuf,
+    home: PathBuf,
+    slot: String,
+    bot: String,
+}
+
+impl Process {
+    fn read(path: PathBuf) -> Option<Self> {
+        let environment = String::from_utf8(std::fs::read(path.join("environ")).ok()?).ok()?;
+        let value = |name: &str| environment.split('\0').find_map(|entry| entry.strip_prefix(name));
+        let data: serde_json::Value = serde_json::from_str(value("BOT_DATA=")?).ok()?;
+        Some(Self {
+            path,
+            home: value("HOME=")?.into(),
+            slot: value("GREENROOM_SLOT=")?.to_owned(),
+            bot: data["bot_id"].as_str()?.to_owned(),
+        })
+    }
+}
+
+/// Asks what the store has to be asked for; gives all gaps between answers together, and the longest.
+async fn ask(user: Client, over: CancellationToken) -> (Duration, Duration) {
+    let (mut all, mut longest, mut last) = (Duration::ZERO, Duration::ZERO, Instant::now());
+    while !over.is_cancelled() {
+        tokio::time::sleep(LOOK_AGAIN).await;
+        let call = user.request(Method::GET, "/bots/status").timeout(ANSWER_WITHIN).send().await;
+        if call.is_ok_and(|answer| answer.status().is_success()) {
+            let gap = last.elapsed();
+            last = Instant::now();
+            longest = longest.max(gap);
+            all += if gap > GAP { gap } else { Duration::ZERO };
+        }
+    }
+    (all, longest)
+}
