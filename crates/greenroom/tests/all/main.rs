@@ -14,6 +14,7 @@ mod callbacks;
 mod chaos;
 mod clearing;
 mod cli;
+mod contract;
 mod crash;
 mod documents;
 mod faults;
