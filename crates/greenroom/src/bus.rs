@@ -21,6 +21,7 @@ use crate::store::CommandRow;
 const PATIENCE: Duration = Duration::from_secs(2);
 const TRY_AGAIN: Duration = Duration::from_secs(1);
 const PING_EVERY: Duration = Duration::from_secs(5);
+const LISTENED_FOR: Duration = Duration::from_secs(60);
 /// Commands that wait to be published. More than these are left to heartbeats.
 const BACKLOG: usize = 1_024;
 /// Other replicas are told no more often than this.
@@ -204,20 +205,17 @@ impl Redis {
                 listener.subscribe(&self.channel).await?;
                 Ok::<_, redis::RedisError>(listener)
             };
-            match tokio::time::timeout(PATIENCE, listening).await {
-                Ok(Ok(mut listener)) => {
-                    self.note(None);
-                    // What was said before is found by looking.
-                    heard.notify_one();
-                    let mut said = listener.on_message();
-                    while let Some(word) = said.next().await {
-                        if word.get_payload_bytes() != self.name.as_bytes() {
-                            heard.notify_one();
-                        }
+            // That it is away is told by the ping.
+            if let Ok(Ok(mut listener)) = tokio::time::timeout(PATIENCE, listening).await {
+                // What was said before is found by looking.
+                heard.notify_one();
+                let mut said = listener.on_message();
+                // A connection that has gone without a word is not noticed: after a while it is made anew.
+                while let Ok(Some(word)) = tokio::time::timeout(LISTENED_FOR, said.next()).await {
+                    if word.get_payload_bytes() != self.name.as_bytes() {
+                        heard.notify_one();
                     }
-                    self.note(Some("it ended the connection".to_owned()));
                 }
-                away => self.note(trouble(away)),
             }
             tokio::time::sleep(TRY_AGAIN).await;
         }

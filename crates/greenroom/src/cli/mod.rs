@@ -106,7 +106,12 @@ pub fn main() -> ExitCode {
         _ => {}
     }
     match tokio::runtime::Runtime::new() {
-        Ok(runtime) => runtime.block_on(run(command)),
+        Ok(runtime) => {
+            let code = runtime.block_on(run(command));
+            // What hangs in a call of the system, such as opening a file that is far away, is not waited for.
+            runtime.shutdown_background();
+            code
+        }
         Err(error) => {
             eprintln!("greenroom: cannot start: {error}");
             ExitCode::FAILURE

@@ -4,6 +4,8 @@
 use std::sync::PoisonError;
 
 use domain::SlotName;
+use tokio::time::Instant;
+use uuid::Uuid;
 
 use super::{Deployment, lease};
 use crate::store::{SlotRow, StoreError};
@@ -35,39 +37,43 @@ impl Deployment {
             return Ok(None);
         }
         let _alone = Alone { deployment: self, slot };
-        if !self.take_slot(slot).await? {
+        // Another holder each time: what this process had begun before, and was dropped, may still be going on.
+        let (taken, holder) = (Instant::now(), Uuid::new_v4());
+        if !self.take_slot(slot, holder).await? {
             return Ok(None);
         }
         let done = match self.0.store.slot(slot).await {
-            Ok(Some(row)) => lease::kept(slot.as_str(), || self.renew_slot(slot), work(row)).await.transpose(),
+            Ok(Some(row)) => {
+                lease::kept(slot.as_str(), taken, || self.renew_slot(slot, holder), work(row)).await.transpose()
+            }
             Ok(None) => Ok(None),
             Err(error) => Err(error),
         };
-        if let Err(error) = self.give_slot_back(slot).await {
+        if let Err(error) = self.give_slot_back(slot, holder).await {
             tracing::warn!(%slot, %error, "the lock of a slot is left to end by itself");
         }
         done
     }
 
-    async fn take_slot(&self, slot: &SlotName) -> Result<bool, StoreError> {
-        let now = self.0.lifecycle.clock.now();
+    async fn take_slot(&self, slot: &SlotName, holder: Uuid) -> Result<bool, StoreError> {
         let mut tx = self.0.store.begin().await?;
-        let taken = tx.take_slot(slot, self.0.holder, now, lease::end(now)).await?;
+        let now = self.0.lifecycle.clock.now();
+        let taken = tx.take_slot(slot, holder, now, lease::end(now)).await?;
         tx.commit().await?;
         Ok(taken)
     }
 
-    async fn renew_slot(&self, slot: &SlotName) -> Result<bool, StoreError> {
-        let now = self.0.lifecycle.clock.now();
+    async fn renew_slot(&self, slot: &SlotName, holder: Uuid) -> Result<bool, StoreError> {
         let mut tx = self.0.store.begin().await?;
-        let renewed = tx.renew_slot(slot, self.0.holder, now, lease::end(now)).await?;
+        let now = self.0.lifecycle.clock.now();
+        let renewed = tx.renew_slot(slot, holder, now, lease::end(now)).await?;
         tx.commit().await?;
         Ok(renewed)
     }
 
-    async fn give_slot_back(&self, slot: &SlotName) -> Result<(), StoreError> {
+    async fn give_slot_back(&self, slot: &SlotName, holder: Uuid) -> Result<(), StoreError> {
         let mut tx = self.0.store.begin().await?;
-        tx.give_slot_back(slot, self.0.holder).await?;
+        tx.give_slot_back(slot, holder).await?;
         tx.commit().await
     }
 }

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::lease;
@@ -16,19 +17,20 @@ const LOOK_AGAIN: Duration = Duration::from_millis(100);
 pub async fn ensure(store: &Store, clock: &Clock, provider: &dyn Provider) -> Result<bool, ProviderError> {
     let Some(image) = provider.image() else { return Ok(false) };
     let holder = Uuid::new_v4();
-    loop {
+    let taken = loop {
         if provider.has_image().await? {
             return Ok(false);
         }
+        let asked = Instant::now();
         if take(store, clock, &image, holder).await.map_err(lost)? {
-            break;
+            break asked;
         }
         tokio::time::sleep(LOOK_AGAIN).await;
-    }
+    };
     // The one before may have brought it between the look and the lock.
     let done = match provider.has_image().await {
         Ok(true) => Ok(false),
-        Ok(false) => pull(store, clock, &image, holder, provider).await.map(|()| true),
+        Ok(false) => pull(store, clock, &image, (holder, taken), provider).await.map(|()| true),
         Err(error) => Err(error),
     };
     if let Err(error) = give_back(store, &image, holder).await {
@@ -42,8 +44,8 @@ fn lost(error: StoreError) -> ProviderError {
 }
 
 async fn take(store: &Store, clock: &Clock, image: &Image, holder: Uuid) -> Result<bool, StoreError> {
-    let now = clock.now();
     let mut tx = store.begin().await?;
+    let now = clock.now();
     let taken = tx.take_image(&image.name, &image.host, holder, now, lease::end(now)).await?;
     tx.commit().await?;
     Ok(taken)
@@ -60,17 +62,17 @@ async fn pull(
     store: &Store,
     clock: &Clock,
     image: &Image,
-    holder: Uuid,
+    (holder, taken): (Uuid, Instant),
     provider: &dyn Provider,
 ) -> Result<(), ProviderError> {
     tracing::info!(image = image.name, host = image.host, "pulling an image");
     let renew = || async {
-        let now = clock.now();
         let mut tx = store.begin().await?;
+        let now = clock.now();
         let renewed = tx.renew_image(&image.name, &image.host, holder, now, lease::end(now)).await?;
         tx.commit().await?;
         Ok(renewed)
     };
-    let pulled = lease::kept(&image.name, renew, provider.pull_image()).await;
+    let pulled = lease::kept(&image.name, taken, renew, provider.pull_image()).await;
     pulled.unwrap_or_else(|| Err(ProviderError::again("the image lock was lost to another puller")))
 }

@@ -27,7 +27,6 @@ use domain::lifecycle::Overdue;
 use domain::{BotId, Deadlines, SlotName};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
-use uuid::Uuid;
 
 use crate::bus::{self, Bus};
 use crate::lifecycle::ends::Ending;
@@ -71,8 +70,7 @@ struct Inner {
     max_concurrent: i64,
     public_url: String,
     patience: Patience,
-    /// Names this process as a holder of leases.
-    holder: Uuid,
+    /// This process, as a holder of leases.
     replica: Holder,
     /// The slots that this process is clearing, so that no two wakes do it at once; other processes see the lock.
     clearing: Mutex<HashSet<SlotName>>,
@@ -107,7 +105,6 @@ impl Deployment {
             max_concurrent: parts.max_concurrent.into(),
             public_url: parts.public_url,
             patience: parts.patience,
-            holder: parts.replica.id,
             replica: parts.replica,
             clearing: Mutex::default(),
             health: Mutex::default(),
@@ -138,7 +135,10 @@ impl Deployment {
                 if let Some(provider) = self.provider(&described.pool) {
                     let describe = provider.describe(&described.slot, &described.description);
                     // Best effort: the next change is described anyway.
-                    let _ = tokio::time::timeout(LONGEST_DESCRIBE, describe).await;
+                    tokio::select! {
+                        _ = tokio::time::timeout(LONGEST_DESCRIBE, describe) => {}
+                        () = self.0.ending.cancelled() => return,
+                    }
                 }
             }
         }
@@ -150,7 +150,10 @@ impl Deployment {
             let pings = self.0.providers.iter().map(|(pool, provider)| async {
                 (pool.clone(), prove::within(self.0.patience.look, "was asked how it is", provider.ping()).await)
             });
-            let health = futures_util::future::join_all(pings).await.into_iter().collect();
+            let health = tokio::select! {
+                health = futures_util::future::join_all(pings) => health.into_iter().collect(),
+                () = self.0.ending.cancelled() => return,
+            };
             *self.0.health.lock().unwrap_or_else(PoisonError::into_inner) = health;
             tokio::select! {
                 () = tokio::time::sleep(PING_EVERY) => {}

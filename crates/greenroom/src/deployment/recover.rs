@@ -4,6 +4,7 @@
 
 use domain::{SlotName, SlotStatus};
 use jiff::Timestamp;
+use tokio::time::Instant;
 
 use super::Deployment;
 use super::clear::not_configured;
@@ -83,7 +84,8 @@ impl Deployment {
         }
         tracing::warn!(slot = %slot.name, attempts = slot.recovery_attempts, "a slot failed too often and is deleted");
         self.0.placement.tell(slot.name.clone(), SlotNews::Drain).await?;
-        let Some(slot) = self.0.store.slot(&slot.name).await? else { return Ok(Recovery::Deleted) };
+        let goes = |slot: &SlotRow| slot.status == SlotStatus::Draining && slot.bot_id.is_none();
+        let Some(slot) = self.0.store.slot(&slot.name).await?.filter(goes) else { return Ok(Recovery::NotNeeded) };
         Ok(if self.try_remove(&slot).await? { Recovery::Deleted } else { Recovery::Failed })
     }
 
@@ -110,6 +112,7 @@ impl Deployment {
     /// Removes what a provider has under a name that no slot has. False when it is known by now, or another is at it.
     pub async fn remove_unknown(&self, slot: &SlotName, provider: &dyn Provider) -> Result<bool, String> {
         let (name, store, told) = (unknown(slot), &self.0.store, |error: StoreError| error.to_string());
+        let taken = Instant::now();
         if !store.take_lease(&name, &self.0.replica, LEASE).await.map_err(told)? {
             return Ok(false);
         }
@@ -117,7 +120,7 @@ impl Deployment {
         let removed = match store.slot(slot).await {
             Ok(None) => {
                 let renew = || store.renew_lease(&name, &self.0.replica, LEASE);
-                let deleted = lease::kept(&name, renew, self.deleted(slot, provider)).await;
+                let deleted = lease::kept(&name, taken, renew, self.deleted(slot, provider)).await;
                 deleted.map_or(Ok(false), |deleted| deleted.map(|()| true))
             }
             Ok(Some(_)) => Ok(false),

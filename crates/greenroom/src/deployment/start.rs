@@ -7,6 +7,7 @@ use std::time::Duration;
 use domain::lifecycle::Overdue;
 use domain::{BotId, SlotStatus, Status};
 use jiff::Timestamp;
+use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::{Deployment, image, lease};
@@ -23,6 +24,8 @@ const LOOK_AGAIN: Duration = Duration::from_millis(50);
 struct Passed {
     row: DeploymentRow,
     holder: Uuid,
+    /// When the lease was asked for.
+    taken: Instant,
 }
 
 enum Outcome {
@@ -49,13 +52,13 @@ impl Deployment {
     }
 
     async fn passed(&self) -> Result<Vec<Passed>, StoreError> {
-        let now = self.0.lifecycle.clock.now();
         // Another holder each time, so that whoever was let through before, also by this process, is told from it.
-        let holder = Uuid::new_v4();
+        let (holder, taken) = (Uuid::new_v4(), Instant::now());
         let mut tx = self.0.store.begin().await?;
+        let now = self.0.lifecycle.clock.now();
         let passed = tx.pass_gate(self.0.max_concurrent, holder, now, lease::end(now)).await?;
         tx.commit().await?;
-        Ok(passed.into_iter().map(|row| Passed { row, holder }).collect())
+        Ok(passed.into_iter().map(|row| Passed { row, holder, taken }).collect())
     }
 
     async fn deploy(self, deployment: Passed) {
@@ -112,7 +115,7 @@ impl Deployment {
     }
 
     async fn try_deploy(&self, passed: &Passed) -> Result<Outcome, StoreError> {
-        let (deployment, mut pause) = (&passed.row, FIRST_PAUSE);
+        let (deployment, mut pause, mut taken) = (&passed.row, FIRST_PAUSE, passed.taken);
         loop {
             let Some(slot) = self.0.store.slot(&deployment.slot).await? else { return Ok(Outcome::NotWanted) };
             let Some(spec) = self.spec(&slot, deployment).await? else { return Ok(Outcome::NotWanted) };
@@ -120,17 +123,18 @@ impl Deployment {
                 return Ok(Outcome::Failed(ProviderError::never(format!("the pool {} has no provider", slot.pool))));
             };
             let is_new = slot.provider_ref.is_none();
-            let error = match self.leased(passed, self.bring_up(&*provider, &spec, is_new)).await {
+            let error = match self.leased(passed, taken, self.bring_up(&*provider, &spec, is_new)).await {
                 Outcome::Failed(error) => error,
                 outcome => return Ok(outcome),
             };
             let again = self.0.lifecycle.clock.now().saturating_add(pause).unwrap_or(Timestamp::MAX);
             if !error.may_help || again >= deployment.timeout_at {
-                let own = self.renew(passed, Some(&error.words)).await.unwrap_or(true);
+                let own = self.renew(passed, Some(&error.words)).await.unwrap_or(false);
                 return Ok(if own { Outcome::Failed(error) } else { Outcome::Lost });
             }
             tracing::warn!(slot = %slot.name, error = %error.words, "a start failed and is tried again");
-            if !self.renew(passed, Some(&error.words)).await.unwrap_or(true) {
+            taken = Instant::now();
+            if !self.renew(passed, Some(&error.words)).await.unwrap_or(false) {
                 return Ok(Outcome::Lost);
             }
             tokio::time::sleep(pause).await;
@@ -181,11 +185,16 @@ impl Deployment {
     }
 
     /// Keeps the lease while a provider works, as long as somebody wants what it is doing.
-    async fn leased(&self, passed: &Passed, work: impl Future<Output = Result<String, ProviderError>>) -> Outcome {
+    async fn leased(
+        &self,
+        passed: &Passed,
+        taken: Instant,
+        work: impl Future<Output = Result<String, ProviderError>>,
+    ) -> Outcome {
         let DeploymentRow { slot, bot_id, .. } = &passed.row;
         let renew = || async { Ok(self.renew(passed, None).await? && !self.has_ended(*bot_id).await) };
         let work = tokio::time::timeout(self.0.patience.start, work);
-        match lease::kept(slot.as_str(), renew, work).await {
+        match lease::kept(slot.as_str(), taken, renew, work).await {
             Some(Ok(Ok(provider_ref))) => Outcome::Runs(provider_ref),
             Some(Ok(Err(error))) => Outcome::Failed(error),
             Some(Err(_)) => Outcome::Failed(ProviderError::again("the provider does not answer")),
@@ -202,8 +211,8 @@ impl Deployment {
 
     /// Tells that this process lives. False when the deployment is no longer its own.
     async fn renew(&self, passed: &Passed, last_error: Option<&str>) -> Result<bool, StoreError> {
-        let now = self.0.lifecycle.clock.now();
         let mut tx = self.0.store.begin().await?;
+        let now = self.0.lifecycle.clock.now();
         let own = tx.renew_lease(&passed.row.slot, passed.holder, now, lease::end(now), last_error).await?;
         tx.commit().await?;
         Ok(own)

@@ -33,7 +33,7 @@ const WAITS_WITHIN: Duration = Duration::from_mins(1);
 /// How long a provider that could not delete a slot is left alone.
 const DELETED_AGAIN_AFTER: Duration = Duration::from_secs(30);
 
-/// So many slots are cleared or deleted at once by this keeper; the rest are found by the next look.
+/// So many slots are cleared at once by this keeper, and as many deleted; the rest are found by the next look.
 const AT_ONCE: usize = 16;
 
 #[derive(Debug)]
@@ -47,15 +47,27 @@ pub struct DeploymentKeeper {
     /// When the slots that have a bot were looked at last.
     looked_at_all: Mutex<Option<Timestamp>>,
     /// A provider may take its time to stop or delete something: nobody waits for it.
-    at_work: Arc<AtWork>,
+    clearing: Arc<AtWork>,
+    removing: Arc<AtWork>,
 }
 
-/// The slots that are being worked on, and what was done since the last run.
+/// The slots that are being worked on, and how many it was done with since the last run.
 #[derive(Debug, Default)]
 struct AtWork {
     slots: Mutex<HashSet<SlotName>>,
-    cleared: AtomicU64,
-    removed: AtomicU64,
+    done: AtomicU64,
+}
+
+/// A slot that is being worked on, however that ends.
+struct Working {
+    at: Arc<AtWork>,
+    slot: SlotName,
+}
+
+impl Drop for Working {
+    fn drop(&mut self) {
+        self.at.slots().remove(&self.slot);
+    }
 }
 
 impl AtWork {
@@ -63,17 +75,20 @@ impl AtWork {
         self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Does the work on a slot, unless it is being done, or there is enough to do.
-    fn begin(self: &Arc<Self>, slot: SlotName, work: impl Future<Output = ()> + Send + 'static) {
+    /// Does the work on a slot, unless it is being done, or there is enough to do. The work says whether it was done.
+    fn begin(self: &Arc<Self>, slot: SlotName, work: impl Future<Output = bool> + Send + 'static) {
         let mut slots = self.slots();
         if slots.len() >= AT_ONCE || !slots.insert(slot.clone()) {
             return;
         }
-        let this = self.clone();
+        let working = Working { at: self.clone(), slot };
         tokio::spawn(async move {
-            work.await;
-            this.slots().remove(&slot);
+            working.at.done.fetch_add(u64::from(work.await), Ordering::Relaxed);
         });
+    }
+
+    fn take_done(&self) -> u64 {
+        self.done.swap(0, Ordering::Relaxed)
     }
 }
 
@@ -86,8 +101,8 @@ impl DeploymentKeeper {
         every: Duration,
     ) -> Self {
         let (store, clock) = (lifecycle.store.clone(), lifecycle.clock.clone());
-        let (looked_at_all, at_work) = Default::default();
-        Self { store, clock, placement, deployment, ears, every, looked_at_all, at_work }
+        let (looked_at_all, clearing, removing) = Default::default();
+        Self { store, clock, placement, deployment, ears, every, looked_at_all, clearing, removing }
     }
 
     fn looked_at_all(&self) -> MutexGuard<'_, Option<Timestamp>> {
@@ -100,11 +115,8 @@ impl DeploymentKeeper {
             return Ok(());
         }
         for slot in self.store.slots_to_clear(ago(now, LEFT_TO_OTHERS)).await? {
-            let (deployment, at_work, name) = (self.deployment.clone(), self.at_work.clone(), slot.name.clone());
-            self.at_work.begin(name, async move {
-                let cleared = deployment.clear(slot).await;
-                at_work.cleared.fetch_add(u64::from(cleared), Ordering::Relaxed);
-            });
+            let deployment = self.deployment.clone();
+            self.clearing.begin(slot.name.clone(), async move { deployment.clear(slot).await });
         }
         *self.looked_at_all() = Some(now);
         Ok(())
@@ -113,11 +125,8 @@ impl DeploymentKeeper {
     /// Slots that are to go.
     async fn remove(&self, now: Timestamp) -> Result<(), StoreError> {
         for slot in self.store.drained_slots(ago(now, DELETED_AGAIN_AFTER)).await? {
-            let (deployment, at_work, name) = (self.deployment.clone(), self.at_work.clone(), slot.name.clone());
-            self.at_work.begin(name, async move {
-                let removed = deployment.remove(slot).await;
-                at_work.removed.fetch_add(u64::from(removed), Ordering::Relaxed);
-            });
+            let deployment = self.deployment.clone();
+            self.removing.begin(slot.name.clone(), async move { deployment.remove(slot).await });
         }
         Ok(())
     }
@@ -156,8 +165,8 @@ impl Keeper for DeploymentKeeper {
             }
         }
         self.deployment.pass_gate().await;
-        did.add("cleared", self.at_work.cleared.swap(0, Ordering::Relaxed));
-        did.add("removed", self.at_work.removed.swap(0, Ordering::Relaxed));
+        did.add("cleared", self.clearing.take_done());
+        did.add("removed", self.removing.take_done());
         Ok(did)
     }
 

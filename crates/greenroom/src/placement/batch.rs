@@ -61,7 +61,7 @@ impl Placer {
                 desk.hold(slot, false);
             }
         }
-        let silent = self.reconnect_silent(&mut tx, &desks, &jobs.news, now).await?;
+        let silent = self.reconnect_silent(&mut tx, &desks, jobs, &endings, now).await?;
         let told = jobs.news.iter().map(|(name, news)| {
             let heard = matches!(news, SlotNews::Silent { bot, .. } if !silent.contains(bot));
             let desk = desks.iter_mut().find(|desk| desk.slot(name).is_some()).filter(|_| !heard);
@@ -104,12 +104,15 @@ impl Placer {
         &self,
         tx: &mut Tx,
         desks: &[Desk],
-        news: &[(SlotName, SlotNews)],
+        jobs: &Sorted,
+        endings: &Endings,
         now: Timestamp,
     ) -> Result<HashSet<BotId>, PlacementError> {
         let mut silent = Vec::new();
-        for (name, news) in news {
-            if let Some(bot) = desks.iter().find_map(|desk| news::silent_bot(desk, name, news)) {
+        for (name, news) in &jobs.news {
+            let bot = desks.iter().find_map(|desk| news::silent_bot(desk, name, news));
+            // One that ends in this batch needs no connection any more.
+            if let Some(bot) = bot.filter(|bot| !endings.ended.contains_key(bot)) {
                 silent.push((bot, ConnectionId(self.admission.random.id(now)?)));
             }
         }

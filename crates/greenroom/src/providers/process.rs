@@ -302,6 +302,8 @@ impl Provider for ProcessProvider {
             Err(error) => {
                 let text = format!("cannot run {program}: {error}");
                 match error.kind() {
+                    // Not the command is missing, but the folder that it was to run in.
+                    io::ErrorKind::NotFound if !work.exists() => Err(ProviderError::again(text)),
                     io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied => Err(ProviderError::never(text)),
                     _ => Err(ProviderError::again(text)),
                 }

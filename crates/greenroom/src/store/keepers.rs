@@ -71,7 +71,7 @@ impl Store {
         Ok(asked)
     }
 
-    /// Keeps what a keeper did, unless a later run is known. What was asked for up to `answered` is done, with this answer.
+    /// Keeps what a keeper did, to be shown unless a later run is known. What was asked for up to `answered` is done, with this answer.
     pub async fn keep_run(&self, run: &KeeperRow) -> Result<(), StoreError> {
         let mut tx = self.begin().await?;
         tx.run(
@@ -79,13 +79,19 @@ impl Store {
                 "keepers.ran",
                 "INSERT INTO keepers (name, last_run, took_ms, did, error, next_run, answered, answer)
                  VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
-                 ON CONFLICT (name) DO UPDATE SET last_run = excluded.last_run, took_ms = excluded.took_ms,
-                     did = excluded.did, error = excluded.error, next_run = excluded.next_run,
+                 ON CONFLICT (name) DO UPDATE SET
+                     took_ms = CASE WHEN keepers.last_run > excluded.last_run
+                                    THEN keepers.took_ms ELSE excluded.took_ms END,
+                     did = CASE WHEN keepers.last_run > excluded.last_run THEN keepers.did ELSE excluded.did END,
+                     error = CASE WHEN keepers.last_run > excluded.last_run THEN keepers.error ELSE excluded.error END,
+                     next_run = CASE WHEN keepers.last_run > excluded.last_run
+                                     THEN keepers.next_run ELSE excluded.next_run END,
+                     last_run = CASE WHEN keepers.last_run > excluded.last_run
+                                     THEN keepers.last_run ELSE excluded.last_run END,
                      answer = CASE WHEN excluded.answered > keepers.answered
                                    THEN excluded.answer ELSE keepers.answer END,
                      answered = CASE WHEN excluded.answered > keepers.answered
-                                     THEN excluded.answered ELSE keepers.answered END
-                  WHERE keepers.last_run IS NULL OR keepers.last_run <= excluded.last_run"
+                                     THEN excluded.answered ELSE keepers.answered END"
             ),
             args![
                 run.name.as_str(),

@@ -160,7 +160,7 @@ async fn a_stop_at_the_gate_ends_the_bot_at_once_and_frees_its_slot(#[case] back
 #[case::sqlite(Backend::Sqlite)]
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
-async fn a_slot_whose_bot_ended_during_its_start_is_cleared_when_the_start_returns(#[case] backend: Backend) {
+async fn a_slot_whose_bot_ended_during_its_start_is_cleared_before_the_next_has_it(#[case] backend: Backend) {
     let plan = Plan::of([meet(1)]);
     let plan = Plan { deadlines: Deadlines { stop_grace: Duration::from_secs(5), ..plan.deadlines }, ..plan };
     let stage = Stage::planned(backend, &plan, 1, Fake::hanging()).await;
@@ -169,9 +169,9 @@ async fn a_slot_whose_bot_ended_during_its_start_is_cleared_when_the_start_retur
     // Something may run already, so it is told to leave; nobody answers.
     let stopped = stage.house.lifecycle.stop(stage.house.user, bot).await.unwrap();
     assert_eq!(stopped.bot.status, Status::Stopping);
+    assert_eq!(stage.line().await, [next], "the slot is not free while a start is under way");
     assert_eq!(stage.house.after(5).await, 1);
     assert_eq!(stage.house.stands(bot).await, (Status::Completed, Some("stopped".to_owned())));
-    assert_eq!(stage.line().await, [next], "the slot is not free while a start is under way");
     stage.fake.release(2);
     let slot = stage.runs(next).await;
     let expected = [Call::Start(slot.clone()), Call::Stop(slot.clone()), Call::Start(slot)];

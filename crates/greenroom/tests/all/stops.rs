@@ -123,6 +123,7 @@ async fn a_bot_that_is_stopped_during_its_start_leaves_as_soon_as_it_runs() {
     .replace("stop_grace = \"2s\"", "stop_grace = \"30s\"");
     let venue = Venue::open(Backend::Sqlite, &pool).await;
     let bot = ask(&venue, 1, "joined").await;
+    until("it is started, and nothing was heard of it", async || venue.database.agent("pool-meet-001").is_some()).await;
     venue.user.stop(id(&bot)).await;
     expect_stopped(&venue, &bot).await;
 }

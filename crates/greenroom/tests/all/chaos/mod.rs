@@ -24,8 +24,9 @@ const USERS: [i64; 5] = [2, 3, 4, 5, 6];
 const REPLICAS: usize = 3;
 const GATE: i64 = 4;
 const SECONDS: u64 = 25;
-/// Longer than the longest patience in line, and then a start that is never heard of.
-const SETTLED_WITHIN: Duration = Duration::from_secs(60);
+/// Longer than the longest patience in line, then a start that is never heard of, and then the minutes after which the
+/// keepers see that a slot is stuck.
+const SETTLED_WITHIN: Duration = Duration::from_secs(150);
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 /// Deadlines that end what the chaos breaks while somebody is looking.

@@ -2,10 +2,17 @@
 
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
+use tokio::sync::mpsc;
 
-/// Listens to one channel.
+/// Listens to one channel. What comes is read by a task of its own, so that whoever does not wait for it any longer leaves
+/// nothing half read.
 #[derive(Debug)]
 pub struct Subscriber {
+    messages: mpsc::UnboundedReceiver<String>,
+}
+
+/// What Redis says on a connection.
+struct Reading {
     stream: BufReader<TcpStream>,
 }
 
@@ -15,45 +22,55 @@ impl Subscriber {
         let mut stream = BufReader::new(TcpStream::connect(address).await.unwrap());
         let words = format!("*2\r\n$9\r\nSUBSCRIBE\r\n${}\r\n{channel}\r\n", channel.len());
         stream.write_all(words.as_bytes()).await.unwrap();
-        let mut subscriber = Self { stream };
-        assert_eq!(subscriber.push().await, ["subscribe", channel, "1"]);
-        subscriber
+        let mut reading = Reading { stream };
+        assert_eq!(reading.push().await.unwrap(), ["subscribe", channel, "1"]);
+        let (sender, messages) = mpsc::unbounded_channel();
+        tokio::spawn(async move {
+            while let Some(push) = reading.push().await {
+                assert_eq!(push[0], "message");
+                if sender.send(push[2].clone()).is_err() {
+                    return;
+                }
+            }
+        });
+        Self { messages }
     }
 
     /// Waits for the next message, and reads it.
     pub async fn next(&mut self) -> serde_json::Value {
-        let push = tokio::time::timeout(super::PATIENCE, self.push()).await.expect("a message is published");
-        assert_eq!(push[0], "message");
-        serde_json::from_str(&push[2]).unwrap()
+        let message = tokio::time::timeout(super::PATIENCE, self.messages.recv()).await;
+        serde_json::from_str(&message.expect("a message is published").expect("Redis is there")).unwrap()
     }
+}
 
-    /// One array of texts and numbers.
-    async fn push(&mut self) -> Vec<String> {
-        let head = self.line().await;
+impl Reading {
+    /// One array of texts and numbers; `None` when Redis has gone.
+    async fn push(&mut self) -> Option<Vec<String>> {
+        let head = self.line().await?;
         let count: usize = head.strip_prefix('*').expect("an array").parse().unwrap();
         let mut words = Vec::with_capacity(count);
         for _ in 0..count {
-            let head = self.line().await;
+            let head = self.line().await?;
             let (kind, rest) = head.split_at(1);
             words.push(match kind {
                 ":" => rest.to_owned(),
-                "$" => self.text(rest.parse().unwrap()).await,
+                "$" => self.text(rest.parse().unwrap()).await?,
                 _ => panic!("neither a text nor a number: {head}"),
             });
         }
-        words
+        Some(words)
     }
 
-    async fn line(&mut self) -> String {
+    async fn line(&mut self) -> Option<String> {
         let mut line = String::new();
-        self.stream.read_line(&mut line).await.unwrap();
-        line.strip_suffix("\r\n").expect("Redis is there").to_owned()
+        self.stream.read_line(&mut line).await.ok()?;
+        line.strip_suffix("\r\n").map(str::to_owned)
     }
 
-    async fn text(&mut self, bytes: usize) -> String {
+    async fn text(&mut self, bytes: usize) -> Option<String> {
         let mut text = vec![0; bytes + 2];
-        self.stream.read_exact(&mut text).await.unwrap();
+        self.stream.read_exact(&mut text).await.ok()?;
         text.truncate(bytes);
-        String::from_utf8(text).unwrap()
+        Some(String::from_utf8(text).unwrap())
     }
 }
