@@ -4,14 +4,14 @@
 
 use std::collections::{HashMap, HashSet};
 
-use domain::{EventId, SlotName};
+use domain::EventId;
 use greenroom::store::{EventRow, Kind};
 use rstest::rstest;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use uuid::Uuid;
 
-use crate::support::{Backend, Client, Database, Process, meet_link, process_pool, until};
+use crate::support::{Backend, Client, Database, Process, expect_no_two_at_once, meet_link, process_pool, until};
 
 const REQUESTS: usize = 300;
 const USERS: usize = 3;
@@ -106,23 +106,6 @@ impl Storm {
 fn expect_one_each(pairs: &[(String, String)]) {
     let (left, right): (HashSet<_>, HashSet<_>) = pairs.iter().cloned().unzip();
     assert_eq!((left.len(), right.len()), (pairs.len(), pairs.len()), "one slot for each bot: {pairs:?}");
-}
-
-/// From one bot's assignment to its end nobody else has its slot.
-fn expect_no_two_at_once(events: &[EventRow]) {
-    let mut holder: HashMap<SlotName, domain::BotId> = HashMap::new();
-    let mut ended = HashSet::new();
-    for event in events {
-        match (event.kind, event.to) {
-            (Kind::Assigned, _) => {
-                let slot = SlotName::stored(event.reason.clone().unwrap());
-                let before = holder.insert(slot.clone(), event.bot_id);
-                assert!(before.is_none_or(|bot| ended.contains(&bot)), "{slot} was still {before:?}'s");
-            }
-            (Kind::StatusChanged, Some(to)) if to.is_ended() => assert!(ended.insert(event.bot_id), "one end each"),
-            _ => {}
-        }
-    }
 }
 
 /// Those who waited together were served as they stood.

@@ -228,7 +228,7 @@ async fn more_than_a_tenth_of_a_pool_waits_until_the_next_look_agrees() {
 #[tokio::test]
 async fn a_slot_that_was_used_meanwhile_is_not_touched() {
     let stage = stopped(Backend::Sqlite, 1).await;
-    // It was seen idle, and lost or haunted; then a bot had it, and it is idle once more.
+    // It was seen idle, and lost, or with a stray in it; then a bot had it, and it is idle once more.
     let before = stage.slot(slot(1).as_str()).await.unwrap();
     stage.house.clock.advance(Duration::from_secs(1));
     let bot = stage.house.reserved(50).await;

@@ -11,13 +11,14 @@ mod load;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::{Duration, Instant};
 
-use domain::{BotId, EventId, SlotName};
+use domain::EventId;
 use greenroom::random::Random;
-use greenroom::store::{EventRow, Kind};
 use sqlx::{Connection, PgConnection};
 use tokio_util::sync::CancellationToken;
 
-use crate::support::{Database, PrivatePostgres, PrivateRedis, Replicas, Watch, process_pool, until};
+use crate::support::{
+    Database, PrivatePostgres, PrivateRedis, Replicas, Watch, expect_no_two_at_once, process_pool, until,
+};
 
 /// How many bots each of them may run at once.
 const USERS: [i64; 5] = [2, 3, 4, 5, 6];
@@ -153,24 +154,6 @@ async fn expect_ends(url: &str, acknowledged: &HashMap<String, load::Wanted>) ->
     }
     assert_eq!(bots.len(), acknowledged.len(), "some were acknowledged and are not there");
     ends
-}
-
-/// From one bot's assignment to its end nobody else has its slot, and each bot ends once.
-fn expect_no_two_at_once(events: &[EventRow]) {
-    let mut holder: HashMap<SlotName, BotId> = HashMap::new();
-    let mut ended = HashSet::new();
-    for event in events {
-        match (event.kind, event.to) {
-            (Kind::Assigned, _) => {
-                let slot = SlotName::stored(event.reason.clone().unwrap());
-                let before = holder.insert(slot.clone(), event.bot_id);
-                let free = before.is_none_or(|bot| bot == event.bot_id || ended.contains(&bot));
-                assert!(free, "{slot} was still {before:?}'s");
-            }
-            (Kind::StatusChanged, Some(to)) if to.is_ended() => assert!(ended.insert(event.bot_id), "one end each"),
-            _ => {}
-        }
-    }
 }
 
 /// Of what runs only agents are left that wait in their slots, one in each.

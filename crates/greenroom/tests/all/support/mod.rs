@@ -25,7 +25,7 @@ pub use servers::{PrivatePostgres, PrivateRedis};
 pub use slots::{Running, process_pool};
 pub use stage::Stage;
 pub use venue::Venue;
-pub use watch::Watch;
+pub use watch::{Watch, expect_no_two_at_once};
 
 use std::time::{Duration, Instant};
 

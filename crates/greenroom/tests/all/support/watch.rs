@@ -1,11 +1,13 @@
 //! Looks again and again at what must hold at every moment, in the store (a PostgreSQL) and at the provider, and
 //! measures how long nobody answers.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use domain::{BotId, SlotName};
+use greenroom::store::{EventRow, Kind};
 use reqwest::Method;
 use sqlx::{Connection, PgConnection};
 use tokio::task::JoinHandle;
@@ -174,4 +176,21 @@ async fn ask(user: Client, over: CancellationToken) -> (Duration, Duration) {
         }
     }
     (all, longest)
+}
+
+/// From one bot's assignment to its end nobody else has its slot, and each bot ends once.
+pub fn expect_no_two_at_once(events: &[EventRow]) {
+    let mut holder: HashMap<SlotName, BotId> = HashMap::new();
+    let mut ended = HashSet::new();
+    for event in events {
+        match (event.kind, event.to) {
+            (Kind::Assigned, _) => {
+                let slot = SlotName::stored(event.reason.clone().unwrap());
+                let before = holder.insert(slot.clone(), event.bot_id);
+                assert!(before.is_none_or(|bot| ended.contains(&bot)), "{slot} was still {before:?}'s");
+            }
+            (Kind::StatusChanged, Some(to)) if to.is_ended() => assert!(ended.insert(event.bot_id), "one end each"),
+            _ => {}
+        }
+    }
 }
