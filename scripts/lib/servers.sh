@@ -67,6 +67,29 @@ apt_install() {
     return "$status"
 }
 
+service_policy=/usr/sbin/policy-rc.d
+
+# Installs Debian packages that would also start services, which no test uses. Nothing but this file can forbid that.
+apt_install_without_services() {
+    may_install "$@" || return
+    cleanups+=(restore_service_policy)
+    restore_service_policy
+    [[ -e $service_policy ]] && mv "$service_policy" "$service_policy.scripts-test"
+    printf '#!/bin/sh\n# scripts/test\nexit 101\n' >"$service_policy"
+    chmod +x "$service_policy"
+    local status=0
+    apt_install "$@" || status=$?
+    restore_service_policy
+    return "$status"
+}
+
+# Also heals what a run left that was killed while it installed.
+restore_service_policy() {
+    grep -qs '^# scripts/test$' "$service_policy" && rm -f "$service_policy"
+    [[ -e $service_policy.scripts-test ]] && mv "$service_policy.scripts-test" "$service_policy"
+    return 0
+}
+
 # --- Processes ----------------------------------------------------------------------------------------------------
 
 started= # process id of the latest start_process
@@ -84,16 +107,17 @@ start_process() {
     started=$!
 }
 
-# Ends a process that start_process started: signal $2, and SIGKILL if that has not helped within ten seconds.
+# Ends a process that start_process started: signal $2, and SIGKILL if that has not helped within ten seconds. bash would
+# write a line about each one that was killed.
 end_process() {
     local pid=$1 signal=$2 tries=0
-    kill -s "$signal" "$pid" 2>/dev/null
-    while kill -0 "$pid" 2>/dev/null && ((tries++ < 100)); do
+    kill -s "$signal" "$pid"
+    while kill -0 "$pid" && ((tries++ < 100)); do
         sleep 0.1
     done
-    kill -s KILL "$pid" 2>/dev/null
-    wait "$pid" 2>/dev/null
-}
+    kill -s KILL "$pid"
+    wait "$pid"
+} 2>/dev/null
 
 # --- PostgreSQL ---------------------------------------------------------------------------------------------------
 
@@ -225,26 +249,7 @@ find_redis() {
 }
 
 install_redis() {
-    may_install redis-server || return
-    # The package would also start a service, which no test uses. Nothing but this file can forbid that.
-    cleanups+=(restore_service_policy)
-    restore_service_policy
-    [[ -e $service_policy ]] && mv "$service_policy" "$service_policy.scripts-test"
-    printf '#!/bin/sh\n# scripts/test\nexit 101\n' >"$service_policy"
-    chmod +x "$service_policy"
-    local status=0
-    apt_install redis-server || status=$?
-    restore_service_policy
-    return "$status"
-}
-
-service_policy=/usr/sbin/policy-rc.d
-
-# Also heals what a run left that was killed while it installed.
-restore_service_policy() {
-    grep -qs '^# scripts/test$' "$service_policy" && rm -f "$service_policy"
-    [[ -e $service_policy.scripts-test ]] && mv "$service_policy.scripts-test" "$service_policy"
-    return 0
+    apt_install_without_services redis-server
 }
 
 start_redis() {
@@ -282,4 +287,196 @@ install_curl() {
 
 start_curl() {
     :
+}
+
+# --- Docker -------------------------------------------------------------------------------------------------------
+
+docker_switch=  # process id of the network that joins the engines
+docker_pid=     # of the engine that all tests share
+docker_folder=  # its images, its containers, its log
+docker_number=  # N, where the network is 10.N.0.0/16
+
+find_docker() {
+    may_run_docker || return
+    local command
+    for command in dockerd containerd runc iptables ip; do
+        command -v "$command" >/dev/null || return
+    done
+    # The same under two names.
+    command -v docker-init >/dev/null || command -v tini >/dev/null
+}
+
+install_docker() {
+    may_run_docker || return
+    apt_install_without_services docker.io iptables iproute2 tini
+}
+
+# Whether dockerd could work here at all. Root in a container has not what it takes unless the container is privileged.
+may_run_docker() {
+    if ((EUID != 0)); then
+        missing_because='only root can start dockerd'
+    elif ! unshare --net --mount --uts --pid --fork true 2>/dev/null; then
+        missing_because='namespaces cannot be made here'
+    elif [[ ! -w /sys/fs/cgroup || ! (-e /sys/fs/cgroup/cgroup.controllers || -d /sys/fs/cgroup/devices) ]]; then
+        missing_because='no cgroups can be made here'
+    else
+        return 0
+    fi
+    return 1
+}
+
+# Starts the network that joins engines, and an engine that all tests share. Exports TEST_DOCKER_HOST, and what tests
+# need to start engines of their own: TEST_DOCKER_SWITCH and TEST_DOCKER_GATEWAY. The latter is the machine's own
+# address in that network, at which containers reach what runs on the machine.
+start_docker() {
+    mkdir -p target/test-servers
+    cleanups+=(stop_docker)
+    docker_start_switch
+    export TEST_DOCKER_SWITCH=$docker_switch TEST_DOCKER_GATEWAY=10.$docker_number.0.1
+    docker_folder=$(mktemp -d "$PWD/target/test-servers/docker-$$-XXXXXX")
+    if ((${#docker_folder} > 80)); then
+        # The path of a Unix socket may have no more than 107 bytes, also in a folder of a test's own below this one.
+        rmdir "$docker_folder"
+        docker_folder=$(mktemp -d "/tmp/greenroom-docker-$$-XXXXXX")
+    fi
+
+    start_process setpriv --pdeathsig KILL -- scripts/lib/docker-engine "$docker_folder" shared \
+        >"$docker_folder/log" 2>&1
+    docker_pid=$started
+    local tries
+    for ((tries = 0; tries < 600; tries++)); do
+        if grep -q 'API listen on' "$docker_folder/log"; then
+            export TEST_DOCKER_HOST=unix://$docker_folder/docker.sock
+            say "$(dockerd --version) on 10.$docker_number.0.0/16, data in ${docker_folder#"$PWD/"}"
+            return
+        fi
+        kill -0 "$docker_pid" 2>/dev/null || break
+        sleep 0.05
+    done
+    say 'dockerd did not start; its log:'
+    cat "$docker_folder/log" || true
+    exit 1
+}
+
+# Creates the network that joins engines: a bridge in a namespace of its own, where no firewall of the machine is in
+# the way of what goes from one engine to another, with a wire from it to the machine. It is gone with its process.
+docker_start_switch() {
+    start_process setpriv --pdeathsig KILL -- unshare --net -- sleep infinity
+    docker_switch=$started
+    until [[ $(readlink "/proc/$docker_switch/ns/net") != "$(readlink /proc/self/ns/net)" ]]; do
+        kill -0 "$docker_switch" 2>/dev/null || die 'a network namespace could not be made'
+        sleep 0.01
+    done
+    # Only one run can have the interface of this name, and so this range of addresses.
+    local number tries
+    for ((tries = 0; tries < 200; tries++)); do
+        number=$((64 + RANDOM % 64))
+        [[ $(ip -4 route show root "10.$number.0.0/16") ]] && continue
+        [[ $(ip -4 route show match "10.$number.0.0/16" | grep -v '^default') ]] && continue
+        ip link add "greenroom-$number" type veth peer name machine netns "$docker_switch" 2>/dev/null && break
+    done
+    ((tries < 200)) || die 'found no range of addresses for the network of Docker in 10.64.0.0/10'
+    docker_number=$number
+    ip address add "10.$number.0.1/16" dev "greenroom-$number"
+    ip link set "greenroom-$number" up
+    nsenter --net --target "$docker_switch" -- sh -ec \
+        'ip link add switch type bridge; ip link set switch up; ip link set machine master switch up'
+}
+
+stop_docker() {
+    if [[ $docker_pid ]]; then
+        # At once, as nothing of it is kept. With the first process of its namespace ends whatever it started; and when
+        # docker_pid has ended after it, nothing writes into the folder any more.
+        local first
+        first=$(<"/proc/$docker_pid/task/$docker_pid/children")
+        [[ $first ]] && kill -s KILL "$first" && wait "$docker_pid"
+        end_process "$docker_pid" KILL
+    fi 2>/dev/null
+    [[ $docker_switch ]] && end_process "$docker_switch" KILL
+    [[ $docker_number ]] && ip link delete "greenroom-$docker_number" 2>/dev/null
+    docker_remove_cgroups
+    [[ $docker_folder ]] && rm -rf -- "$docker_folder"
+    docker_pid=
+    docker_switch=
+    docker_number=
+    docker_folder=
+}
+
+# Removes the cgroups, empty by now, of this run, and of others that were killed before they could do so.
+docker_remove_cgroups() {
+    local group groups=()
+    for group in /sys/fs/cgroup/greenroom-* /sys/fs/cgroup/*/greenroom-*; do
+        [[ -d $group && ! -e /sys/class/net/${group##*/} ]] && groups+=("$group")
+    done
+    ((${#groups[@]})) || return 0
+    # The kernel may not be done yet with a process that was killed.
+    timeout 5 bash -c 'until find "$@" -depth -type d -exec rmdir {} +; do sleep 0.05; done' - "${groups[@]}" 2>/dev/null
+}
+
+# --- Registry -----------------------------------------------------------------------------------------------------
+
+registry_pid=
+registry_folder= # its configuration, its images, its log
+
+find_registry() {
+    command -v docker-registry >/dev/null
+}
+
+install_registry() {
+    apt_install_without_services docker-registry
+}
+
+# Starts a registry that every engine reaches and takes images from without TLS. Exports TEST_REGISTRY, its address, and
+# TEST_REGISTRY_LOG, the file in which it writes a line for each request.
+start_registry() {
+    mkdir -p target/test-servers
+    cleanups+=(stop_registry)
+    registry_folder=$(mktemp -d "$PWD/target/test-servers/registry-$$-XXXXXX")
+    local address tries
+    for ((tries = 0; tries < 20; tries++)); do
+        # See start_postgres for how a port is found.
+        address=${TEST_DOCKER_GATEWAY:-127.0.0.1}:$((16384 + RANDOM % 16384))
+        if registry_try_address "$address"; then
+            export TEST_REGISTRY=$address TEST_REGISTRY_LOG=$registry_folder/log
+            say "registry on $address, data in ${registry_folder#"$PWD/"}"
+            return
+        fi
+        grep -q 'address already in use' "$registry_folder/log" || break
+    done
+    say 'docker-registry did not start; its log:'
+    cat "$registry_folder/log" || true
+    exit 1
+}
+
+# Starts the registry at an address and waits until it takes connections. Fails if it ends before that.
+registry_try_address() {
+    cat >"$registry_folder/config.yml" <<END
+version: 0.1
+storage:
+  filesystem:
+    rootdirectory: $registry_folder/data
+  delete:
+    enabled: true
+http:
+  addr: $1
+END
+    start_process setpriv --pdeathsig KILL -- docker-registry serve "$registry_folder/config.yml" \
+        >"$registry_folder/log" 2>&1
+    registry_pid=$started
+    local tries
+    for ((tries = 0; tries < 600; tries++)); do
+        grep -q 'listening on' "$registry_folder/log" && return
+        kill -0 "$registry_pid" 2>/dev/null || break
+        sleep 0.05
+    done
+    end_process "$registry_pid" KILL || true
+    registry_pid=
+    return 1
+}
+
+stop_registry() {
+    [[ $registry_pid ]] && end_process "$registry_pid" KILL
+    [[ $registry_folder ]] && rm -rf -- "$registry_folder"
+    registry_pid=
+    registry_folder=
 }

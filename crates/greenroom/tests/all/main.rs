@@ -1,5 +1,5 @@
 //! Everything that is tested from outside: the store through its interface, the server as a process over HTTP. A test
-//! that needs PostgreSQL, Redis or Chromium has its name in its own; `./scripts/test` brings them.
+//! that needs PostgreSQL, Redis, Chromium or Docker has its name in its own; `./scripts/test` brings them.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
@@ -16,6 +16,8 @@ mod clearing;
 mod cli;
 mod contract;
 mod crash;
+mod docker_engine;
+mod docker_swarm;
 mod documents;
 mod faults;
 mod feed;

@@ -3,6 +3,7 @@
 mod agents;
 mod balancer;
 mod client;
+mod docker;
 mod fake;
 mod house;
 mod process;
@@ -16,6 +17,7 @@ mod watch;
 
 pub use balancer::Balancer;
 pub use client::{Client, Life, meet_link};
+pub use docker::{Engine, Ours, PrivateEngine, Recipe, Registry, Swarm, gateway as docker_gateway};
 pub use fake::{Call, Fake, Fault, Kind};
 pub use house::{House, Plan, pool, wish};
 pub use process::{ADMIN_TOKEN, Process};

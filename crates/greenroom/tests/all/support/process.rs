@@ -7,7 +7,7 @@ use nix::unistd::Pid;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 
-use super::{Client, Database};
+use super::{Client, Database, docker_gateway};
 
 pub const ADMIN_TOKEN: &str = "the-admin-token-of-the-tests";
 
@@ -41,9 +41,14 @@ impl Process {
 
     /// Starts with an admin token that is known, and this configuration.
     pub async fn start_configured(database: &Database, toml: &str) -> Self {
-        let file = database.folder.path().join("greenroom.toml");
-        std::fs::write(&file, format!("admin_token = \"{ADMIN_TOKEN}\"\n{toml}")).unwrap();
-        Self::start_with(database, &["--config", file.to_str().unwrap()]).await
+        let file = configuration(database, toml);
+        Self::start_with(database, &["--config", &file]).await
+    }
+
+    /// The same, where containers reach it. As `public_url` is not set, this is also where it tells them to find it.
+    pub async fn start_for_containers(database: &Database, toml: &str) -> Self {
+        let (file, address) = (configuration(database, toml), format!("{}:0", docker_gateway()));
+        Self::start_listening(database, &address, &["--config", &file]).await
     }
 
     /// Starts again where another was, which bots remember.
@@ -57,9 +62,13 @@ impl Process {
     }
 
     pub async fn start_with(database: &Database, arguments: &[&str]) -> Self {
+        Self::start_listening(database, "127.0.0.1:0", arguments).await
+    }
+
+    async fn start_listening(database: &Database, address: &str, arguments: &[&str]) -> Self {
         let mut command = Self::command();
         command
-            .args(["serve", "--listen", "127.0.0.1:0", "--database", &database.url])
+            .args(["serve", "--listen", address, "--database", &database.url])
             .args(arguments)
             .current_dir(database.folder.path());
         Self::spawn(command).await
@@ -133,4 +142,11 @@ impl Process {
     pub async fn wait(mut self) -> bool {
         self.child.wait().await.unwrap().success()
     }
+}
+
+/// The path of a configuration with an admin token that is known.
+fn configuration(database: &Database, toml: &str) -> String {
+    let file = database.folder.path().join("greenroom.toml");
+    std::fs::write(&file, format!("admin_token = \"{ADMIN_TOKEN}\"\n{toml}")).unwrap();
+    file.to_str().unwrap().to_owned()
 }

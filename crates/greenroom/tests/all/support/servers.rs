@@ -26,14 +26,14 @@ pub fn any_port() -> u16 {
 
 /// A process that ends with whoever holds it.
 #[derive(Debug)]
-struct Running {
-    child: Child,
+pub(super) struct Running {
+    pub child: Child,
     /// What it gets when it is dropped.
     last: Signal,
 }
 
 impl Running {
-    fn spawn(command: &mut Command, log: &Path, last: Signal) -> Self {
+    pub fn spawn(command: &mut Command, log: &Path, last: Signal) -> Self {
         let log = File::options().create(true).append(true).open(log).unwrap();
         let errors = log.try_clone().unwrap();
         let child = command.stdin(Stdio::null()).stdout(log).stderr(errors).spawn().unwrap();
@@ -44,12 +44,12 @@ impl Running {
         let _ = kill(Pid::from_raw(i32::try_from(self.child.id()).unwrap()), signal);
     }
 
-    fn has_ended(&mut self) -> bool {
+    pub fn has_ended(&mut self) -> bool {
         self.child.try_wait().unwrap().is_some()
     }
 
     /// Waits until it serves, which `is_ready` tells. False when it ends instead.
-    async fn serves(&mut self, is_ready: impl Fn() -> bool) -> bool {
+    pub async fn serves(&mut self, is_ready: impl Fn() -> bool) -> bool {
         found("a server takes connections, or ends", async || {
             if self.has_ended() { Some(false) } else { is_ready().then_some(true) }
         })
@@ -59,6 +59,10 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
+        // The id of one that has ended may be another's by now.
+        if self.has_ended() {
+            return;
+        }
         self.signal(self.last);
         let begun = std::time::Instant::now();
         while !self.has_ended() {
@@ -228,7 +232,7 @@ impl PrivatePostgres {
     }
 }
 
-fn log_of(folder: &Path) -> String {
+pub(super) fn log_of(folder: &Path) -> String {
     std::fs::read_to_string(folder.join("log")).unwrap_or_default()
 }
 

@@ -1,0 +1,65 @@
+//! The registry that `./scripts/test` starts, which every engine reaches.
+
+use std::path::PathBuf;
+
+use bollard::query_parameters::{CreateImageOptionsBuilder, PushImageOptionsBuilder, TagImageOptionsBuilder};
+use futures_util::TryStreamExt;
+
+use super::Engine;
+
+#[derive(Debug)]
+pub struct Registry {
+    address: String,
+    log: PathBuf,
+}
+
+impl Registry {
+    pub fn shared() -> Self {
+        let variable = |name| {
+            let value = std::env::var(name);
+            value.unwrap_or_else(|_| panic!("{name} is not set; ./scripts/test starts a registry and sets it"))
+        };
+        Self { address: variable("TEST_REGISTRY"), log: variable("TEST_REGISTRY_LOG").into() }
+    }
+
+    /// Puts an image of an engine into the registry, under a name that nothing else has, which is the answer. The engine
+    /// does not know the image by this name afterwards, and has to pull it.
+    pub async fn push(&self, engine: &Engine, image: &str) -> String {
+        let repository = format!("{}/{}", self.address, uuid::Uuid::new_v4().simple());
+        let tag = TagImageOptionsBuilder::new().repo(&repository).tag("1").build();
+        engine.docker.tag_image(image, Some(tag)).await.unwrap();
+        let options = PushImageOptionsBuilder::new().tag("1").build();
+        let _: Vec<_> = engine.docker.push_image(&repository, Some(options), None).try_collect().await.unwrap();
+        let name = format!("{repository}:1");
+        engine.forget_image(&name).await;
+        name
+    }
+
+    /// How often an image that was pushed has been pulled since, by any engine. An engine asks for its manifest when it
+    /// pulls; that it asks whether its own is the newest does not count. The registry writes it down after it has
+    /// answered, so a test has to wait for what it expects.
+    pub fn pulls(&self, name: &str) -> usize {
+        self.answered(name, "manifests")
+    }
+
+    /// How often a layer of an image, or its configuration, has been fetched. An engine keeps layers, and fetches only
+    /// those that it has not.
+    pub fn fetches(&self, name: &str) -> usize {
+        self.answered(name, "blobs")
+    }
+
+    fn answered(&self, name: &str, what: &str) -> usize {
+        let repository = name.strip_prefix(&self.address).and_then(|name| name.strip_suffix(":1"));
+        let request = format!("\"GET /v2{}/{what}/", repository.expect("a name that push has given"));
+        let log = std::fs::read_to_string(&self.log).unwrap();
+        log.lines().filter(|line| line.contains(&request) && line.contains("HTTP/1.1\" 200 ")).count()
+    }
+}
+
+impl Engine {
+    /// Pulls an image from wherever its name says.
+    pub async fn pull(&self, name: &str) -> Result<(), bollard::errors::Error> {
+        let options = CreateImageOptionsBuilder::new().from_image(name).build();
+        self.docker.create_image(Some(options), None, None).try_collect::<Vec<_>>().await.map(drop)
+    }
+}
