@@ -136,6 +136,14 @@ impl Bus {
     }
 }
 
+/// Asks a Redis once whether it answers.
+pub async fn ping(url: &SecretString) -> Result<(), String> {
+    let client = redis::Client::open(url.expose_secret()).map_err(|error| words(&error))?;
+    let mut connection = client.get_multiplexed_async_connection().await.map_err(|error| words(&error))?;
+    let answer = redis::cmd("PING").query_async::<String>(&mut connection).await;
+    answer.map(drop).map_err(|error| words(&error))
+}
+
 fn words(error: &redis::RedisError) -> String {
     error.detail().map_or_else(|| error.to_string(), ToString::to_string)
 }

@@ -3,6 +3,7 @@
 //! The folders follow the way of a bot, and a module calls only what is after it in this list:
 //! - [`cli`]: the commands of the binary
 //! - [`bench`]: measuring the rest
+//! - [`doctor`]: what is wrong, for a person to read
 //! - [`config`]: file, environment and flags, checked as a whole
 //! - [`server`]: from a configuration to a running server and back
 //! - [`api`]: HTTP, and nothing but the api knows HTTP
@@ -24,6 +25,7 @@ pub mod cli;
 pub mod clock;
 pub mod config;
 pub mod deployment;
+pub mod doctor;
 pub mod keepers;
 pub mod lifecycle;
 pub mod placement;

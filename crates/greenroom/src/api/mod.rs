@@ -6,7 +6,7 @@
 //! - [`extract`], [`problem`], [`shapes`]: what comes in and what goes out
 //! - [`wish`], [`bots`], [`reading`], [`events`]: for users
 //! - [`callbacks`], [`agent`]: for bots
-//! - [`admin`], [`pools`], [`keepers`]: for operators
+//! - [`admin`], [`pools`], [`slots`], [`gate`], [`keepers`]: for operators
 //! - [`health`], [`docs`]: for everyone
 
 pub mod admin;
@@ -17,12 +17,14 @@ pub mod callbacks;
 pub mod docs;
 pub mod events;
 pub mod extract;
+pub mod gate;
 pub mod health;
 pub mod keepers;
 pub mod pools;
 pub mod problem;
 pub mod reading;
 pub mod shapes;
+pub mod slots;
 #[cfg(test)]
 mod tests;
 pub mod wish;
@@ -152,12 +154,12 @@ fn documented() -> OpenApiRouter<App> {
         .routes(routes!(agent::assignment))
         .routes(routes!(pools::pools))
         .routes(routes!(pools::pool, pools::change_pool))
-        .routes(routes!(pools::slots))
-        .routes(routes!(pools::slot, pools::delete_slot))
-        .routes(routes!(pools::recover_slot))
-        .routes(routes!(pools::drain_slot))
-        .routes(routes!(pools::queue))
-        .routes(routes!(pools::deployments))
+        .routes(routes!(slots::slots))
+        .routes(routes!(slots::slot, slots::delete_slot))
+        .routes(routes!(slots::recover_slot))
+        .routes(routes!(slots::drain_slot))
+        .routes(routes!(gate::queue))
+        .routes(routes!(gate::deployments))
         .routes(routes!(keepers::keepers))
         .routes(routes!(keepers::run))
         .routes(routes!(health::healthz))

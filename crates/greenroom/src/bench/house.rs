@@ -25,6 +25,10 @@ pub struct Nothing;
 
 #[async_trait]
 impl Provider for Nothing {
+    async fn create(&self, spec: &Spec) -> Result<String, ProviderError> {
+        Ok(spec.slot.to_string())
+    }
+
     async fn start(&self, spec: &Spec) -> Result<String, ProviderError> {
         Ok(spec.slot.to_string())
     }
@@ -109,8 +113,18 @@ pub struct House {
 impl House {
     /// Starts with these pools; `providers` replaces those that are configured.
     pub async fn start(database: &Database, pools: Vec<PoolConfig>, providers: Option<Providers>) -> Done<Self> {
+        Self::start_at("127.0.0.1", database, pools, providers).await
+    }
+
+    /// The same at another address of this machine.
+    pub async fn start_at(
+        address: &str,
+        database: &Database,
+        pools: Vec<PoolConfig>,
+        providers: Option<Providers>,
+    ) -> Done<Self> {
         let config = &Config {
-            listen: "127.0.0.1:0".to_owned(),
+            listen: format!("{address}:0"),
             public_url: None,
             database: database.url.clone().into(),
             redis: None,

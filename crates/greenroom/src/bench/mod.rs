@@ -1,13 +1,15 @@
 //! Measuring: each figure is taken beside something named, in one run, so that the machine does not matter.
 //!
 //! - [`place`]: the full path of a bot over HTTP, beside pgbench with bare statements on the same PostgreSQL
-//! - [`start`]: from the answer to a running command, in a hot slot beside a stopped one
+//! - [`start`]: from the answer to a running command, in a hot slot beside a stopped one and `docker run`
 //! - [`next`]: from a bot's end to the next in line assigned, beside a poll of one second
 //! - [`house`]: the server under measurement
 //! - [`client`]: a lean HTTP client, so that what is measured is the server
+//! - [`container`]: an image of this program on a Docker Engine
 //! - [`figures`]: medians and percentiles
 
 mod client;
+mod container;
 mod figures;
 mod house;
 pub mod next;

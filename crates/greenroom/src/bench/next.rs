@@ -2,7 +2,6 @@
 //! poll of one second that finds the freed slot and gives it to the next. The poll has nothing to do but look, in memory:
 //! it is measured at its best.
 
-use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use domain::{BotId, ConnectionId, Platform, SlotStatus};
@@ -13,7 +12,8 @@ use super::Done;
 use super::client::{Answer, Bot, Client};
 use super::figures::{milliseconds, percentile};
 use super::house::{Database, House, Nothing, providers};
-use crate::config::pool::{PoolConfig, Provider, Standby};
+use crate::config::pool::{PoolConfig, Standby};
+use crate::config::provider::Provider;
 use crate::lifecycle::tokens::Claim;
 
 const POOL: &str = "bench";
@@ -73,13 +73,11 @@ async fn on(database: &Database, standby: Standby, options: &Options) -> Done {
     let pool = PoolConfig {
         name: POOL.to_owned(),
         platform: Platform::GoogleMeet,
-        provider: Provider::Process,
+        provider: Provider::Process(None),
         max_slots: 1,
         min_idle: 0,
         standby,
         recycle_after: u32::from(standby == Standby::Stopped),
-        command: None,
-        settings: BTreeMap::new(),
     };
     let house = House::start(database, vec![pool], Some(providers(POOL, Nothing))).await?;
     let (_, key) = house.user(5).await?;

@@ -18,7 +18,8 @@ use super::Done;
 use super::client::{Answer, Client};
 use super::figures::median;
 use super::house::{Database, House, Nothing, providers};
-use crate::config::pool::{PoolConfig, Provider, Standby};
+use crate::config::pool::{PoolConfig, Standby};
+use crate::config::provider::Provider;
 use crate::lifecycle::tokens::Claim;
 use crate::store::{Batch, Kind, SlotRow};
 
@@ -99,13 +100,11 @@ async fn on(database: &Database, options: &Options, slots: i64) -> Done {
     let pool = PoolConfig {
         name: POOL.to_owned(),
         platform: Platform::GoogleMeet,
-        provider: Provider::Process,
+        provider: Provider::Process(None),
         max_slots: u32::try_from(slots)?,
         min_idle: 0,
         standby: Standby::Running,
         recycle_after: 0,
-        command: None,
-        settings: BTreeMap::new(),
     };
     let house = Arc::new(House::start(database, vec![pool], Some(providers(POOL, Nothing))).await?);
     furnish(&house, slots).await?;

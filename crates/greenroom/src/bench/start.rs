@@ -1,20 +1,22 @@
 //! From the answer to `POST /bots` to the bot's command running: in a hot slot, whose agent waits for it, beside a
-//! stopped slot, which is started for it. The command is this program, which says by a datagram that it runs.
+//! stopped slot, which is started for it, and on Docker beside `docker run` of the same image. The command is this
+//! program, which says by a datagram that it runs.
 
-use std::collections::BTreeMap;
 use std::net::UdpSocket;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use domain::Platform;
-use serde_json::Value;
+use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::Done;
 use super::client::{Answer, Client};
+use super::container::{Containers, PROGRAM};
 use super::figures::{milliseconds, percentile};
 use super::house::{Database, House};
-use crate::config::pool::{PoolConfig, Provider, Standby};
+use crate::config::pool::{PoolConfig, Standby};
+use crate::config::provider::{DockerConfig, Provider};
 
 /// How long one may take before the measurement is given up.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -24,93 +26,175 @@ pub struct Options {
     /// A database of a PostgreSQL on which another may be made; SQLite without.
     pub database: Option<String>,
     pub bots: usize,
+    /// Slots are containers there, and not processes.
+    pub docker: Option<DockerOptions>,
+}
+
+#[derive(Clone, Debug)]
+pub struct DockerOptions {
+    /// As the docker command finds it without.
+    pub host: Option<String>,
+    /// Where containers reach this machine; the gateway of the engine's bridge without.
+    pub address: Option<String>,
 }
 
 /// The bot that is started: tells that it runs, and ends.
 pub fn tell() -> ExitCode {
     let told = || -> Option<()> {
         let data: Value = serde_json::from_str(&std::env::var("BOT_DATA").ok()?).ok()?;
-        let socket = UdpSocket::bind("127.0.0.1:0").ok()?;
+        let socket = UdpSocket::bind("0.0.0.0:0").ok()?;
         socket.send_to(data["bot_id"].as_str()?.as_bytes(), data["config"]["tell"].as_str()?).ok().map(drop)
     };
     if told().is_some() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 pub async fn run(options: &Options) -> Done {
+    let containers = match &options.docker {
+        Some(docker) => Some(Containers::make(docker.host.as_deref()).await?),
+        None => None,
+    };
     let database = Database::make(options.database.as_deref()).await?;
     let folder = std::env::temp_dir().join(format!("greenroom-bench-{}", Uuid::new_v4().simple()));
     std::fs::create_dir_all(&folder)?;
     // Slots have their folders below the current one.
     let before = std::env::current_dir()?;
     std::env::set_current_dir(&folder)?;
-    let measured = on(&database, options).await;
+    let measured = on(&database, options, containers.as_ref()).await;
     std::env::set_current_dir(before)?;
     database.remove().await?;
     std::fs::remove_dir_all(folder)?;
+    if let Some(containers) = containers {
+        containers.remove().await?;
+    }
     measured
 }
 
-fn pool(name: &str, platform: Platform, standby: Standby, own: &str) -> PoolConfig {
-    let command = [own, "agent", "--", own, "bench", "bot"].map(str::to_owned).to_vec();
+fn pool(name: &str, platform: Platform, standby: Standby, provider: &Provider) -> PoolConfig {
     PoolConfig {
-        name: name.to_owned(),
+        // Containers have the names of their slots, and others may be on the same engine.
+        name: format!("{name}-{}", &Uuid::new_v4().simple().to_string()[..8]),
         platform,
-        provider: Provider::Process,
+        provider: provider.clone(),
         max_slots: 2,
         min_idle: 2,
         standby,
         recycle_after: 1,
-        command: Some(command),
-        settings: BTreeMap::new(),
     }
 }
 
-async fn on(database: &Database, options: &Options) -> Done {
-    let own = std::env::current_exe()?.display().to_string();
-    let pools = vec![
-        pool("hot", Platform::GoogleMeet, Standby::Running, &own),
-        pool("stopped", Platform::Zoom, Standby::Stopped, &own),
+/// What a slot runs: this program, as agent and as bot.
+fn provider(containers: Option<&Containers>) -> Done<Provider> {
+    let command = |own: &str| [own, "agent", "--", own, "bench", "bot"].map(str::to_owned).to_vec();
+    Ok(match containers {
+        None => Provider::Process(Some(command(&std::env::current_exe()?.display().to_string()))),
+        Some(containers) => Provider::Docker(DockerConfig {
+            host: Some(containers.engine.host.clone()),
+            image: containers.image.clone(),
+            command: Some(command(PROGRAM)),
+            ..DockerConfig::default()
+        }),
+    })
+}
+
+/// A way to start a bot, and how long each start took.
+struct Way {
+    name: &'static str,
+    how: How,
+    times: Vec<f64>,
+}
+
+enum How {
+    /// In a slot of this pool, by a bot at this meeting.
+    Slot { pool: String, meeting: &'static str },
+    /// In a container of its own.
+    Container,
+}
+
+async fn on(database: &Database, options: &Options, containers: Option<&Containers>) -> Done {
+    let provider = provider(containers)?;
+    let (hot, stopped) = (
+        pool("hot", Platform::GoogleMeet, Standby::Running, &provider),
+        pool("stopped", Platform::Zoom, Standby::Stopped, &provider),
+    );
+    let address = match (containers, options.docker.as_ref().and_then(|docker| docker.address.clone())) {
+        (_, Some(address)) => address,
+        (Some(containers), None) => containers.gateway().await?,
+        (None, None) => "127.0.0.1".to_owned(),
+    };
+    let slot = |pool: &PoolConfig, meeting| How::Slot { pool: pool.name.clone(), meeting };
+    let way = |name, how| Way { name, how, times: Vec::new() };
+    let mut ways = vec![
+        way("hot", slot(&hot, "https://meet.google.com/abc-defg-hij")),
+        way("stopped", slot(&stopped, "https://zoom.us/j/81234567890")),
     ];
-    let house = House::start(database, pools, None).await?;
-    let (_, key) = house.user(5).await?;
-    let mut client = Client::connect(house.address).await?;
-    let socket = tokio::net::UdpSocket::bind("127.0.0.1:0").await?;
-    let address = socket.local_addr()?.to_string();
-    let (mut hot, mut stopped) = (Vec::new(), Vec::new());
-    // The first of each makes the folders, and is not counted.
-    for round in 0..=options.bots {
-        for (pool, times) in [("hot", &mut hot), ("stopped", &mut stopped)] {
-            until_idle(&house, pool).await?;
-            let meeting = match pool {
-                "hot" => "https://meet.google.com/abc-defg-hij",
-                _ => "https://zoom.us/j/81234567890",
-            };
-            let body = format!("{{\"meeting_url\": \"{meeting}\", \"config\": {{\"tell\": \"{address}\"}}}}");
-            let Answer { bot } = client.send("POST /bots", &key, None, &body, 201).await?;
-            let answered = Instant::now();
-            let mut word = [0; 64];
-            let length = tokio::time::timeout(PATIENCE, socket.recv(&mut word)).await??;
-            let took = answered.elapsed();
-            if &word[..length] != bot.id.to_string().as_bytes() {
-                return Err("another bot than the one that was asked for runs".into());
-            }
-            if round > 0 {
-                times.push(milliseconds(took));
-            }
-            until_ended(&mut client, &key, bot.id).await?;
-        }
+    if containers.is_some() {
+        ways.push(way("docker run", How::Container));
     }
-    println!("from the answer to POST /bots to the command running, in ms, {} bots each, in turn", options.bots);
-    println!("{:>10} {:>10} {:>10}", "slot", "p50", "p99");
-    for (name, times) in [("hot", &hot), ("stopped", &stopped)] {
-        println!("{name:>10} {:>10.2} {:>10.2}", percentile(times, 0.5), percentile(times, 0.99));
-    }
-    let ratio = |share| percentile(&stopped, share) / percentile(&hot, share);
-    println!("{:>10} {:>10.2} {:>10.2}", "ratio", ratio(0.5), ratio(0.99));
+    let house = House::start_at(&address, database, vec![hot, stopped], None).await?;
+    let measured = measure(&house, &address, &mut ways, options.bots, containers).await;
     for slot in house.app.store.slots(None, None).await? {
         house.app.deployment.delete_now(&slot).await;
     }
-    house.stop().await
+    house.stop().await?;
+    measured?;
+    show(&ways, options.bots);
+    Ok(())
+}
+
+async fn measure(house: &House, address: &str, ways: &mut [Way], bots: usize, containers: Option<&Containers>) -> Done {
+    let (_, key) = house.user(5).await?;
+    let mut client = Client::connect(house.address).await?;
+    let socket = tokio::net::UdpSocket::bind(format!("{address}:0")).await?;
+    let tell = socket.local_addr()?.to_string();
+    // The first of each makes what is made once, and is not counted.
+    for round in 0..=bots {
+        for way in ways.iter_mut() {
+            let took = match (&way.how, containers) {
+                (How::Slot { pool, meeting }, _) => {
+                    until_idle(house, pool).await?;
+                    let body = json!({"meeting_url": meeting, "config": {"tell": tell}}).to_string();
+                    let Answer { bot } = client.send("POST /bots", &key, None, &body, 201).await?;
+                    let took = heard(&socket, bot.id, Instant::now()).await?;
+                    until_ended(&mut client, &key, bot.id).await?;
+                    took
+                }
+                (How::Container, Some(containers)) => {
+                    let id = Uuid::new_v4();
+                    let data = json!({"bot_id": id, "config": {"tell": tell}}).to_string();
+                    let begun = Instant::now();
+                    let (ran, took) = tokio::join!(containers.run(&data), heard(&socket, id, begun));
+                    containers.remove_container(&ran?).await?;
+                    took?
+                }
+                (How::Container, None) => continue,
+            };
+            if round > 0 {
+                way.times.push(milliseconds(took));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Waits for a bot's word, and says how long it took.
+async fn heard(socket: &tokio::net::UdpSocket, bot: Uuid, begun: Instant) -> Done<Duration> {
+    let mut word = [0; 64];
+    let length = tokio::time::timeout(PATIENCE, socket.recv(&mut word)).await??;
+    let took = begun.elapsed();
+    if &word[..length] != bot.to_string().as_bytes() {
+        return Err("another bot than the one that was asked for runs".into());
+    }
+    Ok(took)
+}
+
+fn show(ways: &[Way], bots: usize) {
+    println!("from the answer to POST /bots to the command running, in ms, {bots} bots each, in turn");
+    println!("{:>12} {:>10} {:>10} {:>10}", "", "p50", "p99", "to hot");
+    let hot = ways.first().map_or(f64::NAN, |way| percentile(&way.times, 0.5));
+    for Way { name, times, .. } in ways {
+        let (middle, most) = (percentile(times, 0.5), percentile(times, 0.99));
+        println!("{name:>12} {middle:>10.2} {most:>10.2} {:>10.2}", middle / hot);
+    }
 }
 
 /// Waits until the pool has a slot that is ready.

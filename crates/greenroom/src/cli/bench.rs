@@ -9,7 +9,7 @@ use crate::bench::{next, place, start};
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// From the answer to a running command: in a hot slot, beside a stopped one.
+    /// From the answer to a running command: in a hot slot, beside a stopped one, and on Docker beside `docker run`.
     Start {
         /// A database of a PostgreSQL on which another may be made. Without it, an SQLite file.
         #[arg(long, value_name = "URL", env = "BENCH_POSTGRES_URL")]
@@ -17,6 +17,12 @@ pub enum Command {
         /// How many bots are started in each.
         #[arg(long, default_value_t = 200)]
         bots: usize,
+        /// In containers, and not in processes: of this Docker Engine, or of the one that the docker command finds.
+        #[arg(long, value_name = "HOST")]
+        docker: Option<Option<String>>,
+        /// Where containers reach this machine. Without it, the gateway of the engine's bridge.
+        #[arg(long, value_name = "ADDRESS", requires = "docker")]
+        address: Option<String>,
     },
     /// From a bot's end to the next in line assigned, beside a poll of one second.
     Next {
@@ -51,7 +57,10 @@ pub enum Command {
 
 pub async fn run(command: Command) -> Done {
     let done = match command {
-        Command::Start { database, bots } => start::run(&start::Options { database, bots }).await,
+        Command::Start { database, bots, docker, address } => {
+            let docker = docker.map(|host| start::DockerOptions { host, address });
+            start::run(&start::Options { database, bots, docker }).await
+        }
         Command::Next { database, ends } => next::run(&next::Options { database, ends }).await,
         // Done before there was a runtime.
         Command::Bot => Ok(()),

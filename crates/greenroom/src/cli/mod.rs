@@ -2,6 +2,7 @@
 
 mod bench;
 mod demo;
+mod doctor;
 mod serve;
 
 use std::path::PathBuf;
@@ -33,6 +34,8 @@ enum Command {
         #[command(subcommand)]
         command: ConfigCommand,
     },
+    /// Examine what the server stands on, or tell of one slot or bot.
+    Doctor(doctor::Command),
     /// Bring the database to the schema of this version, and do nothing else.
     Migrate(Settings),
     /// Print the OpenAPI document.
@@ -123,6 +126,7 @@ async fn run(command: Command) -> ExitCode {
     let done = match command {
         Command::Serve(settings) => serve(settings).await,
         Command::Config { command: ConfigCommand::Check(settings) } => check(settings),
+        Command::Doctor(command) => doctor::run(command).await,
         Command::Migrate(settings) => migrate(settings).await,
         Command::Openapi => openapi(),
         Command::Bench { command } => bench::run(command).await,

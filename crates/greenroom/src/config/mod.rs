@@ -5,11 +5,13 @@
 //! - [`layers`]: where settings come from
 //! - [`section`]: reading them by type
 //! - [`pool`]: the slots of a platform on a provider
+//! - [`provider`]: what makes these slots
 //! - [`duration`]: `90s`, `5m`
 
 pub mod duration;
 pub mod layers;
 pub mod pool;
+pub mod provider;
 pub mod section;
 #[cfg(test)]
 mod tests;

@@ -1,10 +1,9 @@
 //! Pools as they are configured: the slots of one platform on one provider.
 
-use std::collections::BTreeMap;
-
 use domain::Platform;
 
 use super::layers::Tree;
+use super::provider::{self, KINDS, Provider};
 use super::section::Section;
 
 pub const MOST_SLOTS: u32 = 100_000;
@@ -19,20 +18,6 @@ pub struct PoolConfig {
     pub min_idle: u32,
     pub standby: Standby,
     pub recycle_after: u32,
-    /// What a slot of the provider `process` runs; the demo bot without.
-    pub command: Option<Vec<String>>,
-    /// What any other provider is told, by key. Kept as it was written.
-    pub settings: BTreeMap<String, Tree>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Provider {
-    Process,
-    Docker,
-    Swarm,
-    Nomad,
-    Coolify,
-    Ec2,
 }
 
 /// What an idle slot is.
@@ -44,63 +29,17 @@ pub enum Standby {
     Running,
 }
 
-const PROVIDERS: [(&str, Provider); 6] = [
-    ("process", Provider::Process),
-    ("docker", Provider::Docker),
-    ("swarm", Provider::Swarm),
-    ("nomad", Provider::Nomad),
-    ("coolify", Provider::Coolify),
-    ("ec2", Provider::Ec2),
-];
-
-impl Provider {
-    pub fn as_str(self) -> &'static str {
-        PROVIDERS.iter().find(|(_, provider)| *provider == self).map_or("", |(word, _)| word)
-    }
-
-    /// The keys that a provider understands, and those that it cannot do without.
-    fn keys(self) -> (&'static [&'static str], &'static [&'static str]) {
-        match self {
-            Provider::Process => (&["command"], &["command"]),
-            Provider::Docker | Provider::Swarm => (&["host", "image", "network", "cpus", "memory", "env"], &["image"]),
-            Provider::Nomad => {
-                (&["address", "token", "namespace", "datacenters", "image", "cpu", "memory"], &["address", "image"])
-            }
-            Provider::Coolify => (
-                &[
-                    "api_url",
-                    "api_token",
-                    "project_uuid",
-                    "server_uuid",
-                    "environment_name",
-                    "image",
-                    "tag",
-                    "cpus",
-                    "memory",
-                ],
-                &["api_url", "api_token", "project_uuid", "server_uuid", "environment_name", "image"],
-            ),
-            Provider::Ec2 => (
-                &["region", "endpoint", "queue_prefix", "table", "classes", "launch_template"],
-                &["region", "queue_prefix", "table"],
-            ),
-        }
-    }
-}
-
 /// What serves when nothing is configured: a pool for each platform, whose slots run the demo bot.
 pub fn defaults() -> Vec<PoolConfig> {
     Platform::ALL
         .map(|platform| PoolConfig {
             name: platform.as_str().replace('_', "-"),
             platform,
-            provider: Provider::Process,
+            provider: Provider::Process(None),
             max_slots: 100,
             min_idle: 0,
             standby: Standby::Stopped,
             recycle_after: 1,
-            command: None,
-            settings: BTreeMap::new(),
         })
         .to_vec()
 }
@@ -119,7 +58,7 @@ pub fn read(index: usize, tree: Tree, complaints: &mut Vec<String>) -> Option<Po
     }
     let said = ["platform", "provider"].map(|key| (key, section.has(key)));
     let platform = section.word("platform", &Platform::ALL.map(|platform| (platform.as_str(), platform)));
-    let provider = section.word("provider", &PROVIDERS);
+    let provider = section.word("provider", &KINDS);
     for (key, _) in said.into_iter().filter(|(_, said)| !said) {
         section.complain(format!("`pool.{index}` has no `{key}`"));
     }
@@ -135,7 +74,7 @@ pub fn read(index: usize, tree: Tree, complaints: &mut Vec<String>) -> Option<Po
              be full"
         ));
     }
-    let (command, settings) = provider.map(|provider| settings(&mut section, index, provider)).unwrap_or_default();
+    let provider = provider.and_then(|kind| provider::read(&mut section, index, kind));
     section.finish();
     Some(PoolConfig {
         name: name?,
@@ -145,43 +84,7 @@ pub fn read(index: usize, tree: Tree, complaints: &mut Vec<String>) -> Option<Po
         min_idle,
         standby,
         recycle_after,
-        command,
-        settings,
     })
-}
-
-/// The command of a process, and what any other provider is told.
-type Settings = (Option<Vec<String>>, BTreeMap<String, Tree>);
-
-/// The section of the pool's own provider; that of another is an unknown key.
-fn settings(section: &mut Section<'_>, index: usize, provider: Provider) -> Settings {
-    let word = provider.as_str();
-    let Some(tree) = section.take(word) else {
-        if provider != Provider::Process {
-            section.complain(format!("`pool.{index}` has the provider {word}, but no `{word} = {{ … }}`"));
-        }
-        return Settings::default();
-    };
-    let (known, required) = provider.keys();
-    let mut own = section.own(word, tree);
-    if provider == Provider::Process {
-        let is_there = own.has("command");
-        let command = own.words("command");
-        if !is_there {
-            let path = own.key_path("command");
-            own.complain(format!("`{path}` is missing"));
-        }
-        own.finish();
-        return (command, BTreeMap::new());
-    }
-    let settings: BTreeMap<String, Tree> =
-        known.iter().filter_map(|key| own.take(key).map(|tree| ((*key).to_owned(), tree))).collect();
-    for key in required.iter().filter(|key| !settings.contains_key(**key)) {
-        let path = own.key_path(key);
-        own.complain(format!("`{path}` is missing"));
-    }
-    own.finish();
-    (None, settings)
 }
 
 fn is_name(name: &str) -> bool {

@@ -130,7 +130,7 @@ impl<'a> Section<'a> {
         })
     }
 
-    fn read<T>(
+    pub fn read<T>(
         &mut self,
         key: &'static str,
         wanted: &str,

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use domain::{BotId, Reason, SlotStatus};
+use domain::{BotId, Reason, SlotStatus, Status};
 
 use super::Deployment;
 use crate::placement::SlotNews;
@@ -12,6 +12,7 @@ use crate::store::{SlotRow, StoreError};
 /// How long to leave a slot to whoever is at it.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+const NEVER_HEARD: &str = "it was started, and nothing was heard of its bot";
 
 impl Deployment {
     /// Clears the slot of a bot that is at an end. Whoever is at the slot just now may have looked before the end.
@@ -64,15 +65,17 @@ impl Deployment {
             self.broken(&slot.name, Some(bot), &not_configured(&slot.pool)).await;
             return Ok(());
         };
-        let never_heard = self.0.store.bot(bot).await?.and_then(|bot| bot.reason);
-        let never_heard = never_heard.as_deref() == Some(Reason::NoStart.as_str());
+        let ended = self.0.store.bot(bot).await?.filter(|bot| bot.status == Status::Failed);
+        let reason = ended.and_then(|bot| bot.reason);
+        let never_heard = reason.as_deref() == Some(Reason::NoStart.as_str());
+        if let Some(reason) = reason {
+            let words = if never_heard { NEVER_HEARD.to_owned() } else { format!("its bot failed: {reason}") };
+            self.keep_failure(&slot, Some(bot), &words).await;
+        }
         let stopped = self.stopped(&slot.name, &*provider, pool.recycle_after > 0).await;
         let news = match stopped {
             Err(words) => SlotNews::Broken { bot: Some(bot), words },
-            Ok(()) if never_heard => {
-                let words = "it was started, and nothing was heard of its bot".to_owned();
-                SlotNews::Broken { bot: Some(bot), words }
-            }
+            Ok(()) if never_heard => SlotNews::Broken { bot: Some(bot), words: NEVER_HEARD.to_owned() },
             Ok(()) => SlotNews::Cleared { bot },
         };
         if let SlotNews::Broken { words, .. } = &news {
@@ -116,6 +119,7 @@ impl Deployment {
     /// Keeps what went wrong with a slot without a bot, if it still is as it was.
     pub(crate) async fn failed_since(&self, slot: &SlotRow, words: String) -> Result<bool, StoreError> {
         tracing::warn!(slot = %slot.name, error = words, "something is wrong with a slot");
+        self.keep_failure(slot, None, &words).await;
         let news = SlotNews::Failed { since: slot.status_since, words };
         self.0.placement.tell(slot.name.clone(), news).await
     }

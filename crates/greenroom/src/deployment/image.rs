@@ -3,12 +3,13 @@
 
 use std::time::Duration;
 
+use jiff::Timestamp;
 use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::lease;
 use crate::clock::Clock;
-use crate::providers::{Image, Provider, ProviderError};
+use crate::providers::{Image, Progress, Provider, ProviderError, Pulled};
 use crate::store::{Store, StoreError};
 
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
@@ -46,14 +47,14 @@ fn lost(error: StoreError) -> ProviderError {
 async fn take(store: &Store, clock: &Clock, image: &Image, holder: Uuid) -> Result<bool, StoreError> {
     let mut tx = store.begin().await?;
     let now = clock.now();
-    let taken = tx.take_image(&image.name, &image.host, holder, now, lease::end(now)).await?;
+    let taken = tx.take_image(image, holder, now, lease::end(now)).await?;
     tx.commit().await?;
     Ok(taken)
 }
 
 async fn give_back(store: &Store, image: &Image, holder: Uuid) -> Result<(), StoreError> {
     let mut tx = store.begin().await?;
-    tx.give_image_back(&image.name, &image.host, holder).await?;
+    tx.give_image_back(image, holder).await?;
     tx.commit().await
 }
 
@@ -66,13 +67,35 @@ async fn pull(
     provider: &dyn Provider,
 ) -> Result<(), ProviderError> {
     tracing::info!(image = image.name, host = image.host, "pulling an image");
+    let (since, progress) = (clock.now(), Progress::default());
     let renew = || async {
-        let mut tx = store.begin().await?;
         let now = clock.now();
-        let renewed = tx.renew_image(&image.name, &image.host, holder, now, lease::end(now)).await?;
+        tell(image, since, now, progress.get());
+        let mut tx = store.begin().await?;
+        let renewed = tx.renew_image(image, holder, (since, progress.get()), now, lease::end(now)).await?;
         tx.commit().await?;
         Ok(renewed)
     };
-    let pulled = lease::kept(&image.name, taken, renew, provider.pull_image()).await;
-    pulled.unwrap_or_else(|| Err(ProviderError::again("the image lock was lost to another puller")))
+    // From the first moment on it can be seen that it is being pulled.
+    renew().await.map_err(lost)?;
+    let pulled = lease::kept(&image.name, taken, renew, provider.pull_image(&progress)).await;
+    let pulled = pulled.unwrap_or_else(|| Err(ProviderError::again("the image lock was lost to another puller")));
+    match &pulled {
+        Ok(()) => tracing::info!(image = image.name, host = image.host, took_s = seconds(since, clock.now()), "pulled"),
+        Err(error) => tracing::warn!(image = image.name, host = image.host, error = error.words, "a pull failed"),
+    }
+    pulled
+}
+
+fn seconds(since: Timestamp, now: Timestamp) -> i64 {
+    now.duration_since(since).as_secs()
+}
+
+/// Says how far a pull has come.
+fn tell(image: &Image, since: Timestamp, now: Timestamp, pulled: Pulled) {
+    let Pulled { layers, layers_done, bytes, bytes_done } = pulled;
+    if layers > 0 {
+        let (image, seconds) = (image.name.as_str(), seconds(since, now));
+        tracing::info!(image, layers, layers_done, bytes, bytes_done, seconds, "still pulling an image");
+    }
 }

@@ -9,10 +9,12 @@
 //! - [`alone`]: one at a time at a slot
 //! - [`lease`]: work that is given up when another may have it
 //! - [`prove`]: what a provider says that it has done, and whether it has
+//! - [`failure`]: what went wrong, kept before anything is done about it
 //! - [`image`]: one puller per image and host
 
 mod alone;
 mod clear;
+mod failure;
 pub mod image;
 mod lease;
 mod prove;
@@ -34,7 +36,7 @@ use crate::lifecycle::tokens::{Claim, SlotClaim};
 use crate::lifecycle::{Lifecycle, LifecycleError};
 use crate::placement::{Placement, SlotNews};
 use crate::providers::{Provider, Providers};
-use crate::store::{BotRow, Holder, PoolRow, Store, StoreError};
+use crate::store::{BotRow, Holder, PoolRow, SlotRow, Store, StoreError};
 
 pub use recover::Recovery;
 
@@ -54,6 +56,8 @@ impl Default for Patience {
     }
 }
 
+/// Of a token that holds as long as the slot, where the slot's environment cannot change: no slot has this generation.
+pub const EVERY_GENERATION: i64 = 0;
 const LONGEST_DESCRIBE: Duration = Duration::from_secs(10);
 const PING_EVERY: Duration = Duration::from_secs(15);
 
@@ -210,8 +214,14 @@ impl Deployment {
         Some(bot_data(bot, &token, &self.0.public_url, &self.0.deadlines, &self.0.lifecycle.bus))
     }
 
-    fn slot_token(&self, slot: &SlotName, generation: i64) -> String {
-        self.0.lifecycle.tokens.make_slot(&SlotClaim { slot: slot.clone(), generation })
+    /// Whether a slot's environment, and so its token, stays as it was made.
+    pub fn keeps_environment(&self, pool: &str) -> bool {
+        self.0.providers.get(pool).is_some_and(|provider| provider.keeps_environment())
+    }
+
+    fn slot_token(&self, slot: &SlotRow) -> String {
+        let generation = if self.keeps_environment(&slot.pool) { EVERY_GENERATION } else { slot.generation };
+        self.0.lifecycle.tokens.make_slot(&SlotClaim { slot: slot.name.clone(), generation })
     }
 
     pub(crate) async fn broken(&self, slot: &SlotName, bot: Option<BotId>, words: &str) {

@@ -28,6 +28,12 @@ struct Passed {
     taken: Instant,
 }
 
+/// What is to be in a slot, and whether it is to run or only to be made.
+struct Wanted {
+    spec: Spec,
+    runs: bool,
+}
+
 enum Outcome {
     Runs(String),
     Failed(ProviderError),
@@ -89,6 +95,9 @@ impl Deployment {
     /// The bot fails and the slot goes to error in one transaction, with the provider's words in both.
     async fn failed(&self, deployment: &Passed, words: String) -> Result<(), StoreError> {
         let slot = &deployment.row.slot;
+        if let Some(row) = self.0.store.slot(slot).await? {
+            self.keep_failure(&row, deployment.row.bot_id, &words).await;
+        }
         let Some(bot) = deployment.row.bot_id else {
             tracing::warn!(%slot, error = words, "a slot could not be started");
             return self.0.placement.tell(slot.clone(), SlotNews::Broken { bot: None, words }).await.map(drop);
@@ -118,12 +127,12 @@ impl Deployment {
         let (deployment, mut pause, mut taken) = (&passed.row, FIRST_PAUSE, passed.taken);
         loop {
             let Some(slot) = self.0.store.slot(&deployment.slot).await? else { return Ok(Outcome::NotWanted) };
-            let Some(spec) = self.spec(&slot, deployment).await? else { return Ok(Outcome::NotWanted) };
+            let Some(wanted) = self.wanted(&slot, deployment).await? else { return Ok(Outcome::NotWanted) };
             let Some(provider) = self.provider(&slot.pool) else {
                 return Ok(Outcome::Failed(ProviderError::never(format!("the pool {} has no provider", slot.pool))));
             };
             let is_new = slot.provider_ref.is_none();
-            let error = match self.leased(passed, taken, self.bring_up(&*provider, &spec, is_new)).await {
+            let error = match self.leased(passed, taken, self.bring_up(&*provider, &wanted, is_new)).await {
                 Outcome::Failed(error) => error,
                 outcome => return Ok(outcome),
             };
@@ -142,19 +151,19 @@ impl Deployment {
         }
     }
 
-    /// The image first, by one puller at a time; then the start. Of a slot that `is_new` something may be left that nobody
-    /// knew of, and is being removed.
-    async fn bring_up(&self, provider: &dyn Provider, spec: &Spec, is_new: bool) -> Result<String, ProviderError> {
+    /// The image first, by one puller at a time; then what is wanted. Of a slot that `is_new` something may be left that
+    /// nobody knew of, and is being removed.
+    async fn bring_up(&self, provider: &dyn Provider, wanted: &Wanted, is_new: bool) -> Result<String, ProviderError> {
         let removed = |error: StoreError| ProviderError::again(error.to_string());
-        while is_new && self.is_being_removed(&spec.slot).await.map_err(removed)? {
+        while is_new && self.is_being_removed(&wanted.spec.slot).await.map_err(removed)? {
             tokio::time::sleep(LOOK_AGAIN).await;
         }
         image::ensure(&self.0.store, &self.0.lifecycle.clock, provider).await?;
-        provider.start(spec).await
+        if wanted.runs { provider.start(&wanted.spec).await } else { provider.create(&wanted.spec).await }
     }
 
     /// What is to run: `None` when nobody wants it any more.
-    async fn spec(&self, slot: &SlotRow, deployment: &DeploymentRow) -> Result<Option<Spec>, StoreError> {
+    async fn wanted(&self, slot: &SlotRow, deployment: &DeploymentRow) -> Result<Option<Wanted>, StoreError> {
         let Some(pool) = self.pool(&slot.pool).await? else { return Ok(None) };
         if slot.bot_id != deployment.bot_id || (slot.status == SlotStatus::Draining && slot.bot_id.is_none()) {
             return Ok(None);
@@ -166,7 +175,7 @@ impl Deployment {
             environment: BTreeMap::from([
                 ("GREENROOM_URL".to_owned(), self.0.public_url.clone()),
                 ("GREENROOM_SLOT".to_owned(), slot.name.to_string()),
-                ("GREENROOM_SLOT_TOKEN".to_owned(), self.slot_token(&slot.name, slot.generation)),
+                ("GREENROOM_SLOT_TOKEN".to_owned(), self.slot_token(slot)),
             ]),
             fresh: pool.recycle_after > 0,
         };
@@ -178,10 +187,12 @@ impl Deployment {
             // An agent that waits fetches its bot by itself.
             if !pool.hot {
                 spec.connection = bot.connection_id.map(|id| id.to_string());
+            }
+            if !pool.hot && !self.keeps_environment(&slot.pool) {
                 spec.environment.extend(self.bot_data(&bot).map(|data| ("BOT_DATA".to_owned(), data.to_string())));
             }
         }
-        Ok(Some(spec))
+        Ok(Some(Wanted { spec, runs: pool.hot || deployment.bot_id.is_some() }))
     }
 
     /// Keeps the lease while a provider works, as long as somebody wants what it is doing.

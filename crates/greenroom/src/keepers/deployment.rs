@@ -29,9 +29,9 @@ const LEFT_TO_OTHERS: Duration = Duration::from_secs(5);
 /// An agent that waits takes its bot within this.
 const TAKEN_WITHIN: Duration = Duration::from_secs(5);
 /// An agent that was started begins to wait within this.
-const WAITS_WITHIN: Duration = Duration::from_mins(1);
+pub const WAITS_WITHIN: Duration = Duration::from_mins(1);
 /// How long a provider that could not delete a slot is left alone.
-const DELETED_AGAIN_AFTER: Duration = Duration::from_secs(30);
+pub const DELETED_AGAIN_AFTER: Duration = Duration::from_secs(30);
 
 /// So many slots are cleared at once by this keeper, and as many deleted; the rest are found by the next look.
 const AT_ONCE: usize = 16;

@@ -15,7 +15,8 @@ use crate::store::{Holder, Store, StoreError};
 
 const LEASE: Duration = Duration::from_secs(5);
 const RENEW: Duration = Duration::from_secs(1);
-const NAME: &str = "keepers";
+/// The lease of whoever leads.
+pub const NAME: &str = "keepers";
 
 #[derive(Clone, Debug)]
 pub struct Leadership {

@@ -1,8 +1,8 @@
 //! Sync: what each provider has against what the store has, both ways. It acts when
 //! - a provider has something of this installation, running or not, under a name that no slot has had for longer than
 //!   `sync.grace`: it is removed;
-//! - a slot has been idle for 10 seconds, and its provider has nothing of it any more, or, in a hot pool, nothing that runs:
-//!   it is made anew under the same name;
+//! - a slot has been idle for 10 seconds, and its provider has nothing of it any more, or, in a hot pool, nothing that runs
+//!   and is well: it is made anew under the same name;
 //! - a slot of a pool that stands stopped has been idle for 10 seconds, and something runs in it: that is stopped.
 //!
 //! A slot that has a bot is none of its business: whether a bot lives is told by the bot. A listing that fails changes
@@ -164,15 +164,15 @@ impl SyncKeeper {
         let rows = self.store.slots_of_pool(pool).await?;
         let known: HashSet<&SlotName> = rows.iter().map(|row| &row.name).collect();
         let unknown = self.unknown(pool, &listing, &known).await?;
-        let has: HashMap<&SlotName, bool> = listing.found.iter().map(|found| (&found.slot, found.running)).collect();
+        let has: HashMap<&SlotName, &Found> = listing.found.iter().map(|found| (&found.slot, found)).collect();
         let mut wrong = Wrong { unknown, ..Wrong::default() };
         let settled = ago(listing.begun, SETTLED);
         let is_free =
             |row: &&SlotRow| row.status == SlotStatus::Idle && row.bot_id.is_none() && row.status_since <= settled;
         for row in rows.iter().filter(is_free) {
             match has.get(&row.name) {
-                Some(true) if !hot => wrong.strays.push(row.clone()),
-                None | Some(false) if hot => wrong.lost.push(row.clone()),
+                Some(found) if !hot && found.running => wrong.strays.push(row.clone()),
+                found if hot && !found.is_some_and(|found| found.is_well()) => wrong.lost.push(row.clone()),
                 None if row.provider_ref.is_some() => wrong.lost.push(row.clone()),
                 _ => {}
             }

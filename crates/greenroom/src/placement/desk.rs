@@ -156,7 +156,8 @@ impl Desk {
         name
     }
 
-    /// A free slot that nobody wants now: a hot one is started, any other is ready as it is.
+    /// A free slot that nobody wants now: a hot one is started, one that is not there yet is made, any other is ready as
+    /// it is.
     pub fn lay_aside(&mut self, name: &SlotName, ledger: &mut Ledger) {
         let Some(held) = self.slots.get(name).filter(|held| held.free) else { return };
         // It was only looked at.
@@ -164,7 +165,9 @@ impl Desk {
             return;
         }
         let description = slot::idle(held.row.last_used_at);
-        if self.pool.hot && !self.waits_in(&held.row) {
+        let is_made = held.row.provider_ref.is_some();
+        if (self.pool.hot && !self.waits_in(&held.row)) || (!self.pool.hot && !is_made) {
+            self.put(name, SlotStatus::Creating);
             ledger.ask_for_gate(name, None);
         } else {
             self.put(name, SlotStatus::Idle);

@@ -76,8 +76,11 @@ pub fn take(desk: &mut Desk, name: &SlotName, news: &SlotNews, ledger: &mut Ledg
             if bot_id == *bot && in_order {
                 ledger.awaited.extend(bot);
                 desk.change(name, |row| row.provider_ref = Some(provider_ref.clone()));
-                if status == SlotStatus::Creating {
-                    desk.put(name, if bot.is_some() { SlotStatus::Busy } else { SlotStatus::Creating });
+                if status == SlotStatus::Creating && bot.is_some() {
+                    desk.put(name, SlotStatus::Busy);
+                } else if status == SlotStatus::Creating && !desk.pool.hot {
+                    // It is made, and waits to be started.
+                    desk.free(name, false);
                 }
                 // An agent that was faster than this word may say now that it waits.
                 ledger.woken.push(name.clone());
@@ -110,9 +113,7 @@ pub fn take(desk: &mut Desk, name: &SlotName, news: &SlotNews, ledger: &mut Ledg
                 row.generation += 1;
                 row.provider_ref = None;
             });
-            if desk.pool.hot {
-                desk.free(name, false);
-            }
+            desk.free(name, false);
         }
         SlotNews::Stray { since } if is_free(since) => {
             break_down(desk, name, "something runs in it that was not started for anyone", ledger, now);

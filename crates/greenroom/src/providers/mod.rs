@@ -2,15 +2,29 @@
 //! generation, and its errors say whether trying again may help and keep the provider's own words.
 //!
 //! - this file: the interface
+//! - [`check`]: what a provider says of itself when it is examined
 //! - [`process`]: each slot a child process on this machine
+//! - [`docker`]: each slot a container of one Docker Engine
+//! - [`swarm`]: each slot a service of a swarm, with one replica or none
+//! - [`nomad`]: each slot a job of Nomad, with one allocation or none
+//! - [`coolify`]: each slot an application of Coolify
+//! - [`last`]: as much of a log as is worth keeping
+//! - [`budget`]: the requests that a provider takes in a minute, shared by all replicas
 
+pub mod budget;
+pub mod check;
+pub mod docker;
+mod last;
 pub mod process;
+pub mod swarm;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
 use domain::SlotName;
+
+use check::Check;
 
 /// What is to run in a slot.
 #[derive(Clone)]
@@ -42,6 +56,21 @@ pub struct Found {
     pub slot: SlotName,
     /// Whether something runs in it.
     pub running: bool,
+    /// Whether the provider says that what runs is not well.
+    pub unwell: bool,
+    /// How it is, in the provider's own words.
+    pub state: String,
+}
+
+impl Found {
+    pub fn new(slot: SlotName, running: bool, state: impl Into<String>) -> Self {
+        Self { slot, running, unwell: false, state: state.into() }
+    }
+
+    /// Whether something runs in it, and is not known to be unwell.
+    pub fn is_well(&self) -> bool {
+        self.running && !self.unwell
+    }
 }
 
 /// That a slot was stopped, and how that is known.
@@ -58,6 +87,30 @@ pub enum Stopped {
 pub struct Image {
     pub name: String,
     pub host: String,
+}
+
+/// How far a pull has come, for whoever looks.
+#[derive(Debug, Default)]
+pub struct Progress(Mutex<Pulled>);
+
+/// What a pull has brought so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pulled {
+    pub layers: u64,
+    pub layers_done: u64,
+    /// Of the layers whose size is known by now.
+    pub bytes: u64,
+    pub bytes_done: u64,
+}
+
+impl Progress {
+    pub fn set(&self, pulled: Pulled) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = pulled;
+    }
+
+    pub fn get(&self) -> Pulled {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 #[derive(Clone, Debug, thiserror::Error)]
@@ -98,12 +151,22 @@ pub trait Provider: Send + Sync + std::fmt::Debug {
         Ok(true)
     }
 
-    /// Brings the image to the host. Called by one at a time.
-    async fn pull_image(&self) -> Result<(), ProviderError> {
+    /// Brings the image to the host, and tells how far it has come. Called by one at a time.
+    async fn pull_image(&self, _progress: &Progress) -> Result<(), ProviderError> {
         Ok(())
     }
 
-    /// Makes the slot run. Answers with the provider's own name for it.
+    /// Whether a slot's environment stays as it was when the slot was made. Then it has neither a bot's data nor a token
+    /// that ends with the slot's generation in it, and its agent fetches its bot.
+    fn keeps_environment(&self) -> bool {
+        false
+    }
+
+    /// Makes the slot, so that a start finds it; what is there already is left as it is. Nothing runs in it yet. Answers
+    /// with the provider's own name for it.
+    async fn create(&self, spec: &Spec) -> Result<String, ProviderError>;
+
+    /// Makes the slot run, and makes it first if it is not there. Answers with the provider's own name for it.
     async fn start(&self, spec: &Spec) -> Result<String, ProviderError>;
 
     /// Ends everything that runs in the slot. With `fresh`, what it left is removed.
@@ -119,9 +182,20 @@ pub trait Provider: Send + Sync + std::fmt::Debug {
     /// What the provider has under this name now; `None` when there is nothing for certain.
     async fn inspect(&self, slot: &SlotName) -> Result<Option<Found>, ProviderError>;
 
+    /// The last lines that what runs or ran in the slot has written, where the provider has them.
+    async fn last_lines(&self, _slot: &SlotName) -> Result<Option<String>, ProviderError> {
+        Ok(None)
+    }
+
     /// Answers when the provider can be asked for something.
     async fn ping(&self) -> Result<(), ProviderError> {
         Ok(())
+    }
+
+    /// Examines the provider for a person: whether it is there and takes us, whether the image is there, whether there is
+    /// room for so many slots.
+    async fn check(&self, _slots: u32) -> Vec<Check> {
+        vec![Check::of("reachable", self.ping().await.map(|()| "it answers".to_owned()))]
     }
 
     /// Shows a person what the slot is doing, where the provider can. Best effort.

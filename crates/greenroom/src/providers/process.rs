@@ -3,7 +3,7 @@
 //! the last grandchild, whatever group or session it has moved to.
 
 use std::collections::BTreeMap;
-use std::io;
+use std::io::{self, Read, Seek};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -17,7 +17,8 @@ use nix::unistd::Pid;
 use sha2::{Digest, Sha256};
 use tokio::process::Command;
 
-use super::{Found, Provider, ProviderError, Spec, Stopped};
+use super::check::Check;
+use super::{Found, Provider, ProviderError, Spec, Stopped, last};
 
 /// How long a process may take to end by itself before it is killed.
 const GRACE: Duration = Duration::from_millis(500);
@@ -114,7 +115,7 @@ impl Inner {
         for slot in self.folders()? {
             found.entry(slot).or_insert(false);
         }
-        Ok(found.into_iter().map(|(slot, running)| Found { slot, running }).collect())
+        Ok(found.into_iter().map(|(slot, running)| shown(slot, running)).collect())
     }
 
     /// The slots whose folders say that they are this installation's.
@@ -138,10 +139,23 @@ impl Inner {
 
     /// Whether a slot's folder is there and says that it is this installation's.
     fn owns(&self, slot: &SlotName) -> Result<bool, ProviderError> {
+        Ok(self.owner(slot)?.as_deref() == Some(self.installation.as_str()))
+    }
+
+    /// Whose a slot's folder says that it is.
+    fn owner(&self, slot: &SlotName) -> Result<Option<String>, ProviderError> {
         match std::fs::read_to_string(self.home(slot).join(OWNER)) {
-            Ok(owner) => Ok(owner.trim() == self.installation),
-            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(false),
+            Ok(owner) => Ok(Some(owner.trim().to_owned())),
+            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(None),
             Err(error) => Err(words("look into the slot's folder", &error)),
+        }
+    }
+
+    /// Removes what is in a slot's folder, unless it is another installation's.
+    fn remove_own(&self, slot: &SlotName, path: &Path) -> Result<(), ProviderError> {
+        match self.owner(slot)? {
+            Some(owner) if owner != self.installation => Ok(()),
+            _ => self.remove(path),
         }
     }
 
@@ -258,12 +272,24 @@ fn make_writable(folder: &Path) {
     }
 }
 
+fn shown(slot: SlotName, running: bool) -> Found {
+    Found::new(slot, running, if running { "it has processes" } else { "it has a folder and no process" })
+}
+
 fn words(what: &str, error: &io::Error) -> ProviderError {
     ProviderError::again(format!("cannot {what}: {error}"))
 }
 
 #[async_trait]
 impl Provider for ProcessProvider {
+    /// Its folders are all that there is to make.
+    async fn create(&self, spec: &Spec) -> Result<String, ProviderError> {
+        let home = self.0.home(&spec.slot);
+        let provider_ref = home.display().to_string();
+        self.apart(move |inner| inner.prepare(&home, false)).await?;
+        Ok(provider_ref)
+    }
+
     async fn start(&self, spec: &Spec) -> Result<String, ProviderError> {
         // An agent that waits elsewhere than it would now is not the one that is wanted.
         let start = match &spec.connection {
@@ -316,7 +342,7 @@ impl Provider for ProcessProvider {
         self.apart(move |inner| {
             inner.end_all(&slot)?;
             if fresh {
-                inner.remove(&inner.home(&slot).join("work"))?;
+                inner.remove_own(&slot, &inner.home(&slot).join("work"))?;
             }
             Ok(Stopped::Seen)
         })
@@ -327,7 +353,7 @@ impl Provider for ProcessProvider {
         let slot = slot.clone();
         self.apart(move |inner| {
             inner.end_all(&slot)?;
-            inner.remove(&inner.home(&slot))
+            inner.remove_own(&slot, &inner.home(&slot))
         })
         .await
     }
@@ -340,9 +366,43 @@ impl Provider for ProcessProvider {
         let slot = slot.clone();
         self.apart(move |inner| {
             let running = !inner.processes(&slot, None)?.is_empty();
-            Ok((running || inner.owns(&slot)?).then_some(Found { slot, running }))
+            Ok((running || inner.owns(&slot)?).then(|| shown(slot, running)))
         })
         .await
+    }
+
+    async fn last_lines(&self, slot: &SlotName) -> Result<Option<String>, ProviderError> {
+        let log = self.0.home(slot).join("log");
+        self.apart(move |_| match std::fs::File::open(&log) {
+            Ok(mut file) => {
+                let mut read = || -> io::Result<String> {
+                    let length = file.metadata()?.len();
+                    file.seek(io::SeekFrom::Start(length.saturating_sub(last::MOST_BYTES as u64)))?;
+                    let mut text = Vec::new();
+                    file.read_to_end(&mut text)?;
+                    Ok(String::from_utf8_lossy(&text).into_owned())
+                };
+                read().map(|text| last::lines(&text)).map_err(|error| words("read the slot's log", &error))
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(words("read the slot's log", &error)),
+        })
+        .await
+    }
+
+    async fn check(&self, _slots: u32) -> Vec<Check> {
+        let Some(program) = self.0.command.first() else {
+            return vec![Check::bad("command", "the pool has no command")];
+        };
+        let folders = std::env::var_os("PATH").unwrap_or_default();
+        let is_there = match program.contains('/') {
+            true => Path::new(program).is_file(),
+            false => std::env::split_paths(&folders).any(|folder| folder.join(program).is_file()),
+        };
+        vec![match is_there {
+            true => Check::good("command", format!("{program} is there")),
+            false => Check::bad("command", format!("there is no {program} on this machine")),
+        }]
     }
 
     async fn describe(&self, slot: &SlotName, description: &str) {

@@ -13,7 +13,7 @@ use crate::store::{StoreError, UserRow};
 
 const SIGNING_SECRET: &str = "signing_secret";
 const ADMIN_TOKEN_HASH: &str = "admin_token_hash";
-const INSTALLATION: &str = "installation";
+pub const INSTALLATION: &str = "installation";
 const FIRST_USER: &str = "first_user";
 
 /// What a newcomer may run at once without asking for more.

@@ -10,7 +10,7 @@
 mod background;
 pub mod first;
 mod listen;
-mod pools;
+pub(crate) mod pools;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;

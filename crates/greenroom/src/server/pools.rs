@@ -1,11 +1,13 @@
 //! Pools as configured: their rows in the store, and the provider of each.
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use crate::config::pool::{PoolConfig, Provider as Kind, Standby};
+use crate::config::pool::{PoolConfig, Standby};
+use crate::config::provider::Provider as Kind;
+use crate::providers::docker::DockerProvider;
 use crate::providers::process::ProcessProvider;
+use crate::providers::swarm::SwarmProvider;
 use crate::providers::{Provider, Providers};
 use crate::store::{PoolRow, Store, StoreError};
 
@@ -26,7 +28,7 @@ pub async fn configure(store: &Store, pools: &[PoolConfig]) -> Result<(), StoreE
             max_slots: pool.max_slots.into(),
             min_idle: pool.min_idle.into(),
             // Where there is no provider, there is nothing to give out.
-            place: i64::try_from(place).ok().filter(|_| pool.provider == Kind::Process),
+            place: i64::try_from(place).ok().filter(|_| !matches!(pool.provider, Kind::Ec2(_))),
             slots: 0,
             mean_hold_ms: None,
         };
@@ -37,28 +39,30 @@ pub async fn configure(store: &Store, pools: &[PoolConfig]) -> Result<(), StoreE
 
 /// The provider of each pool.
 pub fn providers(pools: &[PoolConfig], installation: &str) -> Providers {
-    let folder = std::env::current_dir().unwrap_or_else(|_| PathBuf::from(".")).join(FOLDER);
-    let mut providers = BTreeMap::<String, Arc<dyn Provider>>::new();
-    for pool in pools {
-        match pool.provider {
-            Kind::Process => {
-                let command = command(pool);
-                let provider = ProcessProvider::new(folder.clone(), command, installation.to_owned());
-                providers.insert(pool.name.clone(), Arc::new(provider));
-            }
-            Kind::Docker | Kind::Swarm | Kind::Nomad | Kind::Coolify | Kind::Ec2 => {
-                let provider = pool.provider.as_str();
-                tracing::warn!(pool = pool.name, provider, "this version has no such provider: the pool is not used");
-            }
-        }
-    }
-    Arc::new(providers)
+    let made = pools.iter().filter_map(|pool| Some((pool.name.clone(), provider(pool, installation)?)));
+    Arc::new(made.collect())
 }
 
-/// What a slot of the pool runs: as configured, or the demo bot under our own agent.
-fn command(pool: &PoolConfig) -> Vec<String> {
-    pool.command.clone().unwrap_or_else(|| {
-        let own = std::env::current_exe().map_or("greenroom".to_owned(), |path| path.display().to_string());
-        [&own, "agent", "--", &own, "demo-bot"].map(str::to_owned).to_vec()
+fn provider(pool: &PoolConfig, installation: &str) -> Option<Arc<dyn Provider>> {
+    let installation = installation.to_owned();
+    Some(match &pool.provider {
+        Kind::Process(command) => {
+            let folder = std::env::current_dir().unwrap_or_else(|_| PathBuf::from(".")).join(FOLDER);
+            let command = command.clone().unwrap_or_else(demo);
+            Arc::new(ProcessProvider::new(folder, command, installation))
+        }
+        Kind::Docker(config) => Arc::new(DockerProvider::new(config.clone(), installation)),
+        Kind::Swarm(config) => Arc::new(SwarmProvider::new(config.clone(), installation)),
+        Kind::Nomad(_) | Kind::Coolify(_) | Kind::Ec2(_) => {
+            let provider = pool.provider.as_str();
+            tracing::warn!(pool = pool.name, provider, "this version has no such provider: the pool is not used");
+            return None;
+        }
     })
+}
+
+/// The demo bot under our own agent.
+fn demo() -> Vec<String> {
+    let own = std::env::current_exe().map_or("greenroom".to_owned(), |path| path.display().to_string());
+    [&own, "agent", "--", &own, "demo-bot"].map(str::to_owned).to_vec()
 }

@@ -1,6 +1,7 @@
 //! Opening the database that the URL names. SQLite is one writer and a pool of readers on a file in WAL mode, each
 //! commit on disk before it is acknowledged; PostgreSQL is one pool.
 
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -30,6 +31,12 @@ const TRUSTED_FOR: Duration = Duration::from_secs(1);
 pub(super) enum Pools {
     Sqlite { writer: SqlitePool, readers: SqlitePool },
     Postgres(PgPool),
+}
+
+/// The file of an SQLite database.
+pub(super) fn sqlite_file(url: &str) -> Option<PathBuf> {
+    let options = SqliteConnectOptions::from_str(url).ok().filter(|_| url.starts_with("sqlite:"))?;
+    Some(options.get_filename().to_owned())
 }
 
 pub(super) async fn connect(url: &str) -> Result<Pools, StoreError> {

@@ -265,60 +265,6 @@ impl Tx {
         .collect()
     }
 
-    /// Takes the image on the host for `holder`, unless another lives and has it.
-    pub async fn take_image(
-        &mut self,
-        image: &str,
-        host: &str,
-        holder: Uuid,
-        now: Timestamp,
-        lease_until: Timestamp,
-    ) -> Result<bool, StoreError> {
-        let taken = self
-            .first(
-                sql!(
-                    "images.take",
-                    "INSERT INTO image_locks (image, host, holder, lease_until) VALUES ($1, $2, $3, $5)
-                     ON CONFLICT (image, host) DO UPDATE SET holder = excluded.holder, lease_until = excluded.lease_until
-                      WHERE image_locks.lease_until <= $4 OR image_locks.holder = excluded.holder
-                     RETURNING image"
-                ),
-                args![image, host, holder, now, lease_until],
-            )
-            .await?;
-        Ok(taken.is_some())
-    }
-
-    /// Keeps the image for `holder`, who still has it. False when it has not.
-    pub async fn renew_image(
-        &mut self,
-        image: &str,
-        host: &str,
-        holder: Uuid,
-        now: Timestamp,
-        lease_until: Timestamp,
-    ) -> Result<bool, StoreError> {
-        let renewed = self
-            .first(
-                sql!(
-                    "images.renew",
-                    "UPDATE image_locks SET lease_until = $5
-                      WHERE image = $1 AND host = $2 AND holder = $3 AND lease_until > $4 RETURNING image"
-                ),
-                args![image, host, holder, now, lease_until],
-            )
-            .await?;
-        Ok(renewed.is_some())
-    }
-
-    pub async fn give_image_back(&mut self, image: &str, host: &str, holder: Uuid) -> Result<(), StoreError> {
-        self.run(
-            sql!("images.give_back", "DELETE FROM image_locks WHERE image = $1 AND host = $2 AND holder = $3"),
-            args![image, host, holder],
-        )
-        .await
-    }
-
     /// Takes a slot for `holder`, who is going to end what runs in it, unless another lives and has it.
     pub async fn take_slot(
         &mut self,

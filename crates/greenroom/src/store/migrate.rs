@@ -26,8 +26,17 @@ macro_rules! migration {
     };
 }
 
-const MIGRATIONS: &[Migration] =
-    &[migration!(1, "0001_a_bots_life"), migration!(2, "0002_the_pool"), migration!(3, "0003_keepers")];
+const MIGRATIONS: &[Migration] = &[
+    migration!(1, "0001_a_bots_life"),
+    migration!(2, "0002_the_pool"),
+    migration!(3, "0003_keepers"),
+    migration!(4, "0004_providers"),
+];
+
+/// The version that this program works with.
+pub(super) fn known() -> i64 {
+    MIGRATIONS.last().map_or(0, |migration| migration.version)
+}
 
 /// Any number will do, as long as every version of greenroom takes the same. A migration may take its time, and so may
 /// the wait for another process that runs one.
@@ -45,7 +54,7 @@ pub(super) async fn migrate(pools: &Pools) -> Result<(), StoreError> {
     };
     let mut tx = Tx { inner, told: None, has_events: false };
     let found = version(&mut tx).await?;
-    let known = MIGRATIONS.last().map_or(0, |migration| migration.version);
+    let known = known();
     if found > known {
         return Err(StoreError::Newer { found, known });
     }
@@ -72,7 +81,7 @@ pub(super) async fn migrate(pools: &Pools) -> Result<(), StoreError> {
 }
 
 /// The version that the database is at: 0 when it is empty.
-async fn version(tx: &mut Tx) -> Result<i64, StoreError> {
+pub(super) async fn version(tx: &mut Tx) -> Result<i64, StoreError> {
     let there = tx
         .first(
             sql!(

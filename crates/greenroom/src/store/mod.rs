@@ -6,7 +6,8 @@
 //! - [`error`], [`sql`], [`connect`], [`migrate`]: the database itself
 //! - [`settings`], [`users`]: who may ask
 //! - [`bots`], [`idempotency`]: what was asked
-//! - [`pools`], [`slots`], [`queue`], [`deployments`]: where it runs, or waits to
+//! - [`pools`], [`slots`], [`queue`], [`deployments`], [`images`]: where it runs, or waits to
+//! - [`failures`], [`budgets`]: what providers said, and how often they may be asked
 //! - [`asking`], [`ending`], [`writing`]: many bots at once
 //! - [`sessions`], [`commands`], [`transcript`]: what the bot and its user say to each other
 //! - [`overdue`]: what has lasted too long
@@ -15,13 +16,16 @@
 
 mod asking;
 mod bots;
+mod budgets;
 mod commands;
 mod connect;
 mod deployments;
 mod ending;
 mod error;
 mod events;
+mod failures;
 mod idempotency;
+mod images;
 mod keepers;
 mod leases;
 mod migrate;
@@ -44,6 +48,7 @@ use tokio::sync::Notify;
 
 pub use asking::{Asking, Known};
 pub use bots::{BotFilter, BotRow, Change, NewBot};
+pub use budgets::Turn;
 pub use commands::CommandRow;
 use connect::Pools;
 pub use deployments::{DeploymentRow, Held, NewDeployment};
@@ -51,12 +56,14 @@ pub use domain::event::{Actor, Kind};
 pub use ending::EndingBot;
 pub use error::StoreError;
 pub use events::{EventRow, NewEvent};
+pub use failures::FailureRow;
 pub use idempotency::KnownKey;
+pub use images::PullRow;
 pub use keepers::KeeperRow;
 pub use leases::Holder;
 pub use pools::{PoolAndLine, PoolRow};
 pub use queue::{NewWaiter, QueueRow};
-pub use sessions::{Beat, SessionRow};
+pub use sessions::{Beat, Clocks, SessionRow};
 pub use slots::SlotRow;
 use sql::{Arg, Inner, Row, Sql};
 pub use transcript::SegmentRow;
@@ -104,6 +111,23 @@ impl Store {
         let pools = connect::connect(url).await?;
         migrate::migrate(&pools).await?;
         Ok(Self { pools, told: Arc::new(Notify::new()) })
+    }
+
+    /// Whether there is a database at all, where that can be known without asking it: SQLite would make one.
+    pub fn is_there(url: &str) -> bool {
+        connect::sqlite_file(url).is_none_or(|file| file.exists())
+    }
+
+    /// Opens a database that is there, for a look: it is left as it is. Answers with its schema's version too, and the one
+    /// that this program works with.
+    pub async fn open_as_it_is(url: &str) -> Result<(Self, i64, i64), StoreError> {
+        let pools = connect::connect(url).await?;
+        let store = Self { pools, told: Arc::new(Notify::new()) };
+        let mut tx = store.begin().await?;
+        // Dropped, not committed: an empty database stays empty.
+        let found = migrate::version(&mut tx).await?;
+        drop(tx);
+        Ok((store, found, migrate::known()))
     }
 
     /// Begins a transaction that may write. On SQLite it is the only one until it ends.

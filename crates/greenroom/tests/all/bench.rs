@@ -4,7 +4,7 @@ use std::process::Stdio;
 
 use rstest::rstest;
 
-use crate::support::{Backend, Process};
+use crate::support::{Backend, Engine, Process, docker_gateway};
 
 /// Runs `greenroom bench`, and gives what it printed.
 async fn bench(backend: Backend, arguments: &[&str]) -> String {
@@ -30,7 +30,17 @@ async fn bench(backend: Backend, arguments: &[&str]) -> String {
 #[tokio::test]
 async fn starting_in_a_hot_slot_is_measured_beside_a_stopped_one(#[case] backend: Backend) {
     let said = bench(backend, &["start", "--bots", "3"]).await;
-    for word in ["hot", "stopped", "ratio"] {
+    for word in ["hot", "stopped", "to hot"] {
+        assert!(said.contains(word), "{said}");
+    }
+}
+
+#[tokio::test]
+async fn starting_in_a_hot_docker_slot_is_measured_beside_docker_run() {
+    let engine = Engine::shared().await;
+    let docker = ["start", "--bots", "2", "--docker", &engine.host, "--address", &docker_gateway()];
+    let said = bench(Backend::Sqlite, &docker).await;
+    for word in ["hot", "stopped", "docker run"] {
         assert!(said.contains(word), "{said}");
     }
 }

@@ -41,8 +41,8 @@ async fn two_servers_on_one_postgres_do_not_clear_a_slot_twice() {
     left.fake.release_ends(9);
     left.lives(next).await;
     left.slot_is(slot.as_str(), SlotStatus::Idle).await;
-    let [start, stop] = [Call::Start(slot.clone()), Call::Stop(slot)];
-    assert_eq!(left.fake.calls(), [start.clone(), stop.clone(), start, stop]);
+    let [start, stop] = [Call::Start(slot.clone()), Call::Stop(slot.clone())];
+    assert_eq!(left.fake.calls_for(&slot), [start.clone(), stop.clone(), start, stop]);
 }
 
 #[tokio::test]
@@ -72,7 +72,7 @@ async fn two_servers_on_one_postgres_do_not_delete_a_slot_twice() {
     left.lives(next).await;
     left.slot_is(slot.as_str(), SlotStatus::Idle).await;
     let [start, stop] = [Call::Start(slot.clone()), Call::Stop(slot.clone())];
-    assert_eq!(left.fake.calls(), [start.clone(), stop.clone(), Call::Delete(slot), start, stop]);
+    assert_eq!(left.fake.calls_for(&slot), [start.clone(), stop.clone(), Call::Delete(slot), start, stop]);
 }
 
 #[rstest]
@@ -97,5 +97,5 @@ async fn a_slot_whose_clearing_was_begun_by_a_server_that_died_is_cleared_when_i
     stage.house.clock.advance(Duration::from_secs(15));
     stage.look();
     stage.slot_is(slot.as_str(), SlotStatus::Idle).await;
-    assert_eq!(stage.fake.calls(), [Call::Start(slot.clone()), Call::Stop(slot)]);
+    assert_eq!(stage.fake.calls_for(&slot), [Call::Start(slot.clone()), Call::Stop(slot)]);
 }

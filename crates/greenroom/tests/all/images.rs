@@ -24,12 +24,19 @@ async fn ten_slots_whose_image_is_missing_pull_it_once(#[case] backend: Backend)
     })
     .await;
     assert_eq!(stage.fake.starting(), 0, "nothing starts without its image");
+    until("whoever looks sees what is being pulled, and how far it is", async || {
+        let pulls = stage.house.store.pulls(stage.house.clock.now()).await.unwrap();
+        let shown = pulls.iter().map(|pull| (pull.image.name.as_str(), pull.pulled.layers, pull.pulled.bytes_done));
+        shown.collect::<Vec<_>>() == [("bot", 3, 500)]
+    })
+    .await;
     stage.fake.release(1 + SLOTS);
     for answer in answers {
         stage.runs(answer.bot.id).await;
     }
     assert_eq!(stage.fake.count(&Call::Pull), 1);
     assert_eq!(stage.fake.starts().len(), SLOTS);
+    assert_eq!(stage.house.store.pulls(stage.house.clock.now()).await.unwrap(), []);
 }
 
 #[tokio::test(flavor = "multi_thread")]

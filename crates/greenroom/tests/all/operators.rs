@@ -188,12 +188,12 @@ async fn a_platform_that_no_pool_serves_is_refused_by_the_name_of_its_field() {
 #[tokio::test]
 async fn a_pool_of_a_provider_that_is_not_there_yet_is_not_used() {
     let database = Database::new(Backend::Sqlite).await;
-    let pools =
-        "[[pool]]\nname = \"boxes\"\nplatform = \"zoom\"\nprovider = \"docker\"\ndocker = { image = \"bot\" }\n";
+    let pools = "[[pool]]\nname = \"boxes\"\nplatform = \"zoom\"\nprovider = \"ec2\"\n\
+         ec2 = { region = \"here\", queue_prefix = \"bots\", table = \"bots\" }\n";
     let server = Process::start_configured(&database, pools).await;
     let user = server.admin().user(1).await;
     let (status, answer) = user.post("/bots", json!({"meeting_url": "https://zoom.us/j/81234567890"})).await;
     assert_eq!((status, &answer["code"]), (StatusCode::UNPROCESSABLE_ENTITY, &json!("invalid")));
     assert!(answer["detail"].as_str().unwrap().contains("`platform`"), "{answer}");
-    assert_eq!(server.admin().get("/admin/pools").await["pools"][0]["provider"], "docker");
+    assert_eq!(server.admin().get("/admin/pools").await["pools"][0]["provider"], "ec2");
 }

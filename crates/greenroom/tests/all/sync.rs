@@ -91,9 +91,9 @@ async fn a_slot_that_was_deleted_by_hand_at_the_provider_is_made_anew_under_the_
     let before = stage.slot(slot(4).as_str()).await.unwrap();
     stage.fake.lose(&slot(4));
     assert_eq!(stage.keep("sync").await.counts["made_anew"], 1);
-    let after = stage.slot(slot(4).as_str()).await.unwrap();
-    assert_eq!((after.status, after.provider_ref), (SlotStatus::Idle, None));
+    let after = stage.slot_is(slot(4).as_str(), SlotStatus::Idle).await;
     assert!(after.generation > before.generation, "whoever was in it is fenced off");
+    assert_eq!(stage.fake.has().get(&slot(4)), Some(&false), "it is there, and nothing runs in it");
     assert_eq!(stage.keep("sync").await.counts["made_anew"], 0);
 }
 
@@ -112,6 +112,20 @@ async fn a_hot_slot_that_lost_its_agent_while_it_was_idle_gets_another(#[case] b
     })
     .await;
     assert_eq!(stage.slots().await.len(), 20);
+}
+
+#[tokio::test]
+async fn a_hot_slot_that_the_provider_says_is_not_well_is_made_anew() {
+    let stage = hot(Backend::Sqlite, 20).await;
+    stage.fake.sicken(&slot(7));
+    assert_eq!(stage.keep("sync").await.counts["made_anew"], 1);
+    until("it is well", async || {
+        stage.stir(&[]).await;
+        stage.fake.count(&Call::Start(slot(7))) == 2
+            && stage.slot("pool-meet-007").await.unwrap().status == SlotStatus::Idle
+    })
+    .await;
+    assert_eq!(stage.keep("sync").await.counts["made_anew"], 0);
 }
 
 #[rstest]
@@ -219,7 +233,7 @@ async fn more_than_a_tenth_of_a_pool_waits_until_the_next_look_agrees() {
         .await
         .unwrap()
         .into_iter()
-        .filter(|slot| slot.provider_ref.is_none())
+        .filter(|slot| slot.generation > 1)
         .map(|slot| slot.number)
         .collect();
     assert_eq!(made, [1, 2, 4, 5]);

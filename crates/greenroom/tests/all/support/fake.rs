@@ -2,18 +2,19 @@
 //!
 //! A [`Fault`] makes the next calls of one kind go wrong in one of the ways in which they do out there.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use domain::SlotName;
-use greenroom::providers::{Found, Image, Provider, ProviderError, Spec, Stopped};
+use greenroom::providers::{Found, Image, Progress, Provider, ProviderError, Pulled, Spec, Stopped};
 use tokio::sync::Semaphore;
 
 /// What it was told to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Call {
+    Create(SlotName),
     Start(SlotName),
     Stop(SlotName),
     Delete(SlotName),
@@ -23,6 +24,7 @@ pub enum Call {
 /// What a call is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
+    Create,
     Start,
     Stop,
     Delete,
@@ -75,6 +77,10 @@ struct State {
     /// What it has, and what runs in it.
     slots: BTreeMap<SlotName, Option<Spec>>,
     described: BTreeMap<SlotName, String>,
+    /// What it says is not well, although it runs.
+    unwell: BTreeSet<SlotName>,
+    /// What has been written in each slot.
+    logs: BTreeMap<SlotName, String>,
 }
 
 /// A start that is under way, however it ends.
@@ -138,6 +144,15 @@ impl Fake {
         self.state().calls.clone()
     }
 
+    /// What it was told to do with one slot.
+    pub fn calls_for(&self, slot: &SlotName) -> Vec<Call> {
+        let is_for = |call: &Call| match call {
+            Call::Create(of) | Call::Start(of) | Call::Stop(of) | Call::Delete(of) => of == slot,
+            Call::Pull => false,
+        };
+        self.calls().into_iter().filter(is_for).collect()
+    }
+
     pub fn count(&self, call: &Call) -> usize {
         self.state().calls.iter().filter(|made| *made == call).count()
     }
@@ -194,6 +209,16 @@ impl Fake {
     /// What runs in a slot ends by itself.
     pub fn end(&self, slot: &SlotName) {
         self.state().slots.insert(slot.clone(), None);
+    }
+
+    /// What runs in a slot is not well, as far as the provider knows.
+    pub fn sicken(&self, slot: &SlotName) {
+        self.state().unwell.insert(slot.clone());
+    }
+
+    /// What runs in a slot has written this.
+    pub fn write(&self, slot: &SlotName, log: &str) {
+        self.state().logs.insert(slot.clone(), log.to_owned());
     }
 
     /// Something runs that nobody started.
@@ -255,9 +280,9 @@ impl Fake {
         self.turns.acquire().await.unwrap().forget();
     }
 
-    fn begin(&self, slot: &SlotName) -> Starting<'_> {
+    fn begin(&self, call: Call) -> Starting<'_> {
         let mut state = self.state();
-        state.calls.push(Call::Start(slot.clone()));
+        state.calls.push(call);
         state.starting += 1;
         state.most_starting = state.most_starting.max(state.starting);
         Starting(self)
@@ -274,7 +299,8 @@ impl Provider for Fake {
         Ok(self.state().has_image)
     }
 
-    async fn pull_image(&self) -> Result<(), ProviderError> {
+    async fn pull_image(&self, progress: &Progress) -> Result<(), ProviderError> {
+        progress.set(Pulled { layers: 3, layers_done: 1, bytes: 2_000, bytes_done: 500 });
         self.state().calls.push(Call::Pull);
         self.turn().await;
         let mut state = self.state();
@@ -287,14 +313,27 @@ impl Provider for Fake {
         }
     }
 
+    /// What it is made of is there at once.
+    async fn create(&self, spec: &Spec) -> Result<String, ProviderError> {
+        let _starting = self.begin(Call::Create(spec.slot.clone()));
+        self.turn().await;
+        let fault = self.fault(Kind::Create).await?;
+        let made = spec.slot.clone();
+        self.act(fault, move |slots| {
+            slots.entry(made).or_insert(None);
+        });
+        self.answer(fault, format!("fake/{}", spec.slot)).await
+    }
+
     async fn start(&self, spec: &Spec) -> Result<String, ProviderError> {
-        let _starting = self.begin(&spec.slot);
+        let _starting = self.begin(Call::Start(spec.slot.clone()));
         self.turn().await;
         let fault = self.fault(Kind::Start).await?;
         if let Some(error) = self.state().start_errors.pop_front() {
             return Err(error);
         }
         let started = spec.clone();
+        self.state().unwell.remove(&spec.slot);
         self.act(fault, move |slots| drop(slots.insert(started.slot.clone(), Some(started))));
         self.answer(fault, format!("fake/{}", spec.slot)).await
     }
@@ -324,14 +363,23 @@ impl Provider for Fake {
         let fault = self.fault(Kind::List).await?;
         // An answer without what is there is the worst that a listing can do.
         let has = if fault == Some(Fault::NoEffect) { BTreeMap::new() } else { self.has() };
-        let found = has.into_iter().map(|(slot, running)| Found { slot, running }).collect();
+        let unwell = self.state().unwell.clone();
+        let shown = |(slot, running): (SlotName, bool)| Found {
+            unwell: unwell.contains(&slot),
+            ..Found::new(slot, running, "as the test says")
+        };
+        let found = has.into_iter().map(shown).collect();
         self.answer(fault, found).await
     }
 
     async fn inspect(&self, slot: &SlotName) -> Result<Option<Found>, ProviderError> {
         let fault = self.fault(Kind::Inspect).await?;
-        let found = self.has().get(slot).map(|running| Found { slot: slot.clone(), running: *running });
+        let found = self.has().get(slot).map(|running| Found::new(slot.clone(), *running, "as the test says"));
         self.answer(fault, found.filter(|_| fault != Some(Fault::NoEffect))).await
+    }
+
+    async fn last_lines(&self, slot: &SlotName) -> Result<Option<String>, ProviderError> {
+        Ok(self.state().logs.get(slot).cloned())
     }
 
     async fn describe(&self, slot: &SlotName, description: &str) {

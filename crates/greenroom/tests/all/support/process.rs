@@ -51,6 +51,12 @@ impl Process {
         Self::start_listening(database, &address, &["--config", &file]).await
     }
 
+    /// The same, where another was.
+    pub async fn start_for_containers_at(database: &Database, toml: &str, address: &str) -> Self {
+        let file = configuration(database, toml);
+        Self::start_listening(database, address, &["--config", &file]).await
+    }
+
     /// Starts again where another was, which bots remember.
     pub async fn start_at(database: &Database, address: &str) -> Self {
         let mut command = Self::command();

@@ -5,12 +5,14 @@ mod image;
 mod ours;
 mod private;
 mod registry;
+mod scene;
 mod swarm;
 
 pub use image::Recipe;
 pub use ours::Ours;
 pub use private::PrivateEngine;
 pub use registry::Registry;
+pub use scene::{OBEDIENT, Scene};
 pub use swarm::Swarm;
 
 use std::path::PathBuf;

@@ -1,0 +1,128 @@
+//! For operators: who waits for a slot, who is at the deploy gate, and what is being pulled.
+
+use axum::Json as Answer;
+use axum::extract::State;
+use jiff::Timestamp;
+use serde::Serialize;
+use utoipa::ToSchema;
+use uuid::Uuid;
+
+use super::App;
+use super::extract::Operator;
+use super::problem::Problem;
+use crate::providers::Pulled;
+use crate::store::PullRow;
+
+/// A bot that waits for a slot.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct QueueEntry {
+    pub bot_id: Uuid,
+    pub pool: String,
+    /// From 1 on, in the line of its platform.
+    pub position: i64,
+    pub priority: i64,
+    #[schema(value_type = String, format = DateTime)]
+    pub queued_at: Timestamp,
+    #[schema(value_type = String, format = DateTime)]
+    pub timeout_at: Timestamp,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+pub struct Queue {
+    pub entries: Vec<QueueEntry>,
+}
+
+/// Who waits for a slot
+#[utoipa::path(
+    get, path = "/admin/queue", tag = "For operators",
+    responses((status = 200, description = "By platform, in the order in which they will be served", body = Queue)),
+    security(("admin_token" = [])),
+)]
+pub async fn queue(State(app): State<App>, _: Operator) -> Result<Answer<Queue>, Problem> {
+    let entries = app.store.queue().await?.into_iter().map(|entry| QueueEntry {
+        bot_id: entry.bot_id.0,
+        pool: entry.pool,
+        position: entry.position,
+        priority: entry.priority,
+        queued_at: entry.queued_at,
+        timeout_at: entry.timeout_at,
+    });
+    Ok(Answer(Queue { entries: entries.collect() }))
+}
+
+/// A slot at the deploy gate, or behind it.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct DeploymentEntry {
+    pub slot: String,
+    /// `null` when a slot is made ready without a bot.
+    pub bot_id: Option<Uuid>,
+    /// `active` or `waiting`.
+    pub state: &'static str,
+    #[schema(value_type = String, format = DateTime)]
+    pub asked_at: Timestamp,
+    #[schema(value_type = String, format = DateTime)]
+    pub timeout_at: Timestamp,
+    /// What the provider said last, when a start is being tried again.
+    pub last_error: Option<String>,
+}
+
+/// An image that is being pulled.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct Pull {
+    pub image: String,
+    pub host: String,
+    #[schema(value_type = String, format = DateTime)]
+    pub since: Timestamp,
+    pub layers: u64,
+    pub layers_done: u64,
+    /// Of the layers whose size is known by now.
+    pub bytes: u64,
+    pub bytes_done: u64,
+}
+
+impl From<PullRow> for Pull {
+    fn from(PullRow { image, since, pulled }: PullRow) -> Self {
+        let Pulled { layers, layers_done, bytes, bytes_done } = pulled;
+        Self { image: image.name, host: image.host, since, layers, layers_done, bytes, bytes_done }
+    }
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+pub struct Deployments {
+    pub active: usize,
+    pub queued: usize,
+    pub max_concurrent: i64,
+    pub entries: Vec<DeploymentEntry>,
+    pub pulls: Vec<Pull>,
+}
+
+/// The deploy gate
+#[utoipa::path(
+    get, path = "/admin/deployments", tag = "For operators",
+    responses((status = 200, description = "In the order of arrival", body = Deployments)),
+    security(("admin_token" = [])),
+)]
+pub async fn deployments(State(app): State<App>, _: Operator) -> Result<Answer<Deployments>, Problem> {
+    let entries: Vec<DeploymentEntry> = app
+        .store
+        .deployments()
+        .await?
+        .into_iter()
+        .map(|row| DeploymentEntry {
+            slot: row.slot.to_string(),
+            bot_id: row.bot_id.map(|id| id.0),
+            state: if row.active { "active" } else { "waiting" },
+            asked_at: row.asked_at,
+            timeout_at: row.timeout_at,
+            last_error: row.last_error,
+        })
+        .collect();
+    let active = entries.iter().filter(|entry| entry.state == "active").count();
+    Ok(Answer(Deployments {
+        active,
+        queued: entries.len() - active,
+        max_concurrent: app.deployment.max_concurrent(),
+        entries,
+        pulls: app.store.pulls(app.clock.now()).await?.into_iter().map(Into::into).collect(),
+    }))
+}

@@ -1,0 +1,211 @@
+//! For operators: slots, and what went wrong in them.
+
+use axum::Json as Answer;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use domain::{SlotName, SlotStatus};
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+use uuid::Uuid;
+
+use super::App;
+use super::extract::{Asked, Operator};
+use super::problem::{Problem, ProblemShape};
+use crate::placement::SlotNews;
+use crate::store::SlotRow;
+
+/// A place to run one bot.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Slot)]
+pub struct SlotShape {
+    pub name: String,
+    pub pool: String,
+    /// `creating`, `idle`, `busy`, `error` or `draining`.
+    pub status: &'static str,
+    pub bot_id: Option<Uuid>,
+    pub provider_ref: Option<String>,
+    pub description: String,
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub last_used_at: Option<Timestamp>,
+    pub error_message: Option<String>,
+    pub recovery_attempts: i64,
+    #[schema(value_type = String, format = DateTime)]
+    pub created_at: Timestamp,
+}
+
+impl From<SlotRow> for SlotShape {
+    fn from(slot: SlotRow) -> Self {
+        Self {
+            name: slot.name.to_string(),
+            pool: slot.pool,
+            status: slot.status.as_str(),
+            bot_id: slot.bot_id.map(|id| id.0),
+            provider_ref: slot.provider_ref,
+            description: slot.description,
+            last_used_at: slot.last_used_at,
+            error_message: slot.error_message,
+            recovery_attempts: slot.recovery_attempts,
+            created_at: slot.created_at,
+        }
+    }
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub struct SlotFilter {
+    /// Only those of this pool.
+    pub pool: Option<String>,
+    /// Only those in this status.
+    pub status: Option<String>,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+pub struct Slots {
+    pub slots: Vec<SlotShape>,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+pub struct OneSlot {
+    pub slot: SlotShape,
+}
+
+/// Something that went wrong in a slot.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct Failure {
+    #[schema(value_type = String, format = DateTime)]
+    pub at: Timestamp,
+    /// The bot that it went wrong for.
+    pub bot_id: Option<Uuid>,
+    /// What the provider said, or what was missed.
+    pub words: String,
+    /// The last lines of what ran in the slot.
+    pub log: Option<String>,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+pub struct SlotAndFailures {
+    pub slot: SlotShape,
+    /// What went wrong in it, the last first.
+    pub failures: Vec<Failure>,
+}
+
+/// List slots
+#[utoipa::path(
+    get, path = "/admin/slots", tag = "For operators", params(SlotFilter),
+    responses((status = 200, description = "By pool and number", body = Slots)),
+    security(("admin_token" = [])),
+)]
+pub async fn slots(
+    State(app): State<App>,
+    _: Operator,
+    Asked(filter): Asked<SlotFilter>,
+) -> Result<Answer<Slots>, Problem> {
+    let status: Option<SlotStatus> = filter
+        .status
+        .as_deref()
+        .map(|word| word.parse().map_err(|error| Problem::invalid("status", error)))
+        .transpose()?;
+    let slots = app.store.slots(filter.pool.as_deref(), status).await?;
+    Ok(Answer(Slots { slots: slots.into_iter().map(Into::into).collect() }))
+}
+
+async fn find(app: &App, name: &str) -> Result<SlotRow, Problem> {
+    app.store.slot(&SlotName::stored(name.to_owned())).await?.ok_or_else(|| Problem::not_found("slot"))
+}
+
+/// One slot
+#[utoipa::path(
+    get, path = "/admin/slots/{name}", tag = "For operators",
+    params(("name" = String, Path, description = "The slot")),
+    responses((status = 200, description = "As it is now, and what went wrong in it", body = SlotAndFailures)),
+    security(("admin_token" = [])),
+)]
+pub async fn slot(
+    State(app): State<App>,
+    _: Operator,
+    Path(name): Path<String>,
+) -> Result<Answer<SlotAndFailures>, Problem> {
+    let slot = find(&app, &name).await?;
+    let failures = app.store.failures_in(&slot.name).await?.into_iter().map(|failure| Failure {
+        at: failure.at,
+        bot_id: failure.bot_id.map(|id| id.0),
+        words: failure.words,
+        log: failure.log,
+    });
+    Ok(Answer(SlotAndFailures { failures: failures.collect(), slot: slot.into() }))
+}
+
+async fn drained(app: &App, name: &str) -> Result<(StatusCode, Answer<OneSlot>), Problem> {
+    let slot = find(app, name).await?;
+    app.placement.tell(slot.name.clone(), SlotNews::Drain).await?;
+    let slot = app.store.slot(&slot.name).await?.unwrap_or(slot);
+    if slot.bot_id.is_none() {
+        let (deployment, slot) = (app.deployment.clone(), slot.clone());
+        tokio::spawn(async move { deployment.remove(slot).await });
+    }
+    let slot = SlotShape::from(slot);
+    Ok((StatusCode::ACCEPTED, Answer(OneSlot { slot })))
+}
+
+/// Delete a slot
+///
+/// It takes no more bots. Once it has none it is deleted at the provider, and then its row.
+#[utoipa::path(
+    delete, path = "/admin/slots/{name}", tag = "For operators",
+    params(("name" = String, Path, description = "The slot")),
+    responses((status = 202, description = "It goes when its bot is at an end", body = OneSlot)),
+    security(("admin_token" = [])),
+)]
+pub async fn delete_slot(
+    State(app): State<App>,
+    _: Operator,
+    Path(name): Path<String>,
+) -> Result<(StatusCode, Answer<OneSlot>), Problem> {
+    drained(&app, &name).await
+}
+
+/// Drain a slot
+///
+/// The same as deleting it: it takes no more bots, and goes when it has none.
+#[utoipa::path(
+    post, path = "/admin/slots/{name}/drain", tag = "For operators",
+    params(("name" = String, Path, description = "The slot")),
+    responses((status = 202, description = "It goes when its bot is at an end", body = OneSlot)),
+    security(("admin_token" = [])),
+)]
+pub async fn drain_slot(
+    State(app): State<App>,
+    _: Operator,
+    Path(name): Path<String>,
+) -> Result<(StatusCode, Answer<OneSlot>), Problem> {
+    drained(&app, &name).await
+}
+
+/// Recover a slot by hand
+///
+/// Stops whatever is left in it and makes it ready again. Only for slots in `error`.
+#[utoipa::path(
+    post, path = "/admin/slots/{name}/recover", tag = "For operators",
+    params(("name" = String, Path, description = "The slot")),
+    responses((status = 200, description = "As it is now", body = OneSlot),
+              (status = 409, description = "`invalid_transition`: it is not in error, or someone is at it",
+               body = ProblemShape, content_type = "application/problem+json")),
+    security(("admin_token" = [])),
+)]
+pub async fn recover_slot(
+    State(app): State<App>,
+    _: Operator,
+    Path(name): Path<String>,
+) -> Result<Answer<OneSlot>, Problem> {
+    let slot = find(&app, &name).await?;
+    if slot.status != SlotStatus::Error {
+        let why = format!("the slot is {}, not in error", slot.status);
+        return Err(Problem::new(StatusCode::CONFLICT, "invalid_transition", why));
+    }
+    if app.deployment.recover(&slot.name).await?.is_none() {
+        let why = "the slot is being stopped or recovered already";
+        return Err(Problem::new(StatusCode::CONFLICT, "invalid_transition", why));
+    }
+    Ok(Answer(OneSlot { slot: find(&app, &name).await?.into() }))
+}

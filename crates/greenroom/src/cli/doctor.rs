@@ -1,0 +1,89 @@
+//! `greenroom doctor`: everything that the server stands on, one slot, or one bot, for a person to read.
+
+use clap::{Args, Subcommand};
+use domain::{BotId, SlotName};
+
+use super::{Done, Settings};
+use crate::doctor::story::Story;
+use crate::doctor::{self, Doctor};
+use crate::providers::check::Verdict;
+
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub struct Command {
+    #[command(subcommand)]
+    of: Option<Of>,
+    #[command(flatten)]
+    settings: Settings,
+}
+
+#[derive(Debug, Subcommand)]
+enum Of {
+    /// Tell of a slot: what it is, since when, what it waits for, until when, what the provider said.
+    Slot {
+        name: String,
+        #[command(flatten)]
+        settings: Settings,
+    },
+    /// Tell of a bot alike.
+    Bot {
+        id: uuid::Uuid,
+        #[command(flatten)]
+        settings: Settings,
+    },
+}
+
+pub async fn run(command: Command) -> Done {
+    match command.of {
+        None => examine(command.settings).await,
+        Some(Of::Slot { name, settings }) => {
+            let doctor = Doctor::open(&settings.load()?).await?;
+            let story = doctor.slot(&SlotName::stored(name.clone())).await?;
+            show(&story.ok_or_else(|| format!("there is no slot {name}"))?);
+            Ok(())
+        }
+        Some(Of::Bot { id, settings }) => {
+            let doctor = Doctor::open(&settings.load()?).await?;
+            show(&doctor.bot(BotId(id)).await?.ok_or_else(|| format!("there is no bot {id}"))?);
+            Ok(())
+        }
+    }
+}
+
+async fn examine(settings: Settings) -> Done {
+    let (mut bad, mut doubtful) = (0, 0);
+    for examined in doctor::examine(&settings.load()?).await {
+        println!("{}", examined.of);
+        for check in examined.checks {
+            let mark = match check.verdict {
+                Verdict::Good => "ok",
+                Verdict::Doubtful => {
+                    doubtful += 1;
+                    "look"
+                }
+                Verdict::Bad => {
+                    bad += 1;
+                    "BAD"
+                }
+            };
+            println!("  {mark:<4}  {:<11} {}", check.what, check.found);
+        }
+    }
+    match (bad, doubtful) {
+        (0, 0) => println!("Everything is in order."),
+        (0, count) => println!("It works; {count} to look at."),
+        (count, _) => return Err(format!("{count} of these keep it from working").into()),
+    }
+    Ok(())
+}
+
+fn show(story: &Story) {
+    println!("{}", story.title);
+    for (about, text) in &story.lines {
+        let mut lines = text.lines();
+        println!("  {about:<12} {}", lines.next().unwrap_or_default());
+        for line in lines {
+            println!("  {:<12} {line}", "");
+        }
+    }
+}

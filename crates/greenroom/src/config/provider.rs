@@ -1,0 +1,351 @@
+//! What makes a pool's slots, as it is configured: one section for each kind of provider, read by its own types.
+
+use std::collections::BTreeMap;
+
+use secrecy::SecretString;
+
+use super::layers::Tree;
+use super::section::Section;
+
+/// Less memory than this, in MiB, and nothing starts.
+const LEAST_MEMORY: u64 = 4;
+const MIB: u64 = 1024 * 1024;
+
+/// What makes a pool's slots, and what it has to know for it.
+#[derive(Clone, Debug)]
+pub enum Provider {
+    /// What a slot runs; the demo bot without.
+    Process(Option<Vec<String>>),
+    Docker(DockerConfig),
+    Swarm(DockerConfig),
+    Nomad(NomadConfig),
+    Coolify(CoolifyConfig),
+    /// Kept as it was written.
+    Ec2(BTreeMap<String, Tree>),
+}
+
+/// For `docker` and `swarm`.
+#[derive(Clone, Debug, Default)]
+pub struct DockerConfig {
+    /// Where the engine is; as the docker command finds it without.
+    pub host: Option<String>,
+    pub image: String,
+    /// What runs instead of the image's own entry point and command.
+    pub command: Option<Vec<String>>,
+    pub network: Option<String>,
+    pub cpus: Option<f64>,
+    /// In bytes.
+    pub memory: Option<u64>,
+    pub env: BTreeMap<String, String>,
+}
+
+#[derive(Clone, Debug)]
+pub struct NomadConfig {
+    pub address: String,
+    pub token: Option<SecretString>,
+    pub region: Option<String>,
+    pub namespace: String,
+    pub datacenters: Vec<String>,
+    pub image: String,
+    pub command: Option<Vec<String>>,
+    /// In MHz.
+    pub cpu: u32,
+    /// In MiB.
+    pub memory: u32,
+    pub env: BTreeMap<String, String>,
+    /// Files in PEM.
+    pub ca_cert: Option<String>,
+    pub client_cert: Option<String>,
+    pub client_key: Option<String>,
+}
+
+#[derive(Clone, Debug)]
+pub struct CoolifyConfig {
+    /// With or without its `/api/v1`.
+    pub api_url: String,
+    pub api_token: SecretString,
+    pub project_uuid: String,
+    pub server_uuid: String,
+    pub environment_name: String,
+    pub destination_uuid: Option<String>,
+    pub image: String,
+    pub tag: String,
+    pub cpus: Option<f64>,
+    /// In bytes.
+    pub memory: Option<u64>,
+    pub env: BTreeMap<String, String>,
+    /// How many requests a minute it takes.
+    pub requests_per_minute: u32,
+}
+
+/// The kinds by their names, as they are written.
+pub const KINDS: [(&str, &str); 6] = [
+    ("process", "process"),
+    ("docker", "docker"),
+    ("swarm", "swarm"),
+    ("nomad", "nomad"),
+    ("coolify", "coolify"),
+    ("ec2", "ec2"),
+];
+
+impl Provider {
+    pub fn as_str(&self) -> &'static str {
+        match self {
+            Provider::Process(_) => "process",
+            Provider::Docker(_) => "docker",
+            Provider::Swarm(_) => "swarm",
+            Provider::Nomad(_) => "nomad",
+            Provider::Coolify(_) => "coolify",
+            Provider::Ec2(_) => "ec2",
+        }
+    }
+
+    /// The image that its slots run, where there is such a thing.
+    pub fn image(&self) -> Option<String> {
+        match self {
+            Provider::Process(_) | Provider::Ec2(_) => None,
+            Provider::Docker(config) | Provider::Swarm(config) => Some(config.image.clone()),
+            Provider::Nomad(config) => Some(config.image.clone()),
+            Provider::Coolify(config) => Some(format!("{}:{}", config.image, config.tag)),
+        }
+    }
+
+    /// Whether its slots share the loopback address of this machine.
+    pub fn shares_loopback(&self) -> bool {
+        match self {
+            Provider::Process(_) => true,
+            Provider::Docker(config) => config.network.as_deref() == Some("host"),
+            _ => false,
+        }
+    }
+}
+
+/// Reads the section of the pool's own provider; that of another is an unknown key. `None` when what is missing makes it
+/// none.
+pub fn read(section: &mut Section<'_>, index: usize, kind: &'static str) -> Option<Provider> {
+    let Some(tree) = section.take(kind) else {
+        if kind == "process" {
+            return Some(Provider::Process(None));
+        }
+        section.complain(format!("`pool.{index}` has the provider {kind}, but no `{kind} = {{ … }}`"));
+        return None;
+    };
+    let mut own = section.own(kind, tree);
+    let provider = match kind {
+        "process" => {
+            required(&mut own, "command", |own, key| own.words(key)).map(|command| Provider::Process(Some(command)))
+        }
+        "docker" => docker(&mut own).map(Provider::Docker),
+        "swarm" => docker(&mut own).map(Provider::Swarm),
+        "nomad" => nomad(&mut own).map(Provider::Nomad),
+        "coolify" => coolify(&mut own).map(Provider::Coolify),
+        _ => ec2(&mut own).map(Provider::Ec2),
+    };
+    own.finish();
+    provider
+}
+
+/// What cannot be done without.
+fn required<T>(
+    section: &mut Section<'_>,
+    key: &'static str,
+    read: impl FnOnce(&mut Section<'_>, &'static str) -> Option<T>,
+) -> Option<T> {
+    if !section.has(key) {
+        let path = section.key_path(key);
+        section.complain(format!("`{path}` is missing"));
+    }
+    read(section, key)
+}
+
+fn docker(section: &mut Section<'_>) -> Option<DockerConfig> {
+    let host = section.text("host");
+    if let Some(host) = host.as_deref().filter(|host| !is_host(host)) {
+        let path = section.key_path("host");
+        section.complain(format!("`{path}` is `{host}`, but must begin with unix:// or tcp://"));
+    }
+    Some(DockerConfig {
+        host,
+        command: section.words("command"),
+        network: section.text("network"),
+        cpus: cpus(section),
+        memory: memory(section),
+        env: environment(section),
+        image: required(section, "image", image)?,
+    })
+}
+
+fn is_host(host: &str) -> bool {
+    ["unix://", "tcp://", "http://"].iter().any(|scheme| host.strip_prefix(scheme).is_some_and(|rest| !rest.is_empty()))
+}
+
+fn nomad(section: &mut Section<'_>) -> Option<NomadConfig> {
+    let (token, region) = (section.text("token"), section.text("region"));
+    let namespace = section.text("namespace").unwrap_or_else(|| "default".to_owned());
+    let datacenters = section.words("datacenters").unwrap_or_else(|| vec!["*".to_owned()]);
+    let (command, env) = (section.words("command"), environment(section));
+    let (cpu, memory) = (section.number("cpu", 100, 1..=10_000_000), section.number("memory", 300, 10..=100_000_000));
+    let [ca_cert, client_cert, client_key] = ["ca_cert", "client_cert", "client_key"].map(|key| section.text(key));
+    if client_cert.is_some() != client_key.is_some() {
+        let [cert, key] = ["client_cert", "client_key"].map(|key| section.key_path(key));
+        section.complain(format!("`{cert}` and `{key}` belong together: set both, or neither"));
+    }
+    let address = required(section, "address", address);
+    Some(NomadConfig {
+        token: token.map(Into::into),
+        region,
+        namespace,
+        datacenters,
+        command,
+        cpu,
+        memory,
+        env,
+        ca_cert,
+        client_cert,
+        client_key,
+        image: required(section, "image", image)?,
+        address: address?,
+    })
+}
+
+fn coolify(section: &mut Section<'_>) -> Option<CoolifyConfig> {
+    let (destination_uuid, tag) = (section.text("destination_uuid"), section.text("tag"));
+    let (cpus, memory, env) = (cpus(section), memory(section), environment(section));
+    let requests_per_minute = section.number("requests_per_minute", 200, 10..=1_000_000);
+    let api_url = required(section, "api_url", address);
+    let [api_token, project_uuid, server_uuid, environment_name] =
+        ["api_token", "project_uuid", "server_uuid", "environment_name"]
+            .map(|key| required(section, key, |own, key| own.text(key)));
+    let image = required(section, "image", image)?;
+    let (image, tag) = parted(image, tag);
+    Some(CoolifyConfig {
+        destination_uuid,
+        cpus,
+        memory,
+        env,
+        requests_per_minute,
+        image,
+        tag,
+        api_url: api_url?,
+        api_token: api_token?.into(),
+        project_uuid: project_uuid?,
+        server_uuid: server_uuid?,
+        environment_name: environment_name?,
+    })
+}
+
+/// An image's name and tag. A tag in the name is one, unless another is said.
+fn parted(image: String, tag: Option<String>) -> (String, String) {
+    // A colon before the last slash is that of a registry's port.
+    let at =
+        image.rfind('@').or_else(|| image.rfind(':').filter(|colon| image.rfind('/').is_none_or(|at| at < *colon)));
+    match (tag, at) {
+        (Some(tag), None) => (image, tag),
+        (Some(tag), Some(at)) => (image[..at].to_owned(), tag),
+        (None, Some(at)) => (image[..at].to_owned(), image[at + 1..].to_owned()),
+        (None, None) => (image, "latest".to_owned()),
+    }
+}
+
+fn ec2(section: &mut Section<'_>) -> Option<BTreeMap<String, Tree>> {
+    let known = ["region", "endpoint", "queue_prefix", "table", "classes", "launch_template"];
+    let settings: BTreeMap<String, Tree> =
+        known.iter().filter_map(|key| section.take(key).map(|tree| ((*key).to_owned(), tree))).collect();
+    for key in ["region", "queue_prefix", "table"].into_iter().filter(|key| !settings.contains_key(*key)) {
+        let path = section.key_path(key);
+        section.complain(format!("`{path}` is missing"));
+    }
+    Some(settings)
+}
+
+fn address(section: &mut Section<'_>, key: &'static str) -> Option<String> {
+    let url = section.text(key)?;
+    if !["http://", "https://"].iter().any(|scheme| url.starts_with(scheme)) {
+        let path = section.key_path(key);
+        section.complain(format!("`{path}` must begin with http:// or https://"));
+    }
+    Some(url.trim_end_matches('/').to_owned())
+}
+
+fn image(section: &mut Section<'_>, key: &'static str) -> Option<String> {
+    let image = section.text(key)?;
+    if image.contains(char::is_whitespace) || image.contains("://") {
+        let path = section.key_path(key);
+        section.complain(format!("`{path}` is `{image}`, which is no name of an image, such as team/meet-bot:1.4"));
+    }
+    Some(image)
+}
+
+fn cpus(section: &mut Section<'_>) -> Option<f64> {
+    section.read("cpus", "a number", |value| {
+        let cpus = match value {
+            toml::Value::Integer(number) => Some(number as f64),
+            toml::Value::Float(number) => Some(number),
+            toml::Value::String(text) => text.trim().parse().ok(),
+            _ => None,
+        };
+        cpus.filter(|cpus| (0.01..=10_000.0).contains(cpus))
+            .ok_or("must be a number of processors, such as 1.5".to_owned())
+    })
+}
+
+/// In bytes: a number is of MiB, a text has its unit, as Docker writes it.
+fn memory(section: &mut Section<'_>) -> Option<u64> {
+    section.read("memory", "an amount of memory", |value| {
+        let bytes = match value {
+            toml::Value::Integer(number) => u64::try_from(number).ok().and_then(|number| number.checked_mul(MIB)),
+            toml::Value::String(text) => in_bytes(&text),
+            _ => None,
+        };
+        let wanted = || format!("must be an amount of memory from {LEAST_MEMORY} MiB, such as \"512m\" or \"2g\"");
+        bytes.filter(|bytes| (LEAST_MEMORY * MIB..=i64::MAX as u64).contains(bytes)).ok_or_else(wanted)
+    })
+}
+
+fn in_bytes(text: &str) -> Option<u64> {
+    let text = text.trim().to_ascii_lowercase();
+    let digits = text.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let unit = match unit.trim() {
+        "b" => 1,
+        "k" | "kb" | "kib" => 1024,
+        "" | "m" | "mb" | "mib" => MIB,
+        "g" | "gb" | "gib" => 1024 * MIB,
+        _ => return None,
+    };
+    number.parse::<u64>().ok()?.checked_mul(unit)
+}
+
+/// Variables of the slots' environment, beside those that every slot has.
+fn environment(section: &mut Section<'_>) -> BTreeMap<String, String> {
+    let path = section.key_path("env");
+    let entries = match section.take("env") {
+        None => return BTreeMap::new(),
+        Some(Tree::Table(entries)) => entries,
+        Some(_) => {
+            section.complain(format!("`{path}` must be a table of variables, such as {{ LANG = \"C.UTF-8\" }}"));
+            return BTreeMap::new();
+        }
+    };
+    let mut variables = BTreeMap::new();
+    for (name, tree) in entries {
+        let value = match tree {
+            Tree::Leaf(toml::Value::String(text), _) => text,
+            Tree::Leaf(value @ (toml::Value::Integer(_) | toml::Value::Float(_) | toml::Value::Boolean(_)), _) => {
+                value.to_string()
+            }
+            _ => {
+                section.complain(format!("`{path}.{name}` must be text"));
+                continue;
+            }
+        };
+        if name.is_empty() || name.contains(['=', '\0']) || value.contains('\0') {
+            section.complain(format!("`{path}.{name}` is no variable of an environment"));
+        } else if name.starts_with("GREENROOM_") || name == "BOT_DATA" {
+            section.complain(format!("`{path}.{name}` is set by greenroom itself"));
+        } else {
+            variables.insert(name, value);
+        }
+    }
+    variables
+}

@@ -1,0 +1,222 @@
+//! What a person is told who was woken up: whether everything that the server stands on is in order, and what a slot or a
+//! bot is doing, since when, what it waits for, until when, and what the provider said. It only looks.
+//!
+//! - this file: everything that the server stands on
+//! - [`story`]: what is told of one thing
+//! - [`slot`]: one slot
+//! - [`bot`]: one bot
+
+pub mod bot;
+pub mod slot;
+pub mod story;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use domain::Deadlines;
+use jiff::Timestamp;
+use secrecy::ExposeSecret;
+
+use crate::bus;
+use crate::config::Config;
+use crate::config::pool::PoolConfig;
+use crate::keepers::leader;
+use crate::providers::Providers;
+use crate::providers::check::Check;
+use crate::server::first::INSTALLATION;
+use crate::server::pools;
+use crate::store::{Store, StoreError};
+
+/// Longer than anything takes that answers at all.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Several checks of one thing.
+#[derive(Debug)]
+pub struct Examined {
+    pub of: String,
+    pub checks: Vec<Check>,
+}
+
+/// What is needed to tell of a slot or a bot.
+#[derive(Debug)]
+pub struct Doctor {
+    pub store: Store,
+    pub providers: Providers,
+    pub deadlines: Deadlines,
+    pub max_recovery_attempts: u32,
+    pub now: Timestamp,
+}
+
+impl Doctor {
+    /// Opens what is configured, as it is.
+    pub async fn open(config: &Config) -> Result<Self, StoreError> {
+        let store = open_store(config).await?.0;
+        let installation = installation(&store).await?;
+        Ok(Self {
+            providers: pools::providers(&config.pools, &installation),
+            store,
+            deadlines: config.deadlines.clone(),
+            max_recovery_attempts: config.max_recovery_attempts,
+            now: Timestamp::now(),
+        })
+    }
+}
+
+async fn open_store(config: &Config) -> Result<(Store, i64, i64), StoreError> {
+    let url = config.database.expose_secret();
+    if !Store::is_there(url) {
+        return Err(StoreError::Url("there is no database yet: the first start of the server makes it".to_owned()));
+    }
+    match tokio::time::timeout(PATIENCE, Store::open_as_it_is(url)).await {
+        Ok(opened) => opened,
+        Err(error) => Err(StoreError::failed("open", &error)),
+    }
+}
+
+async fn installation(store: &Store) -> Result<String, StoreError> {
+    Ok(store.begin().await?.setting(INSTALLATION).await?.unwrap_or_default())
+}
+
+/// Examines everything that the configuration names.
+pub async fn examine(config: &Config) -> Vec<Examined> {
+    let mut examined = vec![Examined { of: "configuration".to_owned(), checks: configuration(config) }];
+    let opened = open_store(config).await;
+    examined.push(Examined { of: "store".to_owned(), checks: store(config, &opened).await });
+    examined.push(Examined { of: "bus".to_owned(), checks: vec![bus(config).await] });
+    // A database of another version cannot be read.
+    let store = opened.ok().filter(|(_, found, known)| found == known).map(|(store, ..)| store);
+    let installation = match &store {
+        Some(store) => installation(store).await.unwrap_or_default(),
+        None => String::new(),
+    };
+    let providers = pools::providers(&config.pools, &installation);
+    for pool in &config.pools {
+        let mut checks = provider(pool, &providers).await;
+        if let Some(store) = &store {
+            checks.push(slots(store, pool).await);
+        }
+        examined.push(Examined { of: format!("pool {} ({})", pool.name, pool.provider.as_str()), checks });
+    }
+    if let Some(store) = store {
+        store.close().await;
+    }
+    examined
+}
+
+fn configuration(config: &Config) -> Vec<Check> {
+    let file = match &config.file {
+        Some(file) => Check::good("file", format!("{} is in order", file.display())),
+        None => Check::good("file", "there is none; the defaults hold"),
+    };
+    let url = config.public_url.clone().unwrap_or_else(|| format!("http://{}", config.listen));
+    let elsewhere: Vec<&str> =
+        config.pools.iter().filter(|pool| !pool.provider.shares_loopback()).map(|pool| pool.name.as_str()).collect();
+    let reached = match elsewhere.as_slice() {
+        pools if !pools.is_empty() && is_loopback(&url) => Check::bad(
+            "public_url",
+            format!(
+                "bots of {} are told to reach this server at {url}, which is their own machine there: set public_url to \
+                 an address that they reach, and listen to one that is not only this machine's",
+                pools.join(", ")
+            ),
+        ),
+        _ => Check::good("public_url", format!("bots reach this server at {url}")),
+    };
+    vec![file, reached]
+}
+
+/// Whether an address means whoever asks.
+pub fn is_loopback(url: &str) -> bool {
+    let host = url.split("://").nth(1).unwrap_or(url);
+    let host = host.split('/').next().unwrap_or_default();
+    let host = host.rsplit_once(':').map_or(host, |(host, _)| host);
+    host == "localhost" || host == "0.0.0.0" || host == "[::1]" || host == "[::]" || host.starts_with("127.")
+}
+
+async fn store(config: &Config, opened: &Result<(Store, i64, i64), StoreError>) -> Vec<Check> {
+    let shown = config.database_shown();
+    let (store, found, known) = match opened {
+        Ok((store, found, known)) => (store, *found, *known),
+        Err(StoreError::Url(words)) => return vec![Check::doubtful("reachable", format!("{shown}: {words}"))],
+        Err(error) => return vec![Check::bad("reachable", format!("{shown}: {error}"))],
+    };
+    let reachable = Check::good("reachable", shown);
+    let schema = match found.cmp(&known) {
+        std::cmp::Ordering::Equal => Check::good("schema", format!("of this version ({known})")),
+        std::cmp::Ordering::Less => Check::doubtful(
+            "schema",
+            format!("{found}, and this version wants {known}: the next start brings it there"),
+        ),
+        std::cmp::Ordering::Greater => {
+            Check::bad("schema", format!("{found}, of a newer version than this one ({known})"))
+        }
+    };
+    // On SQLite there is one server at most, and nothing to lead.
+    if found != known || !store.is_shared() {
+        return vec![reachable, schema];
+    }
+    let leader = match store.lease_holder(leader::NAME).await {
+        Ok(Some(holder)) => Check::good("leader", format!("{} leads the keepers", holder.name)),
+        Ok(None) => Check::doubtful("leader", "nobody leads the keepers: no server runs"),
+        Err(error) => Check::bad("leader", error.to_string()),
+    };
+    vec![reachable, schema, leader]
+}
+
+async fn bus(config: &Config) -> Check {
+    let Some(url) = &config.redis else { return Check::good("reachable", "in the process: there is one server") };
+    match tokio::time::timeout(PATIENCE, bus::ping(url)).await {
+        Ok(Ok(())) => Check::good("reachable", "Redis answers"),
+        Ok(Err(words)) => Check::bad("reachable", format!("Redis does not answer: {words}")),
+        Err(_) => Check::bad("reachable", "Redis does not answer in time"),
+    }
+}
+
+async fn provider(pool: &PoolConfig, providers: &Providers) -> Vec<Check> {
+    let Some(provider) = providers.get(&pool.name) else {
+        return vec![Check::bad("provider", format!("this version has no provider {}", pool.provider.as_str()))];
+    };
+    match tokio::time::timeout(PATIENCE, provider.check(pool.max_slots)).await {
+        Ok(checks) => checks,
+        Err(_) => vec![Check::bad("reachable", format!("it did not answer within {} s", PATIENCE.as_secs()))],
+    }
+}
+
+/// How many slots the pool has, and how they are.
+async fn slots(store: &Store, pool: &PoolConfig) -> Check {
+    let counted = match store.slots_by_status().await {
+        Ok(counted) => counted,
+        Err(error) => return Check::bad("slots", error.to_string()),
+    };
+    let own: BTreeMap<&str, i64> = counted
+        .iter()
+        .filter(|(name, ..)| *name == pool.name)
+        .map(|(_, status, count)| (status.as_str(), *count))
+        .collect();
+    let all: i64 = own.values().sum();
+    let parts: Vec<String> = own.iter().map(|(status, count)| format!("{count} {status}")).collect();
+    let found = match parts.as_slice() {
+        [] => format!("none of {} yet", pool.max_slots),
+        parts => format!("{all} of {}: {}", pool.max_slots, parts.join(", ")),
+    };
+    if own.get("error").is_some_and(|count| *count > 0) {
+        Check::doubtful("slots", format!("{found}; `greenroom doctor slot NAME` tells of one"))
+    } else {
+        Check::good("slots", found)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_loopback;
+
+    #[test]
+    fn an_address_that_means_whoever_asks_is_known() {
+        for url in ["http://127.0.0.1:7700", "http://localhost", "http://[::1]:7700/x", "http://0.0.0.0:80"] {
+            assert!(is_loopback(url), "{url}");
+        }
+        for url in ["https://green.example.com", "http://10.0.0.7:7700", "http://host.docker.internal:7700"] {
+            assert!(!is_loopback(url), "{url}");
+        }
+    }
+}

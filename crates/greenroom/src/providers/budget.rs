@@ -1,0 +1,119 @@
+//! The requests that a provider takes in a while, shared by everyone who asks it: all pools and all replicas. Who waits
+//! stands in line; what frees a slot goes first, and the last of the budget is kept for it.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+
+use super::ProviderError;
+use crate::store::{Store, Turn};
+
+/// A request may arrive later than it was made: the time that is looked back on is longer by a thirtieth.
+const MARGIN: u32 = 30;
+
+/// What a request is for, the most urgent first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Urgency {
+    /// It frees a slot.
+    Free,
+    /// Somebody waits for it.
+    Wanted,
+    /// It only shows something to a person.
+    Shown,
+}
+
+impl Urgency {
+    /// How many of a budget may be used for it, while the rest is kept for what is more urgent.
+    fn share(self, most: u32) -> u32 {
+        match self {
+            Urgency::Free => most,
+            Urgency::Wanted => most - most / 10,
+            Urgency::Shown => most / 2,
+        }
+    }
+}
+
+/// A budget of so many requests in so long.
+#[derive(Clone, Debug)]
+pub struct Budget(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    store: Store,
+    name: String,
+    most: u32,
+    time: Duration,
+    next: AtomicU64,
+    /// Who of this process waits, in the order in which they go.
+    line: Mutex<BTreeSet<(Urgency, u64)>>,
+    moved: Notify,
+}
+
+/// A place in line, until it is dropped.
+struct Place<'a> {
+    inner: &'a Inner,
+    at: (Urgency, u64),
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.inner.line().remove(&self.at);
+        self.inner.moved.notify_waiters();
+    }
+}
+
+impl Inner {
+    fn line(&self) -> MutexGuard<'_, BTreeSet<(Urgency, u64)>> {
+        self.line.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Budget {
+    /// The budget of this name, of so many requests in so long.
+    pub fn new(store: Store, name: String, most: u32, time: Duration) -> Self {
+        let (next, line, moved) = Default::default();
+        Self(Arc::new(Inner { store, name, most, time: time + time / MARGIN, next, line, moved }))
+    }
+
+    /// Waits for a turn to make one request.
+    pub async fn turn(&self, urgency: Urgency) -> Result<(), ProviderError> {
+        let inner = &*self.0;
+        let place = Place { inner, at: (urgency, inner.next.fetch_add(1, Ordering::Relaxed)) };
+        inner.line().insert(place.at);
+        loop {
+            let moved = inner.moved.notified();
+            tokio::pin!(moved);
+            // From here on it is not missed.
+            moved.as_mut().enable();
+            if inner.line().first() != Some(&place.at) {
+                moved.await;
+                continue;
+            }
+            let most = urgency.share(inner.most);
+            match inner.store.take_turn(&inner.name, most, inner.time).await {
+                Ok(Turn::Now) => return Ok(()),
+                Ok(Turn::In(wait)) => {
+                    // Somebody more urgent may come meanwhile.
+                    tokio::select! {
+                        () = tokio::time::sleep(wait) => {}
+                        () = moved => {}
+                    }
+                }
+                Err(error) => {
+                    return Err(ProviderError::again(format!("the budget of requests cannot be had: {error}")));
+                }
+            }
+        }
+    }
+
+    /// Nobody asks for so long, in whatever process: the provider has had enough.
+    pub async fn hold_back(&self, time: Duration) {
+        metrics::counter!("greenroom_provider_throttled_total", "budget" => self.0.name.clone()).increment(1);
+        if let Err(error) = self.0.store.hold_back(&self.0.name, time).await {
+            tracing::warn!(%error, "other replicas cannot be told that a provider has had enough");
+        }
+    }
+}

@@ -1,0 +1,292 @@
+//! A Docker Engine: how it is reached, what its errors mean, its images and what it says of itself. Shared by the
+//! providers that run containers on it.
+
+use std::collections::HashMap;
+
+use bollard::container::LogOutput;
+use bollard::errors::Error;
+use bollard::models::CreateImageInfo;
+use bollard::query_parameters::{CreateImageOptionsBuilder, LogsOptions, LogsOptionsBuilder};
+use bollard::{API_DEFAULT_VERSION, Docker};
+use futures_util::{Stream, StreamExt};
+use tokio::sync::OnceCell;
+
+use super::credentials;
+use crate::providers::check::Check;
+use crate::providers::{Progress, ProviderError, Pulled, last};
+
+const DEFAULT_HOST: &str = "unix:///var/run/docker.sock";
+/// How long an engine may take to begin an answer, in seconds.
+const TIMEOUT: u64 = 60;
+
+/// The label that says whose a container or service is.
+pub const INSTALLATION: &str = "greenroom.installation";
+/// The label that says of which slot it is.
+pub const SLOT: &str = "greenroom.slot";
+
+#[derive(Debug)]
+pub struct Engine {
+    pub host: String,
+    docker: OnceCell<Docker>,
+}
+
+impl Engine {
+    /// The engine at this host; as the docker command finds it without.
+    pub fn new(host: Option<&str>) -> Self {
+        let said = std::env::var("DOCKER_HOST").ok().filter(|host| !host.is_empty());
+        let host = host.map(str::to_owned).or(said).unwrap_or_else(|| DEFAULT_HOST.to_owned());
+        Self { host, docker: OnceCell::new() }
+    }
+
+    /// Speaks to it in a version that it understands.
+    pub async fn docker(&self) -> Result<&Docker, ProviderError> {
+        self.docker
+            .get_or_try_init(|| async {
+                let docker = if self.host.starts_with("unix://") {
+                    Docker::connect_with_unix(&self.host, TIMEOUT, API_DEFAULT_VERSION)
+                } else {
+                    Docker::connect_with_http(&self.host, TIMEOUT, API_DEFAULT_VERSION)
+                };
+                docker?.negotiate_version().await
+            })
+            .await
+            .map_err(|error| self.unreachable(&error))
+    }
+
+    fn unreachable(&self, error: &Error) -> ProviderError {
+        match words(error) {
+            error if error.may_help => {
+                ProviderError::again(format!("the Docker Engine at {} does not answer: {}", self.host, error.words))
+            }
+            error => error,
+        }
+    }
+
+    pub async fn ping(&self) -> Result<(), ProviderError> {
+        self.docker().await?.ping().await.map(drop).map_err(|error| self.unreachable(&error))
+    }
+
+    pub async fn has_image(&self, image: &str) -> Result<bool, ProviderError> {
+        match self.docker().await?.inspect_image(image).await {
+            Ok(_) => Ok(true),
+            Err(error) if is_absent(&error) => Ok(false),
+            Err(error) => Err(words(&error)),
+        }
+    }
+
+    pub async fn pull_image(&self, image: &str, progress: &Progress) -> Result<(), ProviderError> {
+        let options = CreateImageOptionsBuilder::default().from_image(&named(image)).build();
+        let credentials = credentials::of(image).await;
+        let mut steps = Box::pin(self.docker().await?.create_image(Some(options), None, credentials));
+        let mut layers = Layers::default();
+        while let Some(step) = steps.next().await {
+            let step = step.map_err(|error| pull_words(image, &error))?;
+            if let Some(message) = step.error_detail.as_ref().and_then(|detail| detail.message.clone()) {
+                return Err(pull_words(image, &Error::DockerStreamError { error: message }));
+            }
+            layers.note(&step);
+            progress.set(layers.pulled());
+        }
+        Ok(())
+    }
+
+    /// Who it is, and whether the image is there.
+    pub async fn check(&self, image: &str) -> Vec<Check> {
+        let version = match self.docker().await {
+            Ok(docker) => docker.version().await.map_err(|error| self.unreachable(&error)),
+            Err(error) => Err(error),
+        };
+        let version = match version {
+            Ok(version) => version.version.unwrap_or_else(|| "of unknown version".to_owned()),
+            Err(error) => return vec![Check::bad("reachable", error.words)],
+        };
+        let reachable = Check::good("reachable", format!("Docker Engine {version} at {}", self.host));
+        vec![reachable, self.check_image(image).await]
+    }
+
+    async fn check_image(&self, image: &str) -> Check {
+        match self.has_image(image).await {
+            Ok(true) => Check::good("image", format!("{image} is there")),
+            Ok(false) => match self.is_at_registry(image).await {
+                Ok(()) => Check::good("image", format!("{image} is not there yet, and can be pulled")),
+                Err(error) => Check::bad("image", error.words),
+            },
+            Err(error) => Check::bad("image", error.words),
+        }
+    }
+
+    async fn is_at_registry(&self, image: &str) -> Result<(), ProviderError> {
+        let credentials = credentials::of(image).await;
+        let found = self.docker().await?.inspect_registry_image(image, credentials).await;
+        found.map(drop).map_err(|error| pull_words(image, &error))
+    }
+}
+
+/// An image's name with a tag: without one, every tag of it would be pulled.
+fn named(image: &str) -> String {
+    let name = image.rsplit('/').next().unwrap_or(image);
+    if name.contains([':', '@']) { image.to_owned() } else { format!("{image}:latest") }
+}
+
+/// Whether an engine says that there is no such thing.
+pub fn is_absent(error: &Error) -> bool {
+    status(error) == Some(404)
+}
+
+pub fn status(error: &Error) -> Option<u16> {
+    match error {
+        Error::DockerResponseServerError { status_code, .. } => Some(*status_code),
+        _ => None,
+    }
+}
+
+/// How much of a log is asked for.
+pub fn last_of_log() -> LogsOptions {
+    LogsOptionsBuilder::default().stdout(true).stderr(true).tail("100").build()
+}
+
+/// The last lines of a log; `None` when there is none.
+pub async fn last_lines(lines: impl Stream<Item = Result<LogOutput, Error>>) -> Result<Option<String>, ProviderError> {
+    let mut lines = Box::pin(lines);
+    let mut text = Vec::new();
+    while let Some(line) = lines.next().await {
+        match line {
+            Ok(line) => text.extend_from_slice(&line.into_bytes()),
+            Err(error) if is_absent(&error) => return Ok(None),
+            Err(error) => return Err(words(&error)),
+        }
+    }
+    Ok(last::lines(&String::from_utf8_lossy(&text)))
+}
+
+/// What an engine's error means: what it refuses stays refused, what it failed at may work later.
+pub fn words(error: &Error) -> ProviderError {
+    match error {
+        Error::DockerResponseServerError { status_code, message } => {
+            // An image that was removed meanwhile is pulled again.
+            let is_gone = *status_code == 404 && message.contains("No such image");
+            if is_gone || *status_code >= 500 || matches!(status_code, 408 | 409 | 429) {
+                ProviderError::again(message.trim())
+            } else {
+                ProviderError::never(message.trim())
+            }
+        }
+        Error::RequestTimeoutError => ProviderError::again("the Docker Engine did not answer in time"),
+        other => ProviderError::again(with_causes(other)),
+    }
+}
+
+/// Why an image could not be pulled. What a registry does not have or does not give is not there the next time either.
+fn pull_words(image: &str, error: &Error) -> ProviderError {
+    const FINAL: [&str; 6] =
+        ["not found", "manifest unknown", "denied", "unauthorized", "invalid reference", "no matching manifest"];
+    let text = match error {
+        Error::DockerStreamError { error } => error.clone(),
+        other => words(other).words,
+    };
+    let said = format!("the image {image} cannot be pulled: {}", text.trim());
+    let lower = text.to_ascii_lowercase();
+    if FINAL.iter().any(|word| lower.contains(word)) { ProviderError::never(said) } else { ProviderError::again(said) }
+}
+
+/// An error with all that it stems from: "client error" alone explains nothing.
+fn with_causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let more = error.to_string();
+        if !text.contains(&more) {
+            text = format!("{text}: {more}");
+        }
+        cause = error.source();
+    }
+    text
+}
+
+/// The layers of an image that is being pulled.
+#[derive(Debug, Default)]
+struct Layers(HashMap<String, Layer>);
+
+#[derive(Debug, Default)]
+struct Layer {
+    bytes: u64,
+    bytes_done: u64,
+    done: bool,
+}
+
+impl Layers {
+    fn note(&mut self, step: &CreateImageInfo) {
+        let (Some(id), Some(status)) = (&step.id, step.status.as_deref()) else { return };
+        // The first line names the tag, not a layer.
+        if status.starts_with("Pulling from") {
+            return;
+        }
+        let layer = self.0.entry(id.clone()).or_default();
+        let detail = step.progress_detail.as_ref();
+        let bytes = |count: Option<i64>| count.and_then(|count| u64::try_from(count).ok());
+        if status == "Downloading" {
+            layer.bytes = bytes(detail.and_then(|detail| detail.total)).unwrap_or(layer.bytes);
+            layer.bytes_done = bytes(detail.and_then(|detail| detail.current)).unwrap_or(layer.bytes_done);
+        }
+        if matches!(status, "Download complete" | "Pull complete" | "Already exists") {
+            layer.bytes_done = layer.bytes;
+        }
+        layer.done |= matches!(status, "Pull complete" | "Already exists");
+    }
+
+    fn pulled(&self) -> Pulled {
+        let count = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
+        Pulled {
+            layers: count(self.0.len()),
+            layers_done: count(self.0.values().filter(|layer| layer.done).count()),
+            bytes: self.0.values().map(|layer| layer.bytes).sum(),
+            bytes_done: self.0.values().map(|layer| layer.bytes_done).sum(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bollard::models::ProgressDetail;
+
+    use super::*;
+
+    fn step(id: &str, status: &str, detail: Option<(i64, i64)>) -> CreateImageInfo {
+        let progress_detail =
+            detail.map(|(current, total)| ProgressDetail { current: Some(current), total: Some(total) });
+        let (id, status) = (Some(id.to_owned()), Some(status.to_owned()));
+        CreateImageInfo { id, status, progress_detail, ..Default::default() }
+    }
+
+    #[test]
+    fn a_pull_counts_layers_and_bytes() {
+        let mut layers = Layers::default();
+        layers.note(&step("latest", "Pulling from team/bot", None));
+        layers.note(&step("a", "Already exists", None));
+        layers.note(&step("b", "Pulling fs layer", None));
+        layers.note(&step("b", "Downloading", Some((30, 100))));
+        assert_eq!(layers.pulled(), Pulled { layers: 2, layers_done: 1, bytes: 100, bytes_done: 30 });
+        layers.note(&step("b", "Download complete", None));
+        layers.note(&step("b", "Pull complete", None));
+        assert_eq!(layers.pulled(), Pulled { layers: 2, layers_done: 2, bytes: 100, bytes_done: 100 });
+    }
+
+    #[test]
+    fn an_image_without_a_tag_is_the_latest() {
+        assert_eq!(named("team/bot"), "team/bot:latest");
+        assert_eq!(named("localhost:5000/bot"), "localhost:5000/bot:latest");
+        assert_eq!(named("team/bot:1.4"), "team/bot:1.4");
+        assert_eq!(named("team/bot@sha256:ab"), "team/bot@sha256:ab");
+    }
+
+    #[test]
+    fn what_a_registry_does_not_have_is_not_asked_for_again() {
+        let error = |status_code, message: &str| {
+            let message = message.to_owned();
+            pull_words("bot", &Error::DockerResponseServerError { status_code, message })
+        };
+        assert!(!error(404, "manifest for bot:1 not found: manifest unknown").may_help);
+        assert!(!error(500, "unauthorized: authentication required").may_help);
+        assert!(error(500, "dial tcp 10.0.0.1:5000: connect: connection refused").may_help);
+    }
+}

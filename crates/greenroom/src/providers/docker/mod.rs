@@ -1,0 +1,254 @@
+//! Slots as containers of one Docker Engine. A container has the name of its slot, and labels that say whose it is and
+//! what it was made for. What a bot left is removed with its container: the next one starts in a new one, of the same
+//! image.
+//!
+//! - this file: the provider
+//! - [`container`]: what a container of ours is made of, and what is read from one
+//! - [`engine`]: the engine itself
+//! - [`credentials`]: who we are at a registry
+
+mod container;
+pub(super) mod credentials;
+pub mod engine;
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bollard::query_parameters::{
+    CreateContainerOptionsBuilder, ListContainersOptionsBuilder, RemoveContainerOptionsBuilder,
+    StopContainerOptionsBuilder,
+};
+use domain::SlotName;
+use tokio::time::Instant;
+
+pub(super) use self::container::made_of;
+use self::container::{Container, Recipe};
+use self::engine::{Engine, INSTALLATION, is_absent, status, words};
+use super::check::Check;
+use super::{Found, Image, Progress, Provider, ProviderError, Spec, Stopped, last};
+use crate::config::provider::DockerConfig;
+
+/// How long what runs may take to end by itself before it is killed, in seconds.
+const GRACE: i32 = 3;
+/// How long a container that was removed may take to be gone.
+const GONE_WITHIN: Duration = Duration::from_secs(20);
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
+/// A command that cannot work has mostly ended by then.
+const FIRST_LOOK: Duration = Duration::from_millis(100);
+/// How often a container is made once more when somebody else was at the same name.
+const MADE_AGAIN: usize = 3;
+const GIB: u64 = 1024 * 1024 * 1024;
+
+#[derive(Debug)]
+pub struct DockerProvider {
+    engine: Engine,
+    recipe: Recipe,
+}
+
+impl DockerProvider {
+    pub fn new(config: DockerConfig, installation: String) -> Self {
+        Self { engine: Engine::new(config.host.as_deref()), recipe: Recipe { config, installation } }
+    }
+
+    /// The container of a slot, if there is one and it is ours.
+    async fn find(&self, slot: &SlotName) -> Result<Option<Container>, ProviderError> {
+        match self.engine.docker().await?.inspect_container(slot.as_str(), None).await {
+            Ok(found) => Ok(Container::read(found, &self.recipe.installation)),
+            Err(error) if is_absent(&error) => Ok(None),
+            Err(error) => Err(words(&error)),
+        }
+    }
+
+    /// Makes a container under a name that is free; `None` when it is not.
+    async fn make(&self, spec: &Spec) -> Result<Option<String>, ProviderError> {
+        let options = CreateContainerOptionsBuilder::default().name(spec.slot.as_str()).build();
+        match self.engine.docker().await?.create_container(Some(options), self.recipe.body(spec)).await {
+            Ok(made) => Ok(Some(made.id)),
+            Err(error) if status(&error) == Some(409) => Ok(None),
+            Err(error) => Err(words(&error)),
+        }
+    }
+
+    /// Removes a container, whatever runs in it, and waits until it is gone. It is named by its own id: under the slot's
+    /// name there may be another by now.
+    async fn remove(&self, id: &str) -> Result<(), ProviderError> {
+        let docker = self.engine.docker().await?;
+        let begun = Instant::now();
+        loop {
+            let options = RemoveContainerOptionsBuilder::default().force(true).v(true).build();
+            match docker.remove_container(id, Some(options)).await {
+                Err(error) if is_absent(&error) => return Ok(()),
+                // It is being removed already.
+                Err(error) if status(&error) != Some(409) => return Err(words(&error)),
+                Err(error) if begun.elapsed() > GONE_WITHIN => return Err(words(&error)),
+                _ => {}
+            }
+            match docker.inspect_container(id, None).await {
+                Err(error) if is_absent(&error) => return Ok(()),
+                Err(error) => return Err(words(&error)),
+                Ok(_) if begun.elapsed() > GONE_WITHIN => {
+                    return Err(ProviderError::again(format!("the container {id} is not gone after its removal")));
+                }
+                Ok(_) => tokio::time::sleep(LOOK_AGAIN).await,
+            }
+        }
+    }
+
+    /// A container for this and nothing else: one that fits and has not run is taken as it is, one that runs for the same
+    /// is left running. What else is under the name goes.
+    async fn ready(&self, spec: &Spec) -> Result<Container, ProviderError> {
+        for _ in 0..MADE_AGAIN {
+            match self.find(&spec.slot).await? {
+                Some(found) if self.recipe.fits(&found, spec) => return Ok(found),
+                Some(other) => self.remove(&other.id).await?,
+                None => {}
+            }
+            if let Some(id) = self.make(spec).await? {
+                return Ok(Container::made(id));
+            }
+            if self.find(&spec.slot).await?.is_none() {
+                let text = format!("another container has the name {}, and is not of this installation", spec.slot);
+                return Err(ProviderError::never(text));
+            }
+        }
+        Err(ProviderError::again(format!("others are at the container {} at the same time", spec.slot)))
+    }
+
+    /// Whether what was started is still there a moment later. A command that ended in error says why.
+    async fn look_after(&self, id: &str) -> Result<(), ProviderError> {
+        tokio::time::sleep(FIRST_LOOK).await;
+        let found = self.engine.docker().await?.inspect_container(id, None).await.map_err(|error| words(&error))?;
+        let Some(state) = found.state.filter(|state| state.running != Some(true)) else { return Ok(()) };
+        match state.exit_code {
+            None | Some(0) => Ok(()),
+            Some(code) => {
+                let log = self.log(id).await.ok().flatten();
+                let said = log.map_or("it wrote nothing".to_owned(), |log| last::few(&log));
+                Err(ProviderError::never(format!("its container ended at once, with exit code {code}: {said}")))
+            }
+        }
+    }
+
+    async fn log(&self, container: &str) -> Result<Option<String>, ProviderError> {
+        engine::last_lines(self.engine.docker().await?.logs(container, Some(engine::last_of_log()))).await
+    }
+
+    /// Whether there is room on the host for as many slots as the pool may have.
+    async fn check_room(&self, slots: u32) -> Check {
+        let info = match self.engine.docker().await {
+            Ok(docker) => docker.info().await.map_err(|error| words(&error)),
+            Err(error) => Err(error),
+        };
+        let info = match info {
+            Ok(info) => info,
+            Err(error) => return Check::bad("room", error.words),
+        };
+        let cpus = info.ncpu.unwrap_or_default();
+        let memory = u64::try_from(info.mem_total.unwrap_or_default()).unwrap_or_default();
+        let has = format!("{cpus} cpus and {:.1} GiB", memory as f64 / GIB as f64);
+        match self.recipe.config.memory {
+            Some(each) if each * u64::from(slots) > memory => {
+                let fits = memory / each;
+                let text =
+                    format!("the host has {has}: memory for {fits} slots that are full, and the pool may have {slots}");
+                Check::doubtful("room", text)
+            }
+            Some(_) => Check::good("room", format!("the host has {has}, enough for {slots} slots")),
+            None => Check::good("room", format!("the host has {has}; slots have no limit of memory")),
+        }
+    }
+}
+
+#[async_trait]
+impl Provider for DockerProvider {
+    fn image(&self) -> Option<Image> {
+        Some(Image { name: self.recipe.config.image.clone(), host: self.engine.host.clone() })
+    }
+
+    async fn has_image(&self) -> Result<bool, ProviderError> {
+        self.engine.has_image(&self.recipe.config.image).await
+    }
+
+    async fn pull_image(&self, progress: &Progress) -> Result<(), ProviderError> {
+        self.engine.pull_image(&self.recipe.config.image, progress).await
+    }
+
+    async fn create(&self, spec: &Spec) -> Result<String, ProviderError> {
+        if let Some(found) = self.find(&spec.slot).await? {
+            return Ok(found.id);
+        }
+        Ok(self.ready(spec).await?.id)
+    }
+
+    async fn start(&self, spec: &Spec) -> Result<String, ProviderError> {
+        let container = self.ready(spec).await?;
+        if container.running {
+            return Ok(container.id);
+        }
+        self.engine.docker().await?.start_container(&container.id, None).await.map_err(|error| words(&error))?;
+        self.look_after(&container.id).await?;
+        Ok(container.id)
+    }
+
+    async fn stop(&self, slot: &SlotName, fresh: bool) -> Result<Stopped, ProviderError> {
+        let Some(container) = self.find(slot).await? else { return Ok(Stopped::Seen) };
+        if container.running {
+            let options = StopContainerOptionsBuilder::default().t(GRACE).build();
+            match self.engine.docker().await?.stop_container(&container.id, Some(options)).await {
+                Ok(()) => {}
+                Err(error) if is_absent(&error) || status(&error) == Some(304) => {}
+                Err(error) => return Err(words(&error)),
+            }
+        }
+        // One that was never started has nothing in it.
+        if fresh && !container.is_new {
+            self.remove(&container.id).await?;
+            // The slot stays, with nothing of a bot in it. When it cannot be made, the next start does.
+            if let Err(error) = self.make(&container.spec(slot)).await {
+                tracing::warn!(%slot, error = error.words, "the container of a slot could not be made anew");
+            }
+        }
+        Ok(Stopped::Told)
+    }
+
+    async fn delete(&self, slot: &SlotName) -> Result<(), ProviderError> {
+        match self.find(slot).await? {
+            Some(container) => self.remove(&container.id).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn list(&self) -> Result<Vec<Found>, ProviderError> {
+        let label = format!("{INSTALLATION}={}", self.recipe.installation);
+        let filters = HashMap::from([("label".to_owned(), vec![label])]);
+        let options = ListContainersOptionsBuilder::default().all(true).filters(&filters).build();
+        let listed = self.engine.docker().await?.list_containers(Some(options)).await.map_err(|error| words(&error))?;
+        let mut found: Vec<Found> = listed.into_iter().filter_map(container::listed).collect();
+        found.sort_by(|left, right| left.slot.cmp(&right.slot));
+        Ok(found)
+    }
+
+    async fn inspect(&self, slot: &SlotName) -> Result<Option<Found>, ProviderError> {
+        Ok(self.find(slot).await?.map(|container| container.found(slot)))
+    }
+
+    async fn last_lines(&self, slot: &SlotName) -> Result<Option<String>, ProviderError> {
+        match self.find(slot).await? {
+            Some(container) => self.log(&container.id).await,
+            None => Ok(None),
+        }
+    }
+
+    async fn ping(&self) -> Result<(), ProviderError> {
+        self.engine.ping().await
+    }
+
+    async fn check(&self, slots: u32) -> Vec<Check> {
+        let mut checks = self.engine.check(&self.recipe.config.image).await;
+        if checks.iter().any(|check| check.what == "image") {
+            checks.push(self.check_room(slots).await);
+        }
+        checks
+    }
+}

@@ -1,0 +1,320 @@
+//! Slots as services of a swarm, each with one replica or none, so that Swarm chooses the node, and chooses another when
+//! that one dies. A service has the name of its slot and stays when its bot ends; each run is a task of its own, in a new
+//! container, so there is nothing to make fresh.
+//!
+//! - this file: the provider
+//! - [`service`]: what a service of ours is made of, and what is read from one
+//! - [`tasks`]: what runs of it, and where
+
+mod service;
+mod tasks;
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bollard::models::{Node, NodeSpecAvailabilityEnum, NodeState};
+use bollard::query_parameters::{
+    InspectServiceOptions, ListNodesOptions, ListServicesOptionsBuilder, UpdateServiceOptionsBuilder,
+};
+use domain::SlotName;
+use tokio::time::Instant;
+
+use self::service::{Recipe, Service};
+use self::tasks::{Run, Tasks};
+use super::check::Check;
+use super::docker::credentials;
+use super::docker::engine::{self, Engine, INSTALLATION, is_absent, status, words};
+use super::{Found, Provider, ProviderError, Spec, Stopped};
+use crate::config::provider::DockerConfig;
+
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// A task that no node takes is told after this, and asked for again.
+const TAKEN_WITHIN: Duration = Duration::from_secs(5);
+/// How long tasks may take to end: longer than their grace, on a node that is slow.
+const ENDED_WITHIN: Duration = Duration::from_secs(60);
+/// How often a change is made once more when somebody else changed the service at the same time.
+const CHANGED_AGAIN: usize = 10;
+const GIB: f64 = 1024.0 * 1024.0 * 1024.0;
+
+#[derive(Debug)]
+pub struct SwarmProvider {
+    engine: Engine,
+    recipe: Recipe,
+}
+
+impl SwarmProvider {
+    pub fn new(config: DockerConfig, installation: String) -> Self {
+        Self { engine: Engine::new(config.host.as_deref()), recipe: Recipe { config, installation } }
+    }
+
+    /// The service of a slot, if there is one and it is ours.
+    async fn find(&self, slot: &SlotName) -> Result<Option<Service>, ProviderError> {
+        match self.engine.docker().await?.inspect_service(slot.as_str(), None::<InspectServiceOptions>).await {
+            Ok(found) => Ok(Service::read(found, &self.recipe.installation)),
+            Err(error) if is_absent(&error) => Ok(None),
+            Err(error) => Err(words(&error)),
+        }
+    }
+
+    /// Makes a service under a name that is free. False when it is not.
+    async fn make(&self, spec: &Spec, replicas: i64) -> Result<bool, ProviderError> {
+        let credentials = credentials::of(&self.recipe.config.image).await;
+        let made = self.engine.docker().await?.create_service(self.recipe.body(spec, replicas), credentials).await;
+        match made {
+            Ok(_) => Ok(true),
+            Err(error) if status(&error) == Some(409) => Ok(false),
+            Err(error) => Err(words(&error)),
+        }
+    }
+
+    /// Changes a service that is as it was when it was read. False when it is not any more.
+    async fn change(&self, service: &Service, body: bollard::models::ServiceSpec) -> Result<bool, ProviderError> {
+        let options = UpdateServiceOptionsBuilder::default().version(service.version).build();
+        let credentials = credentials::of(&self.recipe.config.image).await;
+        match self.engine.docker().await?.update_service(&service.id, body, options, credentials).await {
+            Ok(_) => Ok(true),
+            Err(error) if words(&error).words.contains("out of sequence") => Ok(false),
+            Err(error) => Err(words(&error)),
+        }
+    }
+
+    /// Brings the slot's service to what is wanted; it is made if it is not there.
+    async fn put(&self, spec: &Spec, replicas: i64) -> Result<Service, ProviderError> {
+        for _ in 0..CHANGED_AGAIN {
+            match self.find(&spec.slot).await? {
+                Some(service) if self.recipe.is_for(&service, spec) && service.replicas == replicas => {
+                    return Ok(service);
+                }
+                Some(service) => {
+                    let body = self.recipe.body(spec, replicas);
+                    self.change(&service, service.described(body)).await?;
+                }
+                None if self.make(spec, replicas).await? => {}
+                None if self.find(&spec.slot).await?.is_none() => {
+                    let text = format!("another service has the name {}, and is not of this installation", spec.slot);
+                    return Err(ProviderError::never(text));
+                }
+                None => {}
+            }
+        }
+        Err(others_at(&spec.slot))
+    }
+
+    /// Lets a service have no replica. `None` when there is no such service.
+    async fn put_to_rest(&self, slot: &SlotName) -> Result<Option<Service>, ProviderError> {
+        for _ in 0..CHANGED_AGAIN {
+            let Some(service) = self.find(slot).await? else { return Ok(None) };
+            if service.replicas == 0 || self.change(&service, service.at_rest()).await? {
+                return Ok(Some(service));
+            }
+        }
+        Err(others_at(slot))
+    }
+
+    /// What runs of a service. A task on a node that is down has ended, as far as Swarm knows: it puts another in its place.
+    async fn tasks(&self, service_id: &str) -> Result<Tasks, ProviderError> {
+        let docker = self.engine.docker().await?;
+        let tasks = match tasks::list(docker, service_id).await {
+            Ok(tasks) => tasks,
+            // Somebody else has removed it.
+            Err(error) if is_absent(&error) => return Ok(Tasks::default()),
+            Err(error) => return Err(words(&error)),
+        };
+        if tasks.are_over() {
+            return Ok(tasks);
+        }
+        let nodes = docker.list_nodes(None::<ListNodesOptions>).await.map_err(|error| words(&error))?;
+        let down = nodes.into_iter().filter(|node| state_of(node) == Some(NodeState::DOWN)).filter_map(|node| node.id);
+        Ok(tasks.without(&down.collect()))
+    }
+
+    /// Waits until nothing runs of a service any more.
+    async fn ended(&self, service_id: &str) -> Result<(), ProviderError> {
+        let (begun, mut pause) = (Instant::now(), FIRST_PAUSE);
+        loop {
+            let tasks = self.tasks(service_id).await?;
+            if tasks.are_over() {
+                return Ok(());
+            }
+            if begun.elapsed() > ENDED_WITHIN {
+                return Err(ProviderError::again(format!("what runs in it does not end: {}", tasks.shown())));
+            }
+            wait(&mut pause).await;
+        }
+    }
+
+    /// Waits until what was asked for runs, or has run.
+    async fn runs(&self, service: &Service) -> Result<(), ProviderError> {
+        let (begun, mut pause) = (Instant::now(), FIRST_PAUSE);
+        loop {
+            let tasks = self.tasks(&service.id).await?;
+            match tasks.of(&service.start) {
+                Run::Running | Run::Over => return Ok(()),
+                Run::Failed(said) => return Err(failure(&said)),
+                Run::Waiting(Some(said)) if begun.elapsed() > TAKEN_WITHIN => {
+                    return Err(ProviderError::again(format!("no node has taken it: {said}")));
+                }
+                Run::Waiting(_) => wait(&mut pause).await,
+            }
+        }
+    }
+
+    async fn nodes(&self) -> Result<Vec<Node>, ProviderError> {
+        self.engine.docker().await?.list_nodes(None::<ListNodesOptions>).await.map_err(|error| words(&error))
+    }
+
+    /// Whether the nodes have room for as many slots as the pool may have.
+    async fn check_nodes(&self, slots: u32) -> Vec<Check> {
+        let nodes = match self.nodes().await {
+            Ok(nodes) => nodes,
+            Err(error) => return vec![Check::bad("manager", error.words)],
+        };
+        let all = nodes.len();
+        let ready: Vec<&Node> = nodes.iter().filter(|node| takes_tasks(node)).collect();
+        let found = format!("{} of {all} nodes are ready", ready.len());
+        let nodes = match ready.len() {
+            0 => Check::bad("nodes", found),
+            count if count < all => Check::doubtful("nodes", found),
+            _ => Check::good("nodes", found),
+        };
+        let resources = |node: &&Node| node.description.as_ref()?.resources.clone();
+        let memory: Vec<f64> =
+            ready.iter().filter_map(resources).filter_map(|has| Some(has.memory_bytes? as f64)).collect();
+        let has = format!("{:.1} GiB on {} nodes", memory.iter().sum::<f64>() / GIB, ready.len());
+        let room = match self.recipe.config.memory {
+            None => Check::good("room", format!("{has}; slots have no limit of memory")),
+            Some(each) => {
+                let fits: f64 = memory.iter().map(|memory| (memory / each as f64).floor()).sum();
+                if fits < f64::from(slots) {
+                    Check::doubtful(
+                        "room",
+                        format!("{has}: memory for {fits} slots at once, and the pool may have {slots}"),
+                    )
+                } else {
+                    Check::good("room", format!("{has}, enough for {slots} slots"))
+                }
+            }
+        };
+        vec![nodes, room]
+    }
+}
+
+async fn wait(pause: &mut Duration) {
+    tokio::time::sleep(*pause).await;
+    *pause = (*pause * 2).min(LONGEST_PAUSE);
+}
+
+fn state_of(node: &Node) -> Option<NodeState> {
+    node.status.as_ref()?.state
+}
+
+fn takes_tasks(node: &Node) -> bool {
+    let availability = node.spec.as_ref().and_then(|spec| spec.availability);
+    state_of(node) == Some(NodeState::READY) && availability == Some(NodeSpecAvailabilityEnum::ACTIVE)
+}
+
+fn others_at(slot: &SlotName) -> ProviderError {
+    ProviderError::again(format!("others change the service {slot} at the same time"))
+}
+
+/// Why a task failed. What a node cannot run, none can.
+fn failure(said: &str) -> ProviderError {
+    const FINAL: [&str; 4] = ["No such image", "executable file not found", "no such file or directory", "exit ("];
+    if FINAL.iter().any(|word| said.contains(word)) { ProviderError::never(said) } else { ProviderError::again(said) }
+}
+
+#[async_trait]
+impl Provider for SwarmProvider {
+    async fn create(&self, spec: &Spec) -> Result<String, ProviderError> {
+        if let Some(service) = self.find(&spec.slot).await? {
+            return Ok(service.id);
+        }
+        Ok(self.put(spec, 0).await?.id)
+    }
+
+    async fn start(&self, spec: &Spec) -> Result<String, ProviderError> {
+        if let Some(service) = self.find(&spec.slot).await?
+            && !(self.recipe.is_for(&service, spec) && service.replicas == 1)
+        {
+            // What runs for another ends first.
+            self.put_to_rest(&spec.slot).await?;
+            self.ended(&service.id).await?;
+        }
+        let service = self.put(spec, 1).await?;
+        self.runs(&service).await?;
+        Ok(service.id)
+    }
+
+    async fn stop(&self, slot: &SlotName, _fresh: bool) -> Result<Stopped, ProviderError> {
+        if let Some(service) = self.put_to_rest(slot).await? {
+            self.ended(&service.id).await?;
+        }
+        Ok(Stopped::Seen)
+    }
+
+    async fn delete(&self, slot: &SlotName) -> Result<(), ProviderError> {
+        // What runs ends first: of a service that is gone, nobody is told what still runs.
+        let Some(service) = self.put_to_rest(slot).await? else { return Ok(()) };
+        self.ended(&service.id).await?;
+        match self.engine.docker().await?.delete_service(&service.id).await {
+            Err(error) if !is_absent(&error) => Err(words(&error)),
+            _ => Ok(()),
+        }
+    }
+
+    async fn list(&self) -> Result<Vec<Found>, ProviderError> {
+        let label = format!("{INSTALLATION}={}", self.recipe.installation);
+        let filters = HashMap::from([("label".to_owned(), vec![label])]);
+        let options = ListServicesOptionsBuilder::default().filters(&filters).status(true).build();
+        let listed = self.engine.docker().await?.list_services(Some(options)).await.map_err(|error| words(&error))?;
+        let mut found: Vec<Found> = listed.into_iter().filter_map(service::listed).collect();
+        found.sort_by(|left, right| left.slot.cmp(&right.slot));
+        Ok(found)
+    }
+
+    async fn inspect(&self, slot: &SlotName) -> Result<Option<Found>, ProviderError> {
+        let Some(service) = self.find(slot).await? else { return Ok(None) };
+        let tasks = self.tasks(&service.id).await?;
+        let (wanted, running) = (service.replicas > 0, !tasks.are_over());
+        let found = Found::new(slot.clone(), wanted || running, tasks.shown());
+        Ok(Some(Found { unwell: wanted && !tasks.run(), ..found }))
+    }
+
+    async fn last_lines(&self, slot: &SlotName) -> Result<Option<String>, ProviderError> {
+        let Some(service) = self.find(slot).await? else { return Ok(None) };
+        let docker = self.engine.docker().await?;
+        let tasks = tasks::list(docker, &service.id).await.map_err(|error| words(&error))?;
+        let Some(task) = tasks.newest() else { return Ok(None) };
+        engine::last_lines(docker.task_logs(task, Some(engine::last_of_log()))).await
+    }
+
+    async fn ping(&self) -> Result<(), ProviderError> {
+        self.engine.docker().await?.inspect_swarm().await.map(drop).map_err(|error| words(&error))
+    }
+
+    async fn check(&self, slots: u32) -> Vec<Check> {
+        let mut checks = self.engine.check(&self.recipe.config.image).await;
+        if checks.iter().any(|check| check.what == "image") {
+            checks.extend(self.check_nodes(slots).await);
+        }
+        checks
+    }
+
+    /// A label of the service: a change of it leaves its tasks alone.
+    async fn describe(&self, slot: &SlotName, description: &str) {
+        for _ in 0..CHANGED_AGAIN {
+            let Ok(Some(service)) = self.find(slot).await else { return };
+            let Some(body) = service.with_description(description) else { return };
+            match self.change(&service, body).await {
+                Ok(false) => {}
+                Ok(true) => return,
+                Err(error) => {
+                    tracing::debug!(%slot, error = error.words, "a slot could not be described");
+                    return;
+                }
+            }
+        }
+    }
+}

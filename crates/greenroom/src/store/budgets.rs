@@ -1,0 +1,100 @@
+//! The requests that a provider takes in a while, in whatever process they are made. Times are by the clock of the
+//! database, in milliseconds.
+
+use std::time::Duration;
+
+use super::sql::{args, sql};
+use super::{Run, Store, StoreError};
+
+/// When a request may be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turn {
+    /// Now, and it is counted.
+    Now,
+    /// Perhaps after so long.
+    In(Duration),
+}
+
+impl Store {
+    /// Takes one of the requests of a budget, unless as many as `most` were made within `time`.
+    pub async fn take_turn(&self, budget: &str, most: u32, time: Duration) -> Result<Turn, StoreError> {
+        let time = i64::try_from(time.as_millis()).unwrap_or(i64::MAX);
+        let mut tx = self.begin().await?;
+        // Whoever asks at the same time waits here.
+        let row = tx
+            .first(
+                sql!(
+                    "budgets.hold",
+                    sqlite: "INSERT INTO budgets (name, blocked_until) VALUES ($1, 0)
+                             ON CONFLICT (name) DO UPDATE SET name = excluded.name
+                             RETURNING blocked_until, CAST(unixepoch('subsec') * 1000 AS INTEGER) AS now",
+                    postgres: "INSERT INTO budgets (name, blocked_until) VALUES ($1, 0)
+                               ON CONFLICT (name) DO UPDATE SET name = excluded.name
+                               RETURNING blocked_until,
+                                   CAST(extract(epoch FROM clock_timestamp()) * 1000 AS BIGINT) AS now",
+                ),
+                args![budget],
+            )
+            .await?
+            .ok_or_else(|| StoreError::failed("budgets.hold", &std::io::Error::other("nothing was returned")))?;
+        let (now, blocked_until) = (row.int("now")?, row.int("blocked_until")?);
+        if blocked_until > now {
+            tx.commit().await?;
+            return Ok(Turn::In(milliseconds(blocked_until - now)));
+        }
+        tx.run(
+            sql!("budgets.forget", "DELETE FROM budget_requests WHERE budget = $1 AND at <= $2"),
+            args![budget, now - time],
+        )
+        .await?;
+        // The one that has to be forgotten before there is room.
+        let last = tx
+            .first(
+                sql!(
+                    "budgets.full",
+                    "SELECT at FROM budget_requests WHERE budget = $1 ORDER BY at DESC LIMIT 1 OFFSET $2"
+                ),
+                args![budget, i64::from(most.max(1)) - 1],
+            )
+            .await?;
+        let turn = match last {
+            Some(row) => Turn::In(milliseconds(row.int("at")? + time - now)),
+            None => {
+                tx.run(
+                    sql!("budgets.take", "INSERT INTO budget_requests (budget, at) VALUES ($1, $2)"),
+                    args![budget, now],
+                )
+                .await?;
+                Turn::Now
+            }
+        };
+        tx.commit().await?;
+        Ok(turn)
+    }
+
+    /// Lets nobody take a request of a budget for so long.
+    pub async fn hold_back(&self, budget: &str, time: Duration) -> Result<(), StoreError> {
+        let time = i64::try_from(time.as_millis()).unwrap_or(i64::MAX);
+        let mut tx = self.begin().await?;
+        tx.run(
+            sql!(
+                "budgets.hold_back",
+                sqlite: "INSERT INTO budgets (name, blocked_until)
+                         VALUES ($1, CAST(unixepoch('subsec') * 1000 AS INTEGER) + $2)
+                         ON CONFLICT (name) DO UPDATE SET blocked_until = max(budgets.blocked_until, excluded.blocked_until)",
+                postgres: "INSERT INTO budgets (name, blocked_until)
+                           VALUES ($1, CAST(extract(epoch FROM clock_timestamp()) * 1000 AS BIGINT) + $2)
+                           ON CONFLICT (name) DO UPDATE
+                               SET blocked_until = greatest(budgets.blocked_until, excluded.blocked_until)",
+            ),
+            args![budget, time],
+        )
+        .await?;
+        tx.commit().await
+    }
+}
+
+/// At least one, so that nobody asks again at once.
+fn milliseconds(count: i64) -> Duration {
+    Duration::from_millis(u64::try_from(count).unwrap_or(0).max(1))
+}

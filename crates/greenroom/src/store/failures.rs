@@ -1,0 +1,78 @@
+//! What went wrong in slots, in the provider's words and with the last lines of what ran there, so that it can be
+//! explained a day later, when the slot itself is gone.
+
+use domain::{BotId, SlotName};
+use jiff::Timestamp;
+
+use super::sql::{Row, args, sql};
+use super::{Run, Store, StoreError};
+
+/// So many are kept of each slot.
+const KEPT: i64 = 20;
+
+/// Something that went wrong in a slot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FailureRow {
+    pub slot: SlotName,
+    /// The bot that it went wrong for.
+    pub bot_id: Option<BotId>,
+    pub at: Timestamp,
+    pub words: String,
+    /// The last lines of what ran in the slot.
+    pub log: Option<String>,
+}
+
+fn read(row: &Row) -> Result<FailureRow, StoreError> {
+    Ok(FailureRow {
+        slot: SlotName::stored(row.text("slot")?),
+        bot_id: row.maybe_id("bot_id")?.map(BotId),
+        at: row.time("at")?,
+        words: row.text("words")?,
+        log: row.maybe_text("log")?,
+    })
+}
+
+impl Store {
+    /// Keeps what went wrong, and forgets what went wrong long before in the same slot.
+    pub async fn keep_failure(&self, failure: &FailureRow) -> Result<(), StoreError> {
+        let FailureRow { slot, bot_id, at, words, log } = failure;
+        let mut tx = self.begin().await?;
+        tx.run(
+            sql!(
+                "failures.keep",
+                "INSERT INTO failures (slot, bot_id, at, words, log) VALUES ($1, $2, $3, $4, $5)
+                 ON CONFLICT (slot, at) DO NOTHING"
+            ),
+            args![slot, *bot_id, *at, words.as_str(), log.clone()],
+        )
+        .await?;
+        tx.run(
+            sql!(
+                "failures.forget",
+                "DELETE FROM failures WHERE slot = $1 AND at <
+                     (SELECT at FROM failures WHERE slot = $1 ORDER BY at DESC LIMIT 1 OFFSET $2)"
+            ),
+            args![slot, KEPT - 1],
+        )
+        .await?;
+        tx.commit().await
+    }
+
+    /// What went wrong in a slot, the last first.
+    pub async fn failures_in(&self, slot: &SlotName) -> Result<Vec<FailureRow>, StoreError> {
+        let sql = sql!(
+            "failures.of_slot",
+            "SELECT slot, bot_id, at, words, log FROM failures WHERE slot = $1 ORDER BY at DESC"
+        );
+        self.reader().all(sql, args![slot]).await?.iter().map(read).collect()
+    }
+
+    /// What went wrong for a bot, the last first.
+    pub async fn failures_of(&self, bot: BotId) -> Result<Vec<FailureRow>, StoreError> {
+        let sql = sql!(
+            "failures.of_bot",
+            "SELECT slot, bot_id, at, words, log FROM failures WHERE bot_id = $1 ORDER BY at DESC"
+        );
+        self.reader().all(sql, args![bot]).await?.iter().map(read).collect()
+    }
+}

@@ -1,0 +1,244 @@
+//! Pools on a real Docker Engine: the whole life of bots there, what is left afterwards, pulls, limits, and what is kept
+//! when something fails.
+
+use std::time::Duration;
+
+use bollard::query_parameters::CreateContainerOptionsBuilder;
+use rstest::rstest;
+use serde_json::json;
+
+use crate::support::{Backend, Database, Engine, OBEDIENT, Process, Recipe, Registry, Scene, found, meet_link, until};
+
+/// A server with one pool on the engine that all tests share. `settings` are lines of the pool's configuration, `docker`
+/// those of its own section.
+async fn scene(image: &str, settings: &str, docker: &str) -> Scene {
+    Scene::start(&Engine::shared().await, "docker", image, settings, docker).await
+}
+
+#[rstest]
+#[case::hot("running")]
+#[case::stopped("stopped")]
+#[tokio::test]
+async fn twenty_bots_live_on_docker_while_the_server_is_killed_and_nothing_is_left_but_the_pool(#[case] standby: &str) {
+    let image = Engine::shared().await.image(&Recipe::bot(OBEDIENT)).await;
+    let settings = format!("standby = \"{standby}\"\nmax_slots = 5\nmin_idle = 2");
+    let (scene, slots) = scene(&image, &settings, "").await.twenty_lives().await;
+    // Each slot has its container, and there is no other.
+    let containers = scene.ours.containers().await;
+    let mut names: Vec<String> =
+        containers.iter().map(|it| it.names.as_ref().unwrap()[0].trim_start_matches('/').to_owned()).collect();
+    names.sort();
+    assert_eq!(names, slots);
+    let running = if standby == "running" { slots.len() } else { 0 };
+    assert_eq!(scene.ours.running().await.len(), running);
+}
+
+#[tokio::test]
+async fn ten_docker_slots_whose_image_is_not_there_cost_the_registry_one_pull() {
+    let engine = Engine::shared().await;
+    let registry = Registry::shared();
+    let image = registry.push(&engine, &engine.image(&Recipe::bot(OBEDIENT)).await).await;
+    assert!(!engine.has_image(&image).await);
+    let scene = scene(&image, "max_slots = 10\nmin_idle = 10", "").await;
+    scene.until_idle(10).await;
+    until("the registry has written down the pull", async || registry.pulls(&image) > 0).await;
+    // Also when bots are started in them afterwards.
+    let bot = scene.user.bot(&meet_link(1)).await;
+    scene.user.until(&bot, "active").await;
+    assert_eq!(registry.pulls(&image), 1);
+    engine.forget_image(&image).await;
+}
+
+#[tokio::test]
+async fn a_docker_container_has_the_limits_the_network_and_the_variables_of_its_pool() {
+    let image = Engine::shared().await.image(&Recipe::bot(OBEDIENT)).await;
+    let docker = "cpus = 0.5\nmemory = \"64m\"\nnetwork = \"bridge\"\nenv = { COLOUR = \"green\" }";
+    let scene = scene(&image, "max_slots = 1", docker).await;
+    let bot = scene.user.bot(&meet_link(1)).await;
+    let bot = scene.user.until(&bot, "active").await;
+    let container = scene.container(1).await;
+    let host = container.host_config.unwrap();
+    assert_eq!((host.nano_cpus, host.memory), (Some(500_000_000), Some(64 * 1024 * 1024)));
+    assert_eq!(host.network_mode.as_deref(), Some("bridge"));
+    let environment = container.config.unwrap().env.unwrap();
+    for variable in ["COLOUR=green", "BOT_DATA=", "GREENROOM_SLOT_TOKEN=", &format!("GREENROOM_SLOT={}", scene.slot(1))]
+    {
+        assert!(environment.iter().any(|line| line.starts_with(variable)), "{variable}");
+    }
+    // The bot knows what it runs in.
+    assert!(container.id.unwrap().starts_with(bot["container_id"].as_str().unwrap()));
+}
+
+#[tokio::test]
+async fn the_pools_command_runs_instead_of_the_docker_images_own() {
+    let image = Engine::shared().await.image(&Recipe::bot("exit 1")).await;
+    let command = json!(["/bin/greenroom", "agent", "--", "/bin/sh", "-c", OBEDIENT]);
+    let scene = scene(&image, "max_slots = 1", &format!("command = {command}")).await;
+    let bot = scene.user.bot(&meet_link(1)).await;
+    scene.user.until(&bot, "active").await;
+}
+
+#[tokio::test]
+async fn a_bot_on_docker_sees_nothing_of_the_one_before() {
+    const CURIOUS: &str = r#"
+        if [ -e /left ]; then exit 7; fi
+        echo something > /left
+        echo '{"event": "joined"}'
+    "#;
+    let image = Engine::shared().await.image(&Recipe::bot(CURIOUS)).await;
+    for standby in ["running", "stopped"] {
+        let scene = scene(&image, &format!("max_slots = 1\nstandby = \"{standby}\""), "").await;
+        for number in 0..3 {
+            let bot = scene.user.bot(&meet_link(number)).await;
+            scene.user.until(&bot, "completed").await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_image_that_docker_cannot_pull_fails_the_bot_in_the_engines_own_words() {
+    let scene = scene("127.0.0.1:1/nobody/nothing:1", "max_slots = 1", "").await;
+    // Nothing listens there, which might pass; so it is tried again, and can be seen.
+    let bot = scene.user.bot(&meet_link(1)).await;
+    let said = found("the engine has said why", async || {
+        let deployments = scene.server.admin().get("/admin/deployments").await;
+        deployments["entries"][0]["last_error"].as_str().map(str::to_owned)
+    })
+    .await;
+    assert!(said.contains("127.0.0.1:1/nobody/nothing:1 cannot be pulled"), "{said}");
+    scene.user.stop(&bot).await;
+    scene.user.until(&bot, "completed").await;
+}
+
+#[tokio::test]
+async fn an_image_that_the_registry_does_not_have_fails_the_docker_bot_at_once() {
+    let registry = std::env::var("TEST_REGISTRY").unwrap();
+    let scene = scene(&format!("{registry}/nobody/nothing:1"), "max_slots = 1", "").await;
+    let bot = scene.user.bot(&meet_link(1)).await;
+    let bot = scene.user.until(&bot, "failed").await;
+    assert_eq!(bot["reason"], "deploy_failed");
+    let answer = scene.slot_and_failures(1).await;
+    assert_eq!(answer["slot"]["status"], "error");
+    assert!(answer["slot"]["error_message"].as_str().unwrap().contains("cannot be pulled"), "{answer}");
+    assert_eq!(answer["failures"][0]["bot_id"], bot["id"]);
+}
+
+#[tokio::test]
+async fn a_docker_container_that_ends_at_once_is_told_with_its_last_lines() {
+    let image = Engine::shared().await.image(&Recipe::script("echo first; echo no licence found >&2; exit 4")).await;
+    let scene = scene(&image, "max_slots = 1", "").await;
+    let bot = scene.user.bot(&meet_link(1)).await;
+    let bot = scene.user.until(&bot, "failed").await;
+    assert_eq!(bot["reason"], "deploy_failed");
+    let answer = scene.slot_and_failures(1).await;
+    let words = answer["slot"]["error_message"].as_str().unwrap();
+    assert!(words.contains("exit code 4") && words.contains("no licence found"), "{words}");
+    let log = answer["failures"][0]["log"].as_str().unwrap();
+    assert!(log.contains("first") && log.contains("no licence found"), "{log}");
+}
+
+#[tokio::test]
+async fn the_last_lines_of_a_bot_that_crashed_on_docker_are_kept() {
+    let script = "echo '{\"event\": \"joined\"}'; echo the meeting vanished >&2; exit 3";
+    let image = Engine::shared().await.image(&Recipe::bot(script)).await;
+    let scene = scene(&image, "max_slots = 1", "").await;
+    let bot = scene.user.bot(&meet_link(1)).await;
+    let bot = scene.user.until(&bot, "failed").await;
+    scene.until_idle(1).await;
+    let answer = scene.slot_and_failures(1).await;
+    assert_eq!(answer["failures"][0]["bot_id"], bot["id"]);
+    let log = answer["failures"][0]["log"].as_str().unwrap();
+    assert!(log.contains("the meeting vanished"), "{log}");
+}
+
+#[tokio::test]
+async fn what_ignores_every_request_to_end_is_killed_on_docker() {
+    const GRACE: &str = "[heartbeat]\ninterval = \"500ms\"\n[sweeper]\nstop_grace = \"1s\"\ninterval = \"1s\"";
+    let deaf = "trap '' TERM; echo '{\"event\": \"joined\"}'; while true; do sleep 1000; done";
+    let image = Engine::shared().await.image(&Recipe::bot(deaf)).await;
+    let scene = scene(&image, "max_slots = 1", GRACE).await;
+    let bot = scene.user.bot(&meet_link(1)).await;
+    scene.user.until(&bot, "active").await;
+    scene.user.stop(&bot).await;
+    let bot = scene.user.until(&bot, "completed").await;
+    assert_eq!(bot["reason"], "stopped");
+    scene.until_idle(1).await;
+    assert_eq!(scene.ours.running().await, Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn a_name_that_somebody_elses_docker_container_has_is_left_to_it() {
+    let image = Engine::shared().await.image(&Recipe::bot(OBEDIENT)).await;
+    let scene = scene(&image, "max_slots = 1", "").await;
+    let theirs = scene.engine.only_ours();
+    let options = CreateContainerOptionsBuilder::default().name(&scene.slot(1)).build();
+    let body = bollard::models::ContainerCreateBody {
+        image: Some(image),
+        labels: Some([theirs.label()].into()),
+        ..Default::default()
+    };
+    let id = scene.engine.docker.create_container(Some(options), body).await.unwrap().id;
+    let bot = scene.user.bot(&meet_link(1)).await;
+    let bot = scene.user.until(&bot, "failed").await;
+    assert_eq!(bot["reason"], "deploy_failed");
+    let answer = scene.slot_and_failures(1).await;
+    let words = answer["slot"]["error_message"].as_str().unwrap();
+    assert!(words.contains("is not of this installation"), "{words}");
+    assert_eq!(scene.container(1).await.id.unwrap(), id);
+}
+
+#[tokio::test]
+async fn an_agent_that_is_not_well_in_docker_is_said_to_be_so() {
+    use greenroom::config::provider::DockerConfig;
+    use greenroom::providers::docker::DockerProvider;
+    use greenroom::providers::{Provider, Spec};
+
+    let engine = Engine::shared().await;
+    let recipe = Recipe::script("sleep 1000 & wait").with_health_check(100, "exit 1");
+    let config =
+        DockerConfig { host: Some(engine.host.clone()), image: engine.image(&recipe).await, ..Default::default() };
+    let installation = uuid::Uuid::new_v4().to_string();
+    let _ours = engine.ours(&format!("greenroom.installation={installation}"));
+    let slot = domain::SlotName::new(&installation[..8], 1);
+    let provider = DockerProvider::new(config, installation);
+    let spec =
+        Spec { slot: slot.clone(), generation: 1, connection: None, environment: Default::default(), fresh: true };
+    provider.start(&spec).await.unwrap();
+    until("it is not well", async || {
+        let found = provider.inspect(&slot).await.unwrap().unwrap();
+        let listed = provider.list().await.unwrap();
+        found.running && found.unwell && found.state.contains("unhealthy") && listed.iter().all(|found| found.unwell)
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_docker_slot_that_is_deleted_takes_its_container_along() {
+    let image = Engine::shared().await.image(&Recipe::bot(OBEDIENT)).await;
+    let scene = scene(&image, "max_slots = 2\nmin_idle = 1\nstandby = \"running\"", "").await;
+    let slots = scene.until_idle(1).await;
+    let path = format!("/admin/slots/{}", slots[0]["name"].as_str().unwrap());
+    let before = scene.ours.running().await;
+    let (status, _) = scene.server.admin().send(reqwest::Method::DELETE, &path, None).await;
+    assert_eq!(status, 202);
+    until("its container is gone, and another waits", async || {
+        let running = scene.ours.running().await;
+        running.len() == 1 && running != before
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn readiness_names_a_docker_engine_that_does_not_answer() {
+    let database = Database::new(Backend::Sqlite).await;
+    let toml = "[[pool]]\nname = \"meet\"\nplatform = \"google_meet\"\nprovider = \"docker\"\n\
+                docker = { host = \"unix:///nowhere/docker.sock\", image = \"bot\" }\n";
+    let server = Process::start_configured(&database, toml).await;
+    let said = found("it has been asked", async || {
+        let ready = server.admin().get("/readyz").await;
+        ready["providers"]["meet"].as_str().map(str::to_owned)
+    })
+    .await;
+    assert!(said.contains("unix:///nowhere/docker.sock does not answer"), "{said}");
+    tokio::time::timeout(Duration::from_secs(1), server.kill()).await.unwrap();
+}

@@ -1,0 +1,125 @@
+//! `greenroom doctor`, as a person runs it who was woken up.
+
+use std::process::Stdio;
+
+use serde_json::json;
+
+use crate::support::{Backend, Database, Process, Venue, meet_link, process_pool, until};
+
+/// Runs the doctor, and gives whether it found everything in order and what it said.
+async fn doctor(folder: &std::path::Path, database: &str, arguments: &[&str]) -> (bool, String) {
+    let mut command = Process::command();
+    command.arg("doctor").args(arguments).args(["--database", database]).current_dir(folder);
+    let output = command.stdout(Stdio::piped()).stderr(Stdio::piped()).output().await.unwrap();
+    let [said, complained] = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
+    (output.status.success(), format!("{said}{complained}"))
+}
+
+/// The same for a server that runs.
+async fn at(venue: &Venue, arguments: &[&str]) -> (bool, String) {
+    doctor(venue.database.folder.path(), &venue.database.url, arguments).await
+}
+
+fn expect(said: &str, words: &[&str]) {
+    for word in words {
+        assert!(said.contains(word), "`{word}` is not in:\n{said}");
+    }
+}
+
+/// Comes in and stays until it is ended.
+const STAYS: &str = r#"echo '{"event": "joined"}'; sleep 1000"#;
+
+#[tokio::test]
+async fn a_database_that_is_not_there_yet_is_told_and_not_made() {
+    let database = Database::new(Backend::Sqlite).await;
+    let (in_order, said) = doctor(database.folder.path(), &database.url, &[]).await;
+    assert!(in_order, "{said}");
+    expect(&said, &["there is no database yet", "pool google-meet (process)", "It works; 1 to look at."]);
+    assert_eq!(std::fs::read_dir(database.folder.path()).unwrap().count(), 0, "it only looks");
+}
+
+#[tokio::test]
+async fn a_server_that_is_in_order_is_said_to_be_so_on_sqlite() {
+    let venue = Venue::open(Backend::Sqlite, &process_pool("meet", "max_slots = 3", STAYS)).await;
+    venue.active(1).await;
+    let (in_order, said) = at(&venue, &[]).await;
+    assert!(in_order, "{said}");
+    expect(&said, &["of this version", "slots       1 of 3: 1 busy", "Everything is in order."]);
+}
+
+#[tokio::test]
+async fn who_leads_the_keepers_is_told_on_postgres() {
+    let venue = Venue::open(Backend::Postgres, &process_pool("meet", "max_slots = 3", STAYS)).await;
+    until("somebody leads", async || at(&venue, &[]).await.1.contains("leads the keepers")).await;
+    venue.server.kill().await;
+    let (database, folder) = (&venue.database.url, venue.database.folder.path());
+    until("nobody leads", async || doctor(folder, database, &[]).await.1.contains("nobody leads the keepers")).await;
+}
+
+#[tokio::test]
+async fn what_is_away_is_named_and_the_command_fails() {
+    let database = Database::new(Backend::Sqlite).await;
+    let folder = database.folder.path();
+    let file = folder.join("greenroom.toml");
+    let toml = "redis = \"redis://127.0.0.1:1\"\n[[pool]]\nname = \"meet\"\nplatform = \"google_meet\"\n\
+                provider = \"docker\"\ndocker = { host = \"unix:///nowhere/docker.sock\", image = \"bot\" }\n";
+    std::fs::write(&file, toml).unwrap();
+    let (in_order, said) = doctor(folder, &database.url, &["--config", file.to_str().unwrap()]).await;
+    assert!(!in_order, "{said}");
+    expect(
+        &said,
+        &[
+            "BAD   public_url  bots of meet are told to reach this server at http://127.0.0.1:7700",
+            "Redis does not answer",
+            "the Docker Engine at unix:///nowhere/docker.sock does not answer",
+            "3 of these keep it from working",
+        ],
+    );
+}
+
+#[tokio::test]
+async fn a_bot_is_explained_while_it_waits_while_it_runs_and_when_it_has_ended() {
+    let venue = Venue::open(Backend::Sqlite, &process_pool("meet", "max_slots = 1", STAYS)).await;
+    let first = venue.active(1).await;
+    let id = first["id"].as_str().unwrap();
+    let (in_order, said) = at(&venue, &["bot", id]).await;
+    assert!(in_order, "{said}");
+    expect(&said, &["is active, since", "pool-meet-001", "its next heartbeat is due by", "(in 1", "by user", "by bot"]);
+
+    let second = venue.user.ask(json!({"meeting_url": meet_link(2)})).await;
+    let (_, said) = at(&venue, &["bot", second["id"].as_str().unwrap()]).await;
+    expect(&said, &["is queued, since", "a slot of meet, as number 1 in line, until"]);
+
+    venue.leave(&first).await;
+    let (_, said) = at(&venue, &["bot", id]).await;
+    expect(&said, &["is completed, stopped, since"]);
+    let (in_order, said) = at(&venue, &["bot", "01890a5d-ac96-774b-bcce-b302099a8057"]).await;
+    assert!(!in_order && said.contains("there is no bot"), "{said}");
+}
+
+#[tokio::test]
+async fn a_slot_is_explained_when_it_is_busy_and_when_it_is_in_error() {
+    let broken = "[[pool]]\nname = \"zoom\"\nplatform = \"zoom\"\nprovider = \"process\"\nmax_slots = 1\n\
+                  process = { command = [\"/nowhere/agent\"] }\n";
+    let venue = Venue::open(Backend::Sqlite, &(process_pool("meet", "max_slots = 1", STAYS) + broken)).await;
+    let bot = venue.active(1).await;
+    let (_, said) = at(&venue, &["slot", "pool-meet-001"]).await;
+    let id = bot["id"].as_str().unwrap();
+    expect(&said, &["is busy since", id, "its bot, which waits for the meeting's end", "it has processes"]);
+
+    let failed = venue.user.ask(json!({"meeting_url": "https://zoom.us/j/81234567890"})).await;
+    let failed = failed["id"].as_str().unwrap();
+    venue.user.until(failed, "failed").await;
+    let (in_order, said) = at(&venue, &["slot", "pool-zoom-001"]).await;
+    assert!(in_order, "{said}");
+    expect(&said, &["is error since", "recovery, ", "cannot run /nowhere/agent", "went wrong"]);
+    let (_, said) = at(&venue, &["bot", failed]).await;
+    expect(&said, &["is failed, deploy_failed, since", "in pool-zoom-001: cannot run /nowhere/agent"]);
+    // The pool itself shows what is wrong.
+    let (in_order, said) = at(&venue, &[]).await;
+    assert!(!in_order, "{said}");
+    expect(&said, &["BAD   command     there is no /nowhere/agent", "look  slots       1 of 1: 1 error"]);
+
+    let (in_order, said) = at(&venue, &["slot", "pool-meet-099"]).await;
+    assert!(!in_order && said.contains("there is no slot pool-meet-099"), "{said}");
+}

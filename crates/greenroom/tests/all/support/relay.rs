@@ -1,0 +1,102 @@
+//! Stands between a provider and what it speaks to over HTTP, and makes answers late or lost.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream, UnixStream};
+
+/// How late an answer is.
+const LATE: Duration = Duration::from_millis(300);
+
+/// What the next answers to something that changes anything are. What only looks is answered as it is.
+#[derive(Debug, Default)]
+struct Troubles {
+    late: AtomicUsize,
+    lost: AtomicUsize,
+}
+
+/// A way to a Unix socket, by TCP.
+#[derive(Debug)]
+pub struct Relay {
+    pub address: String,
+    troubles: Arc<Troubles>,
+    serving: tokio::task::JoinHandle<()>,
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        self.serving.abort();
+    }
+}
+
+impl Relay {
+    pub async fn to(socket: &str) -> Self {
+        let socket = socket.trim_start_matches("unix://").to_owned();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let troubles = Arc::<Troubles>::default();
+        let shared = troubles.clone();
+        let serving = tokio::spawn(async move {
+            while let Ok((client, _)) = listener.accept().await {
+                let Ok(server) = UnixStream::connect(&socket).await else { continue };
+                tokio::spawn(carry(client, server, shared.clone()));
+            }
+        });
+        Self { address, troubles, serving }
+    }
+
+    /// The next answers to changes come late.
+    pub fn delay(&self, count: usize) {
+        self.troubles.late.store(count, Ordering::SeqCst);
+    }
+
+    /// The next answers to changes never come, although what was asked for is done.
+    pub fn lose(&self, count: usize) {
+        self.troubles.lost.store(count, Ordering::SeqCst);
+    }
+}
+
+/// Takes one of a count, if there is one.
+fn take(count: &AtomicUsize) -> bool {
+    count.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |count| count.checked_sub(1)).is_ok()
+}
+
+async fn carry(mut client: TcpStream, mut server: UnixStream, troubles: Arc<Troubles>) {
+    let (mut asked, mut answered) = (vec![0; 64 * 1024], vec![0; 64 * 1024]);
+    let mut is_change = false;
+    loop {
+        tokio::select! {
+            read = client.read(&mut asked) => match read {
+                Ok(0) | Err(_) => return,
+                Ok(length) => {
+                    let begins = |method: &[u8]| asked[..length].starts_with(method);
+                    if begins(b"GET ") || begins(b"HEAD ") {
+                        is_change = false;
+                    } else if begins(b"POST ") || begins(b"DELETE ") || begins(b"PUT ") {
+                        is_change = true;
+                    }
+                    if server.write_all(&asked[..length]).await.is_err() {
+                        return;
+                    }
+                }
+            },
+            read = server.read(&mut answered) => match read {
+                Ok(0) | Err(_) => return,
+                Ok(length) => {
+                    if is_change && take(&troubles.lost) {
+                        return;
+                    }
+                    if is_change && take(&troubles.late) {
+                        tokio::time::sleep(LATE).await;
+                    }
+                    is_change = false;
+                    if client.write_all(&answered[..length]).await.is_err() {
+                        return;
+                    }
+                }
+            },
+        }
+    }
+}

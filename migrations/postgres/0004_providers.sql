@@ -1,0 +1,32 @@
+-- Providers: what they said, how far their pulls have come, and how often they may be asked.
+
+-- What went wrong in slots. It stays when the slot goes, so that it can be explained a day later.
+CREATE TABLE failures (
+    slot   TEXT NOT NULL,
+    bot_id UUID,
+    at     TIMESTAMPTZ NOT NULL,
+    words  TEXT NOT NULL,
+    -- The last lines of what ran in the slot.
+    log    TEXT,
+    PRIMARY KEY (slot, at)
+);
+CREATE INDEX failures_of_bots ON failures (bot_id, at) WHERE bot_id IS NOT NULL;
+
+ALTER TABLE image_locks ADD COLUMN pulling_since TIMESTAMPTZ;
+ALTER TABLE image_locks ADD COLUMN layers BIGINT NOT NULL DEFAULT 0;
+ALTER TABLE image_locks ADD COLUMN layers_done BIGINT NOT NULL DEFAULT 0;
+ALTER TABLE image_locks ADD COLUMN bytes BIGINT NOT NULL DEFAULT 0;
+ALTER TABLE image_locks ADD COLUMN bytes_done BIGINT NOT NULL DEFAULT 0;
+
+-- Times are in milliseconds by the clock of the database.
+CREATE TABLE budgets (
+    name          TEXT PRIMARY KEY,
+    blocked_until BIGINT NOT NULL
+);
+
+-- The requests of a budget that still count.
+CREATE TABLE budget_requests (
+    budget TEXT NOT NULL,
+    at     BIGINT NOT NULL
+);
+CREATE INDEX budget_requests_in_order ON budget_requests (budget, at);
