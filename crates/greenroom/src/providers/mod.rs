@@ -15,6 +15,7 @@ pub mod budget;
 pub mod check;
 pub mod docker;
 mod last;
+pub mod nomad;
 pub mod process;
 pub mod swarm;
 

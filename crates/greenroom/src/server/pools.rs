@@ -6,6 +6,7 @@ use std::sync::Arc;
 use crate::config::pool::{PoolConfig, Standby};
 use crate::config::provider::Provider as Kind;
 use crate::providers::docker::DockerProvider;
+use crate::providers::nomad::NomadProvider;
 use crate::providers::process::ProcessProvider;
 use crate::providers::swarm::SwarmProvider;
 use crate::providers::{Provider, Providers};
@@ -53,7 +54,8 @@ fn provider(pool: &PoolConfig, installation: &str) -> Option<Arc<dyn Provider>> 
         }
         Kind::Docker(config) => Arc::new(DockerProvider::new(config.clone(), installation)),
         Kind::Swarm(config) => Arc::new(SwarmProvider::new(config.clone(), installation)),
-        Kind::Nomad(_) | Kind::Coolify(_) | Kind::Ec2(_) => {
+        Kind::Nomad(config) => Arc::new(NomadProvider::new(config.clone(), installation)),
+        Kind::Coolify(_) | Kind::Ec2(_) => {
             let provider = pool.provider.as_str();
             tracing::warn!(pool = pool.name, provider, "this version has no such provider: the pool is not used");
             return None;

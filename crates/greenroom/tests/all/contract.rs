@@ -15,7 +15,7 @@ use greenroom::providers::swarm::SwarmProvider;
 use greenroom::providers::{Found, Provider, ProviderError, Spec};
 use rstest::rstest;
 
-use crate::support::{Engine, Recipe, Relay, Swarm, until};
+use crate::support::{Engine, NomadFake, NomadFault, NomadOperation, Recipe, Relay, Swarm, until};
 
 /// A provider, and how to have another one for the same slots, as after a crash.
 struct Kind {
@@ -35,6 +35,9 @@ trait Trouble {
 
     /// The next answers to changes are lost, although what was asked for is done.
     fn lose(&self, _count: usize) {}
+
+    /// Expects that nothing was sent that the real thing would not take.
+    fn expect_no_fault(&self) {}
 }
 
 /// There is nothing between a provider of processes and the kernel.
@@ -107,6 +110,7 @@ impl Kind {
             self.provider.delete(&found.slot).await.unwrap();
         }
         until("nothing is left", async || self.list().await.is_empty()).await;
+        self.trouble.expect_no_fault();
     }
 }
 
@@ -160,10 +164,40 @@ fn swarm() -> Made {
     })
 }
 
+/// Slots that are jobs of a Nomad that runs nothing, and takes no mistake.
+fn nomad() -> Made {
+    Box::pin(async {
+        let fake = NomadFake::start().await;
+        let config = crate::nomad::config(&fake);
+        let made = move |installation: String| -> Arc<dyn Provider> {
+            Arc::new(crate::nomad::with(config.clone(), &installation))
+        };
+        Kind::new(new_installation(), made, fake)
+    })
+}
+
+impl Trouble for NomadFake {
+    fn delay(&self, count: usize) {
+        let late = NomadFault::Slow(Duration::from_millis(300));
+        self.break_next(NomadOperation::Register, late, count);
+    }
+
+    fn lose(&self, count: usize) {
+        for operation in [NomadOperation::Register, NomadOperation::Deregister] {
+            self.break_next(operation, NomadFault::Lost, count);
+        }
+    }
+
+    fn expect_no_fault(&self) {
+        assert_eq!(self.violations(), Vec::<String>::new());
+    }
+}
+
 #[rstest]
 #[case::process(process())]
 #[case::docker(docker())]
 #[case::swarm(swarm())]
+#[case::nomad(nomad())]
 #[tokio::test]
 async fn what_was_never_made_is_not_there_and_can_be_stopped_and_deleted(#[case] kind: Made) {
     let kind = kind.await;
@@ -180,6 +214,7 @@ async fn what_was_never_made_is_not_there_and_can_be_stopped_and_deleted(#[case]
 #[case::process(process())]
 #[case::docker(docker())]
 #[case::swarm(swarm())]
+#[case::nomad(nomad())]
 #[tokio::test]
 async fn a_slot_that_is_made_twice_is_there_once_and_nothing_runs_in_it(#[case] kind: Made) {
     let kind = kind.await;
@@ -194,6 +229,7 @@ async fn a_slot_that_is_made_twice_is_there_once_and_nothing_runs_in_it(#[case] 
 #[case::process(process())]
 #[case::docker(docker())]
 #[case::swarm(swarm())]
+#[case::nomad(nomad())]
 #[tokio::test]
 async fn a_slot_that_was_made_can_be_started_and_making_it_again_leaves_it_running(#[case] kind: Made) {
     let kind = kind.await;
@@ -209,6 +245,7 @@ async fn a_slot_that_was_made_can_be_started_and_making_it_again_leaves_it_runni
 #[case::process(process())]
 #[case::docker(docker())]
 #[case::swarm(swarm())]
+#[case::nomad(nomad())]
 #[tokio::test]
 async fn a_start_that_is_repeated_leaves_what_it_started_running(#[case] kind: Made) {
     let kind = kind.await;
@@ -226,6 +263,7 @@ async fn a_start_that_is_repeated_leaves_what_it_started_running(#[case] kind: M
 #[case::process(process())]
 #[case::docker(docker())]
 #[case::swarm(swarm())]
+#[case::nomad(nomad())]
 #[tokio::test]
 async fn a_start_for_another_connection_replaces_what_runs(#[case] kind: Made) {
     let kind = kind.await;
@@ -239,6 +277,7 @@ async fn a_start_for_another_connection_replaces_what_runs(#[case] kind: Made) {
 #[case::process(process())]
 #[case::docker(docker())]
 #[case::swarm(swarm())]
+#[case::nomad(nomad())]
 #[tokio::test]
 async fn a_slot_that_is_stopped_is_there_and_can_be_stopped_and_started_again(#[case] kind: Made) {
     let kind = kind.await;
@@ -256,6 +295,7 @@ async fn a_slot_that_is_stopped_is_there_and_can_be_stopped_and_started_again(#[
 #[case::process(process())]
 #[case::docker(docker())]
 #[case::swarm(swarm())]
+#[case::nomad(nomad())]
 #[tokio::test]
 async fn a_slot_that_is_deleted_is_gone_also_while_it_ran(#[case] kind: Made) {
     let kind = kind.await;
@@ -274,6 +314,7 @@ async fn a_slot_that_is_deleted_is_gone_also_while_it_ran(#[case] kind: Made) {
 #[case::process(process())]
 #[case::docker(docker())]
 #[case::swarm(swarm())]
+#[case::nomad(nomad())]
 #[tokio::test]
 async fn what_was_made_before_a_crash_is_listed_after_it_and_nothing_of_anyone_else(#[case] kind: Made) {
     let kind = kind.await;
@@ -298,6 +339,7 @@ async fn what_was_made_before_a_crash_is_listed_after_it_and_nothing_of_anyone_e
 #[case::process(process())]
 #[case::docker(docker())]
 #[case::swarm(swarm())]
+#[case::nomad(nomad())]
 #[tokio::test]
 async fn a_start_that_is_given_up_at_any_moment_can_be_made_again(#[case] kind: Made) {
     let kind = kind.await;
@@ -327,6 +369,7 @@ async fn in_the_end<T>(mut call: impl AsyncFnMut() -> Result<T, ProviderError>) 
 #[case::process(process())]
 #[case::docker(docker())]
 #[case::swarm(swarm())]
+#[case::nomad(nomad())]
 #[tokio::test]
 async fn answers_that_are_late_change_nothing(#[case] kind: Made) {
     let kind = kind.await;
@@ -347,6 +390,7 @@ async fn answers_that_are_late_change_nothing(#[case] kind: Made) {
 #[case::process(process())]
 #[case::docker(docker())]
 #[case::swarm(swarm())]
+#[case::nomad(nomad())]
 #[tokio::test]
 async fn answers_that_are_lost_are_made_up_for_by_asking_again(#[case] kind: Made) {
     let kind = kind.await;

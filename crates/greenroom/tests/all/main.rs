@@ -32,6 +32,8 @@ mod limit;
 mod making;
 mod mishaps;
 mod net;
+mod nomad;
+mod nomad_fake;
 mod operators;
 mod pool;
 mod reading;

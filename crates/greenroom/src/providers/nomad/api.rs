@@ -1,0 +1,362 @@
+//! Nomad over HTTP: how it is reached, what its answers mean, and which of its words are errors of which kind. An answer is
+//! believed only when it is Nomad's own: what a proxy says in its stead is never taken for "there is none".
+
+use std::time::Duration;
+
+use reqwest::{Certificate, Client, Identity, Method, StatusCode, Url};
+use secrecy::{ExposeSecret, SecretString};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use super::follow::{Allocation, Evaluation, Pace};
+use super::job::{Job, Listed};
+use super::room::Node;
+use crate::config::provider::NomadConfig;
+use crate::providers::ProviderError;
+
+const CONNECT_WITHIN: Duration = Duration::from_secs(10);
+const ANSWER_WITHIN: Duration = Duration::from_secs(30);
+/// How often something is asked that Nomad has trouble with, in all.
+const TRIES: usize = 4;
+/// How many pauses between two looks it is until the second time; from then on it is three times as long each time.
+const PAUSES: u32 = 4;
+/// How many jobs are listed at once.
+const PAGE: &str = "100";
+/// Every slot's name begins with it.
+pub const PREFIX: &str = "pool-";
+/// How much of what is no answer of Nomad's is shown.
+const SHOWN: usize = 300;
+
+/// What Nomad says when a change was made for a version of the job that is not the current one.
+const RACED: &str = "Enforcing job modify index";
+/// What a server says with a status of its own trouble, though asking again does not help.
+const REFUSED: [&str; 4] = ["nonexistent namespace", "nonexistent node pool", "validation failed", "error occurred:"];
+
+#[derive(Debug)]
+pub struct Api {
+    /// Or why there is none: a file that cannot be read is told whenever something is asked.
+    client: Result<Client, String>,
+    address: String,
+    token: Option<SecretString>,
+    region: Option<String>,
+    pub namespace: String,
+    /// Before something is asked once more.
+    first_pause: Duration,
+}
+
+/// What Nomad answered, whatever it was.
+struct Answer {
+    status: StatusCode,
+    next_token: Option<String>,
+    text: String,
+}
+
+impl Answer {
+    /// Whether it says only that Nomad cannot answer just now.
+    fn is_trouble(&self) -> bool {
+        let is_own = !self.text.contains(RACED) && !REFUSED.iter().any(|refused| self.text.contains(refused));
+        self.status == StatusCode::TOO_MANY_REQUESTS || (self.status.is_server_error() && is_own)
+    }
+}
+
+/// That there was no answer.
+enum Silence {
+    /// The connection was not made, or ended.
+    Broken(ProviderError),
+    Final(ProviderError),
+}
+
+/// What comes of a registration.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Registered {
+    Done,
+    /// Another was first.
+    Raced,
+}
+
+impl Api {
+    pub fn new(config: &NomadConfig) -> Self {
+        Self {
+            client: client(config),
+            address: config.address.clone(),
+            token: config.token.clone(),
+            region: config.region.clone(),
+            namespace: config.namespace.clone(),
+            first_pause: Pace::default().first * PAUSES,
+        }
+    }
+
+    pub fn set_pace(&mut self, pace: Pace) {
+        self.first_pause = pace.first * PAUSES;
+    }
+
+    /// The job of this name; `None` only when Nomad itself says so.
+    pub async fn job(&self, name: &str) -> Result<Option<Job>, ProviderError> {
+        let answer = self.ask(Method::GET, &["job", name], &[], None).await?;
+        if answer.status == StatusCode::NOT_FOUND && answer.text.trim() == "job not found" {
+            return Ok(None);
+        }
+        self.read(answer).map(Some)
+    }
+
+    /// Registers a job if the one that is there is the one that was seen; an index of 0 stands for none.
+    pub async fn register(&self, job: Value, index: u64) -> Result<Registered, ProviderError> {
+        let body = json!({"Job": job, "EnforceIndex": true, "JobModifyIndex": index});
+        let answer = self.ask(Method::POST, &["jobs"], &[], Some(body)).await?;
+        if answer.status.is_server_error() && answer.text.contains(RACED) {
+            return Ok(Registered::Raced);
+        }
+        self.read::<Done>(answer).map(|_| Registered::Done)
+    }
+
+    /// Removes a job with all that Nomad remembers of it. One that is not there is removed.
+    pub async fn purge(&self, name: &str) -> Result<(), ProviderError> {
+        let answer = self.ask(Method::DELETE, &["job", name], &[("purge", "true")], None).await?;
+        self.read::<Done>(answer).map(drop)
+    }
+
+    /// All that is or was placed for a job of this name, also for one that was there before it.
+    pub async fn allocations(&self, name: &str) -> Result<Vec<Allocation>, ProviderError> {
+        let answer = self.ask(Method::GET, &["job", name, "allocations"], &[("all", "true")], None).await?;
+        self.read(answer)
+    }
+
+    pub async fn evaluations(&self, name: &str) -> Result<Vec<Evaluation>, ProviderError> {
+        let answer = self.ask(Method::GET, &["job", name, "evaluations"], &[], None).await?;
+        self.read(answer)
+    }
+
+    /// All jobs whose names are like those of slots, whoever's they are. A page that is missing is an error of the whole.
+    pub async fn jobs(&self) -> Result<Vec<Listed>, ProviderError> {
+        let (mut all, mut from) = (Vec::new(), String::new());
+        loop {
+            let mut query = vec![("meta", "true"), ("prefix", PREFIX), ("per_page", PAGE)];
+            if !from.is_empty() {
+                query.push(("next_token", &from));
+            }
+            let answer = self.ask(Method::GET, &["jobs"], &query, None).await?;
+            let next = answer.next_token.clone();
+            all.extend(self.read::<Vec<Listed>>(answer)?);
+            match next {
+                Some(next) if next == from => {
+                    return Err(ProviderError::again("Nomad lists the same page of jobs again and again"));
+                }
+                Some(next) => from = next,
+                None => return Ok(all),
+            }
+        }
+    }
+
+    /// Whether the token may list jobs in the namespace.
+    pub async fn may_list(&self) -> Result<(), ProviderError> {
+        let answer = self.ask(Method::GET, &["jobs"], &[("prefix", PREFIX), ("per_page", "1")], None).await?;
+        self.read::<Vec<Value>>(answer).map(drop)
+    }
+
+    /// Whether the namespace is there.
+    pub async fn has_namespace(&self) -> Result<(), ProviderError> {
+        let answer = self.ask(Method::GET, &["namespace", &self.namespace], &[], None).await?;
+        if answer.status == StatusCode::NOT_FOUND && answer.text.trim() == "Namespace not found" {
+            let text = format!("Nomad has no namespace {}: {}", self.namespace, answer.text.trim());
+            return Err(ProviderError::never(text));
+        }
+        self.read::<Named>(answer).map(drop)
+    }
+
+    pub async fn leader(&self) -> Result<String, ProviderError> {
+        let answer = self.ask(Method::GET, &["status", "leader"], &[], None).await?;
+        self.read(answer)
+    }
+
+    pub async fn nodes(&self) -> Result<Vec<Node>, ProviderError> {
+        let answer = self.ask(Method::GET, &["nodes"], &[("resources", "true")], None).await?;
+        self.read(answer)
+    }
+
+    /// The end of what a task has written to one of its streams; `None` when there is nothing of it.
+    pub async fn log(
+        &self,
+        allocation: &str,
+        task: &str,
+        stream: &str,
+        bytes: usize,
+    ) -> Result<Option<String>, ProviderError> {
+        let bytes = bytes.to_string();
+        let query = [("task", task), ("type", stream), ("origin", "end"), ("offset", &bytes), ("plain", "true")];
+        let answer = self.ask(Method::GET, &["client", "fs", "logs", allocation], &query, None).await?;
+        match answer.status {
+            StatusCode::OK => Ok(Some(answer.text)),
+            // It was collected, or never started.
+            StatusCode::NOT_FOUND => Ok(None),
+            _ => Err(self.refusal(answer.status, &answer.text)),
+        }
+    }
+
+    /// Asks once more after a while when Nomad has trouble of its own, such as no leader for a moment: all that is asked can be
+    /// asked twice. What takes too long is left to whoever asks.
+    async fn ask(
+        &self,
+        method: Method,
+        path: &[&str],
+        query: &[(&str, &str)],
+        body: Option<Value>,
+    ) -> Result<Answer, ProviderError> {
+        let mut pause = self.first_pause;
+        for _ in 1..TRIES {
+            match self.ask_once(method.clone(), path, query, body.as_ref()).await {
+                Ok(answer) if !answer.is_trouble() => return Ok(answer),
+                Ok(_) | Err(Silence::Broken(_)) => tokio::time::sleep(pause).await,
+                Err(Silence::Final(error)) => return Err(error),
+            }
+            pause *= 3;
+        }
+        match self.ask_once(method, path, query, body.as_ref()).await {
+            Ok(answer) => Ok(answer),
+            Err(Silence::Broken(error) | Silence::Final(error)) => Err(error),
+        }
+    }
+
+    async fn ask_once(
+        &self,
+        method: Method,
+        path: &[&str],
+        query: &[(&str, &str)],
+        body: Option<&Value>,
+    ) -> Result<Answer, Silence> {
+        let never = |words: String| Silence::Final(ProviderError::never(words));
+        let client = self.client.as_ref().map_err(|words| never(words.clone()))?;
+        let mut url = Url::parse(&self.address)
+            .map_err(|error| never(format!("{} is no address of Nomad: {error}", self.shown())))?;
+        if let Ok(mut parts) = url.path_segments_mut() {
+            parts.pop_if_empty().push("v1").extend(path);
+        }
+        let mut request = client.request(method, url).query(&[("namespace", self.namespace.as_str())]).query(query);
+        if let Some(region) = &self.region {
+            request = request.query(&[("region", region)]);
+        }
+        if let Some(token) = &self.token {
+            request = request.header("X-Nomad-Token", token.expose_secret());
+        }
+        if let Some(body) = body {
+            request = request.json(body);
+        }
+        let unreachable = |error: reqwest::Error| self.unreachable(error);
+        let response = request.send().await.map_err(unreachable)?;
+        let status = response.status();
+        let header = response.headers().get("X-Nomad-NextToken").and_then(|token| token.to_str().ok());
+        let next_token = header.filter(|token| !token.is_empty()).map(str::to_owned);
+        let bytes = response.bytes().await.map_err(unreachable)?;
+        Ok(Answer { status, next_token, text: String::from_utf8_lossy(&bytes).into_owned() })
+    }
+
+    fn read<T: DeserializeOwned>(&self, answer: Answer) -> Result<T, ProviderError> {
+        if answer.status != StatusCode::OK {
+            return Err(self.refusal(answer.status, &answer.text));
+        }
+        serde_json::from_str(&answer.text).map_err(|error| {
+            let text = self.scrubbed(&answer.text);
+            ProviderError::again(format!("what {} answers is not what Nomad answers ({error}): {text}", self.shown()))
+        })
+    }
+
+    /// What an answer that is none means. What Nomad refuses stays refused; what it failed at may work later, and so may what
+    /// somebody between us and Nomad says.
+    fn refusal(&self, status: StatusCode, text: &str) -> ProviderError {
+        let mut words = self.scrubbed(text);
+        if words.is_empty() {
+            words = status.canonical_reason().unwrap_or("without a word").to_owned();
+        }
+        let words = format!("Nomad answers {}: {words}", status.as_u16());
+        let is_refused = match status {
+            StatusCode::TOO_MANY_REQUESTS | StatusCode::REQUEST_TIMEOUT | StatusCode::NOT_FOUND => false,
+            status if status.is_client_error() => true,
+            status if status.is_server_error() => REFUSED.iter().any(|refused| text.contains(refused)),
+            _ => false,
+        };
+        if is_refused { ProviderError::never(words) } else { ProviderError::again(words) }
+    }
+
+    fn unreachable(&self, error: reqwest::Error) -> Silence {
+        if error.is_timeout() {
+            let text = format!("Nomad at {} did not answer in time", self.shown());
+            return Silence::Final(ProviderError::again(text));
+        }
+        // The address is told once, and without what may be secret in it.
+        let causes = with_causes(&error.without_url());
+        let text = format!("Nomad at {} does not answer: {}", self.shown(), self.scrubbed(&causes));
+        Silence::Broken(ProviderError::again(text))
+    }
+
+    /// The address as it may be shown: a name and a password in it are nobody's business.
+    pub fn shown(&self) -> String {
+        match (self.address.split_once("://"), self.address.rsplit_once('@')) {
+            (Some((scheme, _)), Some((_, host))) => format!("{scheme}://{host}"),
+            _ => self.address.clone(),
+        }
+    }
+
+    /// What was said, cut to what a person reads, and never with the token in it.
+    fn scrubbed(&self, text: &str) -> String {
+        let mut text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        if let Some(token) = self.token.as_ref().map(|token| token.expose_secret()).filter(|token| !token.is_empty()) {
+            text = text.replace(token, "…");
+        }
+        if text.chars().count() > SHOWN { text.chars().take(SHOWN).chain(['…']).collect() } else { text }
+    }
+}
+
+/// What every change is answered with.
+#[derive(Deserialize)]
+struct Done {
+    #[serde(rename = "EvalID")]
+    _evaluation: String,
+}
+
+#[derive(Deserialize)]
+struct Named {
+    #[serde(rename = "Name")]
+    _name: String,
+}
+
+fn client(config: &NomadConfig) -> Result<Client, String> {
+    let file = |path: &String| std::fs::read(path).map_err(|error| format!("{path} cannot be read: {error}"));
+    let mut builder = Client::builder()
+        .connect_timeout(CONNECT_WITHIN)
+        .timeout(ANSWER_WITHIN)
+        // The token is for the address that was configured, and no other.
+        .redirect(reqwest::redirect::Policy::none());
+    if let Some(path) = &config.ca_cert {
+        let wrong = |error| format!("{path} is no certificate in PEM: {}", with_causes(&error));
+        let authorities = Certificate::from_pem_bundle(&file(path)?).map_err(wrong)?;
+        if authorities.is_empty() {
+            return Err(format!("{path} is no certificate in PEM"));
+        }
+        builder = builder.tls_certs_only(authorities);
+    } else if config.address.starts_with("http://") {
+        // Nobody is trusted where nobody is asked: certificates of the system, which a small image may not have, are not
+        // needed.
+        builder = builder.tls_certs_only([]);
+    }
+    if let (Some(certificate), Some(key)) = (&config.client_cert, &config.client_key) {
+        let pem = [file(key)?, b"\n".to_vec(), file(certificate)?].concat();
+        let wrong =
+            |error| format!("{certificate} and {key} are no certificate and its key in PEM: {}", with_causes(&error));
+        builder = builder.identity(Identity::from_pem(&pem).map_err(wrong)?);
+    }
+    builder.build().map_err(|error| format!("there is no way to reach Nomad: {}", with_causes(&error)))
+}
+
+/// An error with all that it stems from: "error sending request" alone explains nothing.
+fn with_causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let more = error.to_string();
+        if !text.contains(&more) {
+            text = format!("{text}: {more}");
+        }
+        cause = error.source();
+    }
+    text
+}

@@ -1,0 +1,312 @@
+//! Slots as jobs of Nomad, one each: a service of one group with one task of the docker driver, with a count of 1 while it is
+//! to run and of 0 while it is not. A job of which nothing runs costs nothing, and a slot is bound to no node. Jobs have the
+//! names of their slots, and whose they are is told by their meta alone.
+//!
+//! Every change names the version of the job that it was made for, so that of two replicas one is first and the other looks
+//! again. What Nomad cannot place, or cannot start, is taken back before that is told: nothing is left behind that begins
+//! when there is room one day and nobody wants it any more.
+//!
+//! - this file: the provider
+//! - [`job`]: the job of a slot, and what is read of one
+//! - [`follow`]: evaluations and allocations, from a registration to what runs
+//! - [`api`]: the calls over HTTP, and what the answers mean
+//! - [`room`]: nodes, and how many slots fit on them
+
+mod api;
+mod follow;
+mod job;
+mod room;
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use domain::SlotName;
+use tokio::time::Instant;
+
+use self::api::{Api, Registered};
+use self::follow::{Allocation, Progress, live, newest};
+use self::job::{Job, Recipe, TASK};
+use super::check::Check;
+use super::{Found, Provider, ProviderError, Spec, Stopped, last};
+use crate::config::provider::NomadConfig;
+
+pub use self::follow::Pace;
+
+/// How often a change is made once more when another was first.
+const TRIES: usize = 10;
+/// How long what was told to stop may take until it has.
+const ENDED_WITHIN: Duration = Duration::from_secs(90);
+/// How long Nomad may leave it open what becomes of a job that is to run.
+const DECIDED_WITHIN: Duration = Duration::from_secs(30);
+
+#[derive(Debug)]
+pub struct NomadProvider {
+    api: Api,
+    recipe: Recipe,
+    pace: Pace,
+}
+
+/// What is under the name of a slot.
+enum Name {
+    Free,
+    Ours(Job),
+    /// Somebody else's, which is never touched.
+    Foreign,
+}
+
+impl NomadProvider {
+    pub fn new(config: NomadConfig, installation: String) -> Self {
+        Self { api: Api::new(&config), recipe: Recipe { config, installation }, pace: Pace::default() }
+    }
+
+    /// The same, which looks as often as this while it waits for something.
+    #[must_use]
+    pub fn paced(mut self, pace: Pace) -> Self {
+        self.api.set_pace(pace);
+        Self { pace, ..self }
+    }
+
+    /// Nomad's own name for a slot.
+    fn provider_ref(&self, slot: &SlotName) -> String {
+        format!("{}/{slot}", self.api.namespace)
+    }
+
+    async fn find(&self, slot: &SlotName) -> Result<Name, ProviderError> {
+        Ok(match self.api.job(slot.as_str()).await? {
+            None => Name::Free,
+            Some(job) if self.recipe.owns(&job) => Name::Ours(job),
+            Some(_) => Name::Foreign,
+        })
+    }
+
+    /// Ends all that runs of a slot's job, and sees it. What is left there is a job of which nothing runs, or none; answers
+    /// with the index by which to change it. Of a job that was purged something may run still.
+    async fn at_rest(&self, slot: &SlotName) -> Result<u64, ProviderError> {
+        let (begun, mut pace, mut changes) = (Instant::now(), self.pace, 0);
+        loop {
+            let index = match self.find(slot).await? {
+                Name::Free => Some(0),
+                Name::Foreign => return Err(foreign(slot)),
+                Name::Ours(job) if job.is_off() => job.is_settled().then_some(job.index),
+                Name::Ours(_) if changes == TRIES => return Err(others(slot)),
+                Name::Ours(job) => {
+                    changes += 1;
+                    self.api.register(self.recipe.resting(slot), job.index).await?;
+                    continue;
+                }
+            };
+            // After the job was seen to be settled: nothing is placed any more that is not listed.
+            let allocations = self.api.allocations(slot.as_str()).await?;
+            match (index, live(&allocations).next()) {
+                (Some(index), None) => return Ok(index),
+                (_, Some(one)) if begun.elapsed() > ENDED_WITHIN => {
+                    let text = format!("the allocation {} does not end: it is {}", one.id, one.state());
+                    return Err(ProviderError::again(text));
+                }
+                (None, None) if begun.elapsed() > ENDED_WITHIN => {
+                    let text = format!("Nomad does not evaluate the job {slot}, which is to be stopped");
+                    return Err(ProviderError::again(text));
+                }
+                _ => pace.wait().await,
+            }
+        }
+    }
+
+    /// Waits until a job that is to run does, as it was registered for this; `None` when it has become another by now.
+    async fn follow(&self, spec: &Spec) -> Result<Option<Progress>, ProviderError> {
+        let (mut pace, mut open_since) = (self.pace, None);
+        let slot = spec.slot.as_str();
+        loop {
+            let job = match self.find(&spec.slot).await? {
+                Name::Ours(job) if self.recipe.fits(&job, spec) => job,
+                _ => return Ok(None),
+            };
+            let allocations = self.api.allocations(slot).await?;
+            // Asked for only while nothing is placed.
+            let is_placed = allocations.iter().any(|one| one.is_of(&job) && one.is_live());
+            let evaluations = if is_placed { Vec::new() } else { self.api.evaluations(slot).await? };
+            match follow::progress(&job, &allocations, &evaluations, &self.recipe.config.datacenters) {
+                Some(Progress::Waits) => open_since = None,
+                Some(progress) => return Ok(Some(progress)),
+                None => {
+                    let since = *open_since.get_or_insert_with(Instant::now);
+                    if since.elapsed() > DECIDED_WITHIN {
+                        let text = format!("Nomad places nothing for the job {slot}, and does not say why");
+                        return Ok(Some(Progress::Failed(ProviderError::again(text))));
+                    }
+                }
+            }
+            pace.wait().await;
+        }
+    }
+
+    /// Takes back what did not come to run. An error tells more if it is the first one.
+    async fn withdraw(&self, slot: &SlotName, error: ProviderError) -> ProviderError {
+        if let Err(more) = self.at_rest(slot).await {
+            tracing::warn!(%slot, error = more.words, "a job that could not be started is left to be stopped");
+        }
+        error
+    }
+
+    /// Whether something runs in the slot for just this, or will in a moment.
+    async fn runs_already(&self, spec: &Spec) -> Result<bool, ProviderError> {
+        if !matches!(self.follow(spec).await?, Some(Progress::Runs)) {
+            return Ok(false);
+        }
+        Ok(live(&self.api.allocations(spec.slot.as_str()).await?).next().is_some())
+    }
+
+    async fn log_of(&self, allocation: &Allocation) -> Result<Option<String>, ProviderError> {
+        let mut text = String::new();
+        for stream in ["stdout", "stderr"] {
+            if let Some(more) = self.api.log(&allocation.id, TASK, stream, last::MOST_BYTES / 2).await? {
+                text.push_str(&more);
+                if !text.is_empty() && !text.ends_with('\n') {
+                    text.push('\n');
+                }
+            }
+        }
+        Ok(last::lines(&text))
+    }
+}
+
+fn foreign(slot: &SlotName) -> ProviderError {
+    ProviderError::never(format!("another job has the name {slot}, and is not of this installation"))
+}
+
+fn others(slot: &SlotName) -> ProviderError {
+    ProviderError::again(format!("others change the job {slot} at the same time"))
+}
+
+#[async_trait]
+impl Provider for NomadProvider {
+    async fn create(&self, spec: &Spec) -> Result<String, ProviderError> {
+        for _ in 0..TRIES {
+            match self.find(&spec.slot).await? {
+                Name::Ours(_) => return Ok(self.provider_ref(&spec.slot)),
+                Name::Foreign => return Err(foreign(&spec.slot)),
+                Name::Free => {}
+            }
+            if self.api.register(self.recipe.resting(&spec.slot), 0).await? == Registered::Done {
+                return Ok(self.provider_ref(&spec.slot));
+            }
+        }
+        Err(others(&spec.slot))
+    }
+
+    async fn start(&self, spec: &Spec) -> Result<String, ProviderError> {
+        for _ in 0..TRIES {
+            // An earlier call whose answer was lost, or another replica: what it began is waited for, and not begun again.
+            if self.runs_already(spec).await? {
+                return Ok(self.provider_ref(&spec.slot));
+            }
+            let index = self.at_rest(&spec.slot).await?;
+            if self.api.register(self.recipe.running(spec), index).await? == Registered::Raced {
+                continue;
+            }
+            match self.follow(spec).await? {
+                Some(Progress::Failed(error)) => return Err(self.withdraw(&spec.slot, error).await),
+                Some(_) => return Ok(self.provider_ref(&spec.slot)),
+                None => return Err(others(&spec.slot)),
+            }
+        }
+        Err(others(&spec.slot))
+    }
+
+    /// Nothing is done for `fresh`: every allocation begins with a new container and an empty disk.
+    async fn stop(&self, slot: &SlotName, _fresh: bool) -> Result<Stopped, ProviderError> {
+        match self.find(slot).await? {
+            Name::Foreign => {}
+            Name::Free | Name::Ours(_) => drop(self.at_rest(slot).await?),
+        }
+        Ok(Stopped::Seen)
+    }
+
+    /// What runs is ended first, and seen to be: with a job Nomad forgets its allocations at once, while their containers may
+    /// go on for a while.
+    async fn delete(&self, slot: &SlotName) -> Result<(), ProviderError> {
+        let (begun, mut pace) = (Instant::now(), self.pace);
+        loop {
+            match self.find(slot).await? {
+                Name::Foreign => return Ok(()),
+                Name::Free => return self.at_rest(slot).await.map(drop),
+                Name::Ours(_) if begun.elapsed() > ENDED_WITHIN => {
+                    return Err(ProviderError::again(format!("the job {slot} is not gone after it was purged")));
+                }
+                Name::Ours(_) => {
+                    self.at_rest(slot).await?;
+                    self.api.purge(slot.as_str()).await?;
+                }
+            }
+            pace.wait().await;
+        }
+    }
+
+    async fn list(&self) -> Result<Vec<Found>, ProviderError> {
+        let jobs = self.api.jobs().await?;
+        // A namespace that does not exist has no jobs either, and that says nothing about ours.
+        if jobs.is_empty() {
+            self.api.has_namespace().await?;
+        }
+        let mut found: Vec<Found> = jobs.into_iter().filter_map(|job| job.found(&self.recipe.installation)).collect();
+        found.sort_by(|left, right| left.slot.cmp(&right.slot));
+        Ok(found)
+    }
+
+    async fn inspect(&self, slot: &SlotName) -> Result<Option<Found>, ProviderError> {
+        let job = match self.find(slot).await? {
+            Name::Ours(job) => job,
+            Name::Free | Name::Foreign => return Ok(None),
+        };
+        let allocations = self.api.allocations(slot.as_str()).await?;
+        let shown = live(&allocations).next().or_else(|| newest(&allocations));
+        let running = shown.is_some_and(Allocation::is_live);
+        let state = shown.map_or_else(|| job.status().to_owned(), |one| format!("{}, {}", job.status(), one.state()));
+        Ok(Some(Found::new(slot.clone(), running, state)))
+    }
+
+    async fn last_lines(&self, slot: &SlotName) -> Result<Option<String>, ProviderError> {
+        let Name::Ours(_) = self.find(slot).await? else { return Ok(None) };
+        match newest(&self.api.allocations(slot.as_str()).await?) {
+            Some(newest) => self.log_of(newest).await,
+            None => Ok(None),
+        }
+    }
+
+    async fn ping(&self) -> Result<(), ProviderError> {
+        self.api.may_list().await
+    }
+
+    async fn check(&self, slots: u32) -> Vec<Check> {
+        let leader = self.api.leader().await;
+        let is_reachable = leader.is_ok();
+        let leader = leader.map(|leader| format!("Nomad at {}, led by {leader}", self.api.shown()));
+        let mut checks = vec![Check::of("reachable", leader)];
+        if !is_reachable {
+            return checks;
+        }
+        let namespace = &self.api.namespace;
+        let listed = self.api.may_list().await.map(|()| format!("it may list the jobs of the namespace {namespace}"));
+        let is_known = listed.is_ok();
+        checks.push(Check::of("token", listed));
+        if !is_known {
+            return checks;
+        }
+        let there = self.api.has_namespace().await.map(|()| format!("the namespace {namespace} is there"));
+        checks.push(Check::of("namespace", there));
+        match self.api.nodes().await {
+            Ok(nodes) => checks.extend(room::check(&nodes, &self.recipe.config, slots)),
+            // Slots run without it; only nobody can say how many.
+            Err(error) if !error.may_help => {
+                let needed = "`node { policy = \"read\" }`";
+                let text = format!("the nodes cannot be seen, for which the token needs {needed}: {}", error.words);
+                checks.push(Check::doubtful("nodes", text));
+            }
+            Err(error) => checks.push(Check::bad("nodes", error.words)),
+        }
+        checks
+    }
+
+    // There is no `describe`: whatever of a job a person sees, down to its meta, is a part of its tasks, and a change of it
+    // replaces what runs.
+}

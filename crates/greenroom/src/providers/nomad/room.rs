@@ -1,0 +1,147 @@
+//! The nodes of a cluster: which of them can run slots, and how many fit.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+use crate::config::provider::NomadConfig;
+use crate::providers::check::Check;
+
+/// A job that names no pool of nodes is placed in this one.
+const DEFAULT_POOL: &str = "default";
+
+/// A node as it is listed, with what it has.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub struct Node {
+    datacenter: String,
+    status: String,
+    scheduling_eligibility: String,
+    version: Option<String>,
+    node_pool: Option<String>,
+    #[serde(default)]
+    drain: bool,
+    drivers: Option<BTreeMap<String, Driver>>,
+    node_resources: Option<Resources>,
+    reserved_resources: Option<Resources>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Driver {
+    healthy: bool,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Resources {
+    cpu: Option<Cpu>,
+    memory: Option<Memory>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Cpu {
+    cpu_shares: u64,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Memory {
+    #[serde(rename = "MemoryMB")]
+    megabytes: u64,
+}
+
+impl Resources {
+    /// Processor in MHz and memory in MiB.
+    fn both(&self) -> (u64, u64) {
+        let cpu = self.cpu.as_ref().map_or(0, |cpu| cpu.cpu_shares);
+        (cpu, self.memory.as_ref().map_or(0, |memory| memory.megabytes))
+    }
+}
+
+impl Node {
+    /// Whether anything may be placed on it.
+    fn is_ready(&self, datacenters: &[String]) -> bool {
+        self.status == "ready"
+            && self.scheduling_eligibility == "eligible"
+            && !self.drain
+            && self.node_pool.as_deref().unwrap_or(DEFAULT_POOL) == DEFAULT_POOL
+            && datacenters.iter().any(|pattern| matches(pattern, &self.datacenter))
+    }
+
+    fn has_docker(&self) -> bool {
+        self.drivers.as_ref().and_then(|drivers| drivers.get("docker")).is_some_and(|driver| driver.healthy)
+    }
+
+    /// How many slots fit on it when nothing else is there.
+    fn fits(&self, config: &NomadConfig) -> u64 {
+        let (cpu, memory) = self.node_resources.as_ref().map_or((0, 0), Resources::both);
+        let (reserved_cpu, reserved_memory) = self.reserved_resources.as_ref().map_or((0, 0), Resources::both);
+        let (cpu, memory) = (cpu.saturating_sub(reserved_cpu), memory.saturating_sub(reserved_memory));
+        (cpu / u64::from(config.cpu.max(1))).min(memory / u64::from(config.memory.max(1)))
+    }
+}
+
+/// Whether a name fits a pattern, in which a star stands for anything.
+fn matches(pattern: &str, name: &str) -> bool {
+    match pattern.split_once('*') {
+        None => pattern == name,
+        Some((start, rest)) => {
+            let Some(name) = name.strip_prefix(start) else { return false };
+            (0..=name.len()).filter(|at| name.is_char_boundary(*at)).any(|at| matches(rest, &name[at..]))
+        }
+    }
+}
+
+/// What is to be said of the nodes: whether there are some that can run slots, and whether there is room on them.
+pub fn check(nodes: &[Node], config: &NomadConfig, slots: u32) -> Vec<Check> {
+    let datacenters = config.datacenters.join(", ");
+    let ready: Vec<&Node> = nodes.iter().filter(|node| node.is_ready(&config.datacenters)).collect();
+    let able: Vec<&Node> = ready.iter().copied().filter(|node| node.has_docker()).collect();
+    let [all, count, with_docker] = [nodes.len(), ready.len(), able.len()];
+    let found = match (count, with_docker) {
+        (0, _) => Check::bad("nodes", format!("of {all} nodes none is ready in the datacenters {datacenters}")),
+        (_, 0) => Check::bad("nodes", format!("{count} nodes are ready, and none has a healthy docker driver")),
+        _ => {
+            let versions: BTreeMap<&str, usize> = able.iter().fold(BTreeMap::new(), |mut versions, node| {
+                *versions.entry(node.version.as_deref().unwrap_or("of unknown version")).or_default() += 1;
+                versions
+            });
+            let versions: Vec<String> =
+                versions.into_iter().map(|(version, count)| format!("{count} × {version}")).collect();
+            Check::good("nodes", format!("{with_docker} ready nodes with docker ({})", versions.join(", ")))
+        }
+    };
+    if with_docker == 0 {
+        return vec![found];
+    }
+    let fits: u64 = able.iter().map(|node| node.fits(config)).sum();
+    let each = format!("{} MHz and {} MiB", config.cpu, config.memory);
+    let room = if fits == 0 {
+        Check::bad("room", format!("no node has {each}, which a slot asks for"))
+    } else if fits < u64::from(slots) {
+        let text = format!("there is room for {fits} slots of {each} that run at once, and the pool may have {slots}");
+        Check::doubtful("room", text)
+    } else {
+        let text = format!("there is room for {fits} slots of {each} where nothing else runs, enough for {slots}");
+        Check::good("room", text)
+    };
+    vec![found, room]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_star_stands_for_any_part_of_a_datacenters_name() {
+        for (pattern, name) in [("*", "dc1"), ("dc1", "dc1"), ("eu-*", "eu-west"), ("*-west*", "eu-west-1"), ("*", "")]
+        {
+            assert!(matches(pattern, name), "{pattern} {name}");
+        }
+        for (pattern, name) in [("dc1", "dc10"), ("eu-*", "us-west"), ("*-1", "eu-2"), ("", "dc1")] {
+            assert!(!matches(pattern, name), "{pattern} {name}");
+        }
+    }
+}

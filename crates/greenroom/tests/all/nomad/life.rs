@@ -1,0 +1,170 @@
+//! The whole life of bots in slots of Nomad: a server as its users run it, and real agents where the containers would be.
+
+use std::collections::BTreeMap;
+use std::process::Stdio;
+use std::sync::Arc;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use rstest::rstest;
+use serde_json::json;
+use tokio::process::Command;
+use tokio::sync::oneshot;
+
+use super::{SLOT, expect_no_violations, statuses};
+use crate::support::{
+    Backend, NomadEvent, NomadFake, NomadFault, NomadNode, NomadOperation, NomadOptions, Venue, meet_link, until,
+};
+
+/// Joins, and stays until it is told to leave.
+const BOT: &str = "echo '{\"event\": \"joined\"}'; read leave";
+
+/// What the nodes do: an agent in a process of its own for each allocation.
+fn run_agents(nomad: &Arc<NomadFake>) {
+    let (nomad, mut events) = (nomad.clone(), nomad.events());
+    tokio::spawn(async move {
+        let mut running: BTreeMap<String, oneshot::Sender<()>> = BTreeMap::new();
+        while let Some(event) = events.recv().await {
+            match event {
+                NomadEvent::Started { allocation, environment, .. } => {
+                    let (end, ended) = oneshot::channel();
+                    running.insert(allocation.clone(), end);
+                    tokio::spawn(run_agent(nomad.clone(), allocation, environment, ended));
+                }
+                NomadEvent::Stopped { allocation, .. } => drop(running.remove(&allocation)),
+            }
+        }
+    });
+}
+
+/// Runs one until it ends, or is stopped.
+async fn run_agent(
+    nomad: Arc<NomadFake>,
+    allocation: String,
+    environment: BTreeMap<String, String>,
+    ended: oneshot::Receiver<()>,
+) {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_greenroom"))
+        .args(["agent", "--", "sh", "-c", BOT])
+        .env_clear()
+        .env("PATH", "/usr/local/bin:/usr/bin:/bin")
+        .envs(environment)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .process_group(0)
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap();
+    let group = Pid::from_raw(-i32::try_from(child.id().unwrap()).unwrap());
+    tokio::select! {
+        status = child.wait() => {
+            let code = status.unwrap().code().unwrap_or(137);
+            nomad.end_allocation(&allocation, code.into()).await;
+        }
+        _ = ended => {}
+    }
+    let _ = kill(group, Signal::SIGKILL);
+}
+
+/// The configuration of a pool at this Nomad. `settings` are lines of TOML.
+fn nomad_pool(nomad: &NomadFake, settings: &str) -> String {
+    let (url, token) = (nomad.url(), nomad.token());
+    format!(
+        "[[pool]]\nname = \"meet\"\nplatform = \"google_meet\"\nprovider = \"nomad\"\n{settings}\n\
+         nomad = {{ address = \"{url}\", token = \"{token}\", image = \"team/meet-bot:1.4\" }}\n"
+    )
+}
+
+async fn venue(nomad: &Arc<NomadFake>, backend: Backend, settings: &str) -> Venue {
+    run_agents(nomad);
+    Venue::open(backend, &nomad_pool(nomad, settings)).await
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test]
+async fn bots_of_a_stopped_pool_live_and_end_one_after_the_other_in_its_slot(#[case] backend: Backend) {
+    let nomad = Arc::new(NomadFake::start().await);
+    let venue = venue(&nomad, backend, "max_slots = 1").await;
+    for number in 0..3 {
+        let bot = venue.active(number).await;
+        assert_eq!(bot["slot"], SLOT);
+        let next = venue.user.bot(&meet_link(number + 100)).await;
+        venue.leave(&bot).await;
+        let next = venue.user.until(&next, "active").await;
+        assert_eq!(next["slot"], SLOT, "whoever waited in line has it next");
+        venue.leave(&next).await;
+    }
+    venue.until_slots(1, 0).await;
+    until("nothing runs", async || nomad.running(SLOT).is_none()).await;
+    assert_eq!(nomad.allocations(SLOT).len(), 6, "one for each bot, and none twice");
+    expect_no_violations(&nomad);
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test]
+async fn a_hot_pool_keeps_agents_waiting_and_a_new_one_after_each_bot(#[case] backend: Backend) {
+    let nomad = Arc::new(NomadFake::start().await);
+    let venue = venue(&nomad, backend, "standby = \"running\"\nmax_slots = 1\nmin_idle = 1").await;
+    venue.until_slots(1, 0).await;
+    for number in 0..3 {
+        let waiting = nomad.running(SLOT).unwrap();
+        let bot = venue.active(number).await;
+        assert_eq!(nomad.running(SLOT).as_deref(), Some(waiting.as_str()), "the agent that waited has it");
+        venue.leave(&bot).await;
+        venue.until_slots(1, 0).await;
+        until("another waits", async || nomad.running(SLOT).is_some_and(|now| now != waiting)).await;
+    }
+    expect_no_violations(&nomad);
+}
+
+#[tokio::test]
+async fn a_bot_lives_through_a_nomad_that_loses_answers_and_says_no() {
+    let nomad = Arc::new(NomadFake::start().await);
+    let venue = venue(&nomad, Backend::Sqlite, "max_slots = 1").await;
+    use NomadOperation::{Allocations, Evaluations, Read, Register};
+    for number in 0..2 {
+        for operation in [Register, Read, Allocations, Evaluations] {
+            for fault in [NomadFault::Lost, NomadFault::NoLeader] {
+                nomad.break_next(operation, fault, 1);
+            }
+        }
+        let bot = venue.active(number).await;
+        assert_eq!(nomad.allocations(SLOT).iter().filter(|one| one["ClientStatus"] == "running").count(), 1);
+        venue.leave(&bot).await;
+    }
+    expect_no_violations(&nomad);
+}
+
+#[tokio::test]
+async fn a_bot_that_no_node_has_room_for_fails_with_nomads_reason() {
+    let nodes = vec![NomadNode { memory: 200, ..NomadNode::new("small") }];
+    let nomad = Arc::new(NomadFake::start_with(NomadOptions { nodes, ..NomadOptions::default() }).await);
+    let config = nomad_pool(&nomad, "max_slots = 1") + "[deploy]\ntimeout = \"2s\"\n";
+    let venue = Venue::open(Backend::Sqlite, &config).await;
+    let bot = venue.user.ask(json!({"meeting_url": meet_link(0)})).await;
+    let failed = venue.user.until(bot["id"].as_str().unwrap(), "failed").await;
+    let error = failed["error"].as_str().unwrap_or_default();
+    assert!(error.contains("memory exhausted on 1 node"), "{failed}");
+    assert_eq!(statuses(&nomad), Vec::<String>::new());
+    expect_no_violations(&nomad);
+}
+
+#[tokio::test]
+async fn a_hot_pool_is_warm_again_after_its_node_died() {
+    let nodes = vec![NomadNode::new("one"), NomadNode { memory: 30_000, ..NomadNode::new("two") }];
+    let nomad = Arc::new(NomadFake::start_with(NomadOptions { nodes, ..NomadOptions::default() }).await);
+    let venue = venue(&nomad, Backend::Sqlite, "standby = \"running\"\nmax_slots = 1\nmin_idle = 1").await;
+    venue.until_slots(1, 0).await;
+    nomad.lose_node("one");
+    until("an agent waits elsewhere", async || statuses(&nomad) == ["lost", "running"]).await;
+    let bot = venue.active(0).await;
+    assert_eq!(bot["slot"], SLOT);
+    assert_eq!(statuses(&nomad), ["lost", "running"]);
+    venue.leave(&bot).await;
+    expect_no_violations(&nomad);
+}

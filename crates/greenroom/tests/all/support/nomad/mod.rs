@@ -1,0 +1,264 @@
+//! A Nomad that runs nothing, for the tests of what talks to one over HTTP.
+//!
+//! It answers as Nomad does and refuses what Nomad refuses. Beyond that it refuses what Nomad would ignore, and keeps
+//! everything that it had to refuse in [`NomadFake::violations`], which a test expects to be empty. Jobs are evaluated
+//! and placed after a while, as in a real cluster; how long that takes is in [`NomadTiming`].
+
+mod api;
+mod cluster;
+mod job;
+mod logs;
+mod operation;
+mod scheduler;
+mod schema;
+mod server;
+mod state;
+mod text;
+mod tls;
+mod view;
+
+pub use cluster::{NomadEvent, NomadTiming};
+pub use operation::{NomadFault, NomadOperation};
+pub use state::NomadNode;
+pub use tls::NomadTls;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+
+use cluster::Cluster;
+use server::Server;
+use state::{Key, NomadCall, State};
+use tls::NomadCertificates;
+
+/// What kind of cluster it is.
+#[derive(Clone, Debug)]
+pub struct NomadOptions {
+    /// The only token that it knows.
+    pub token: String,
+    /// Whether the token may do everything. Otherwise it may do what it likes with jobs in `namespaces`, and no more
+    /// than the following says.
+    pub is_management: bool,
+    pub may_read_nodes: bool,
+    pub may_read_agent: bool,
+    /// Those that exist.
+    pub namespaces: Vec<String>,
+    pub nodes: Vec<NomadNode>,
+    pub timing: NomadTiming,
+    pub tls: NomadTls,
+}
+
+impl Default for NomadOptions {
+    fn default() -> Self {
+        Self {
+            token: text::identifier(),
+            is_management: false,
+            may_read_nodes: true,
+            may_read_agent: false,
+            namespaces: vec!["default".to_owned()],
+            nodes: vec![NomadNode::new("node-1")],
+            timing: NomadTiming::default(),
+            tls: NomadTls::default(),
+        }
+    }
+}
+
+#[derive(Debug)]
+pub struct NomadFake {
+    cluster: Arc<Cluster>,
+    url: String,
+    token: String,
+    certificates: NomadCertificates,
+    events: Mutex<Option<mpsc::UnboundedReceiver<NomadEvent>>>,
+    serving: JoinHandle<()>,
+}
+
+impl Drop for NomadFake {
+    fn drop(&mut self) {
+        self.serving.abort();
+    }
+}
+
+impl NomadFake {
+    pub async fn start() -> Self {
+        Self::start_with(NomadOptions::default()).await
+    }
+
+    pub async fn start_with(options: NomadOptions) -> Self {
+        let state = State {
+            index: 10,
+            namespaces: options.namespaces.clone(),
+            nodes: options.nodes.clone(),
+            ..State::default()
+        };
+        let (sender, events) = mpsc::unbounded_channel();
+        let cluster = Cluster::new(state, options.timing, sender);
+        let certificates = NomadCertificates::new();
+        let acceptor = certificates.acceptor(options.tls);
+        let scheme = if acceptor.is_some() { "https" } else { "http" };
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("{scheme}://{}", listener.local_addr().unwrap());
+        let token = options.token.clone();
+        let server = Arc::new(Server { cluster: cluster.clone(), options });
+        let serving = tokio::spawn(server.serve(listener, acceptor));
+        Self { cluster, url, token, certificates, events: Mutex::new(Some(events)), serving }
+    }
+
+    /// Where it is, without a slash at the end and without `/v1`.
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    pub fn token(&self) -> &str {
+        &self.token
+    }
+
+    pub fn certificates(&self) -> &NomadCertificates {
+        &self.certificates
+    }
+
+    /// What happens in containers. Only one can have it.
+    pub fn events(&self) -> mpsc::UnboundedReceiver<NomadEvent> {
+        self.events.lock().unwrap().take().expect("the events were taken before")
+    }
+
+    /// Makes the next `count` requests for an operation go wrong.
+    pub fn break_next(&self, operation: NomadOperation, fault: NomadFault, count: usize) {
+        self.cluster.state().faults.extend(std::iter::repeat_n((operation, fault), count));
+    }
+
+    /// How many requests are still to go wrong.
+    pub fn faults_left(&self) -> usize {
+        self.cluster.state().faults.len()
+    }
+
+    /// The next task to be started fails to, and its driver says why.
+    pub fn fail_next_allocation(&self, words: &str) {
+        self.cluster.state().failures.push_back(words.to_owned());
+    }
+
+    /// Everything that was asked, in order. What was asked of no operation is in [`NomadFake::violations`] only.
+    pub fn calls(&self) -> Vec<NomadCall> {
+        self.cluster.state().calls.clone()
+    }
+
+    pub fn count(&self, operation: NomadOperation) -> usize {
+        self.cluster.state().calls.iter().filter(|call| call.operation == operation).count()
+    }
+
+    /// Everything that no correct client sends.
+    pub fn violations(&self) -> Vec<String> {
+        self.cluster.state().violations.clone()
+    }
+
+    /// The jobs of all namespaces by name, as Nomad shows them.
+    pub fn jobs(&self) -> BTreeMap<String, Value> {
+        self.cluster.state().jobs.values().map(|job| (job.key.1.clone(), view::job(job))).collect()
+    }
+
+    /// Every allocation that a job of this name ever had and that was not collected, the oldest first.
+    pub fn allocations(&self, job: &str) -> Vec<Value> {
+        let state = self.cluster.state();
+        state.allocations.iter().filter(|one| one.key.1 == job).map(view::allocation).collect()
+    }
+
+    /// The allocation of a job that runs.
+    pub fn running(&self, job: &str) -> Option<String> {
+        let state = self.cluster.state();
+        let mut running = state.allocations.iter().filter(|one| one.key.1 == job && one.client == "running");
+        running.next_back().map(|one| one.id.clone())
+    }
+
+    /// What the task of a job has written to standard output so far.
+    pub fn set_logs(&self, job: &str, text: &str) {
+        self.set_stream(job, 0, text);
+    }
+
+    /// The same for standard error.
+    pub fn set_error_logs(&self, job: &str, text: &str) {
+        self.set_stream(job, 1, text);
+    }
+
+    fn set_stream(&self, job: &str, stream: usize, text: &str) {
+        let mut state = self.cluster.state();
+        let key = find(&state, job);
+        state.logs.entry(key).or_default()[stream] = text.to_owned();
+    }
+
+    /// Does what the garbage collector would do with all that is over, however young.
+    pub fn collect_garbage(&self) {
+        self.cluster.state().collect();
+        self.cluster.announce();
+    }
+
+    /// Somebody else deletes a job with everything of it.
+    pub fn purge(&self, job: &str) {
+        let mut state = self.cluster.state();
+        let key = find(&state, job);
+        state.jobs.remove(&key);
+        let evaluation = state.evaluate(&key, "job-deregister");
+        drop(state);
+        self.cluster.announce();
+        self.cluster.process_later(evaluation);
+    }
+
+    /// What runs in an allocation ends by itself. For a service that is a failure, whatever the code.
+    pub async fn end_allocation(&self, allocation: &str, exit_code: i64) {
+        self.cluster.end_and_maybe_restart(allocation, cluster::terminated(exit_code)).await;
+    }
+
+    /// An allocation fails on its node.
+    pub async fn fail_allocation(&self, allocation: &str, words: &str) {
+        let event = json!({"Type": "Driver Failure", "DisplayMessage": words, "DriverError": words});
+        self.cluster.end_and_maybe_restart(allocation, event).await;
+    }
+
+    /// A node goes down. What runs on it is lost, and is placed elsewhere if there is room.
+    pub fn lose_node(&self, name: &str) {
+        self.change_node(name, |node| node.is_up = false);
+    }
+
+    /// A node that was down is up again.
+    pub fn bring_back_node(&self, name: &str) {
+        self.change_node(name, |node| node.is_up = true);
+    }
+
+    pub fn set_eligible(&self, name: &str, is_eligible: bool) {
+        self.change_node(name, |node| node.is_eligible = is_eligible);
+    }
+
+    pub fn add_node(&self, node: NomadNode) {
+        self.cluster.state().nodes.push(node);
+        self.cluster.unblock();
+    }
+
+    fn change_node(&self, name: &str, change: impl FnOnce(&mut NomadNode)) {
+        let mut state = self.cluster.state();
+        let node = state.nodes.iter_mut().find(|node| node.name == name).expect("there is a node of this name");
+        change(node);
+        let id = node.id.clone();
+        drop(state);
+        self.cluster.node_changed(&id);
+    }
+
+    /// Somebody else registers a job, which nobody checks.
+    pub fn add_job(&self, namespace: &str, job: &Value) {
+        let key = (namespace.to_owned(), job["ID"].as_str().expect("a job has an ID").to_owned());
+        let mut state = self.cluster.state();
+        state.upsert(&key, job::canonical(job, namespace));
+        let evaluation = state.evaluate(&key, "job-register");
+        drop(state);
+        self.cluster.announce();
+        self.cluster.process_later(evaluation);
+    }
+}
+
+/// A job by its name, in whichever namespace it is or was.
+fn find(state: &State, job: &str) -> Key {
+    let known = state.jobs.keys().chain(state.allocations.iter().map(|one| &one.key));
+    known.into_iter().find(|key| key.1 == job).cloned().unwrap_or_else(|| ("default".to_owned(), job.to_owned()))
+}
