@@ -137,7 +137,7 @@ impl House {
             file: None,
         };
         let server = match providers {
-            Some(providers) => Server::start_on(config, |_| providers, |_, _| Ok(())).await?,
+            Some(providers) => Server::start_on(config, |_, _| providers, |_, _| Ok(())).await?,
             None => Server::start(config, |_, _| Ok(())).await?,
         };
         let (address, app) = (server.address, server.app.clone());

@@ -53,7 +53,7 @@ impl Doctor {
         let store = open_store(config).await?.0;
         let installation = installation(&store).await?;
         Ok(Self {
-            providers: pools::providers(&config.pools, &installation),
+            providers: pools::providers(&config.pools, &installation, Some(&store)),
             store,
             deadlines: config.deadlines.clone(),
             max_recovery_attempts: config.max_recovery_attempts,
@@ -89,7 +89,7 @@ pub async fn examine(config: &Config) -> Vec<Examined> {
         Some(store) => installation(store).await.unwrap_or_default(),
         None => String::new(),
     };
-    let providers = pools::providers(&config.pools, &installation);
+    let providers = pools::providers(&config.pools, &installation, store.as_ref());
     for pool in &config.pools {
         let mut checks = provider(pool, &providers).await;
         if let Some(store) = &store {

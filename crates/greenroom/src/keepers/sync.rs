@@ -3,7 +3,9 @@
 //!   `sync.grace`: it is removed;
 //! - a slot has been idle for 10 seconds, and its provider has nothing of it any more, or, in a hot pool, nothing that runs
 //!   and is well: it is made anew under the same name;
-//! - a slot of a pool that stands stopped has been idle for 10 seconds, and something runs in it: that is stopped.
+//! - a slot of a pool that stands stopped has been idle for 10 seconds, and something runs in it: that is stopped;
+//! - a provider shows something else of a slot than what it has been for 10 seconds: it is described again. A word may
+//!   have been lost with its process, or have come after a later one of another replica.
 //!
 //! A slot that has a bot is none of its business: whether a bot lives is told by the bot. A listing that fails changes
 //! nothing. More than a tenth of a pool is not touched before the next look has seen the same.
@@ -175,6 +177,12 @@ impl SyncKeeper {
                 found if hot && !found.is_some_and(|found| found.is_well()) => wrong.lost.push(row.clone()),
                 None if row.provider_ref.is_some() => wrong.lost.push(row.clone()),
                 _ => {}
+            }
+        }
+        for row in rows.iter().filter(|row| row.status_since <= settled) {
+            let shown = has.get(&row.name).and_then(|found| found.description.as_ref());
+            if shown.is_some_and(|shown| *shown != row.description) {
+                provider.describe(&row.name, &row.description).await;
             }
         }
         let size = rows.len().max(listing.found.len());

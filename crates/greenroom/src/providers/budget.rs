@@ -1,15 +1,16 @@
 //! The requests that a provider takes in a while, shared by everyone who asks it: all pools and all replicas. Who waits
 //! stands in line; what frees a slot goes first, and the last of the budget is kept for it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use super::ProviderError;
-use crate::store::{Store, Turn};
+use crate::store::{Store, StoreError, Turn};
 
 /// A request may arrive later than it was made: the time that is looked back on is longer by a thirtieth.
 const MARGIN: u32 = 30;
@@ -42,7 +43,7 @@ pub struct Budget(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    store: Store,
+    book: Book,
     name: String,
     most: u32,
     time: Duration,
@@ -50,6 +51,67 @@ struct Inner {
     /// Who of this process waits, in the order in which they go.
     line: Mutex<BTreeSet<(Urgency, u64)>>,
     moved: Notify,
+}
+
+/// Where requests are counted.
+#[derive(Debug)]
+enum Book {
+    /// For all replicas.
+    Store(Store),
+    /// For this process alone, where there is no database.
+    Own(Mutex<Own>),
+}
+
+#[derive(Debug, Default)]
+struct Own {
+    made: VecDeque<Instant>,
+    blocked_until: Option<Instant>,
+}
+
+impl Own {
+    fn take_turn(&mut self, most: u32, time: Duration) -> Turn {
+        let now = Instant::now();
+        if let Some(wait) = self.blocked_until.and_then(|until| until.checked_duration_since(now)) {
+            return Turn::In(wait.max(Duration::from_millis(1)));
+        }
+        self.made.retain(|made| now - *made < time);
+        let most = usize::try_from(most.max(1)).unwrap_or(usize::MAX);
+        // The one that has to be forgotten before there is room.
+        match self.made.len().checked_sub(most).and_then(|place| self.made.get(place)) {
+            Some(made) => Turn::In((*made + time - now).max(Duration::from_millis(1))),
+            None => {
+                self.made.push_back(now);
+                Turn::Now
+            }
+        }
+    }
+
+    fn hold_back(&mut self, time: Duration) {
+        self.blocked_until = self.blocked_until.max(Some(Instant::now() + time));
+    }
+}
+
+impl Book {
+    fn own(own: &Mutex<Own>) -> MutexGuard<'_, Own> {
+        own.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn take_turn(&self, name: &str, most: u32, time: Duration) -> Result<Turn, StoreError> {
+        match self {
+            Book::Store(store) => store.take_turn(name, most, time).await,
+            Book::Own(own) => Ok(Self::own(own).take_turn(most, time)),
+        }
+    }
+
+    async fn hold_back(&self, name: &str, time: Duration) -> Result<(), StoreError> {
+        match self {
+            Book::Store(store) => store.hold_back(name, time).await,
+            Book::Own(own) => {
+                Self::own(own).hold_back(time);
+                Ok(())
+            }
+        }
+    }
 }
 
 /// A place in line, until it is dropped.
@@ -74,8 +136,17 @@ impl Inner {
 impl Budget {
     /// The budget of this name, of so many requests in so long.
     pub fn new(store: Store, name: String, most: u32, time: Duration) -> Self {
+        Self::counted_in(Book::Store(store), name, most, time)
+    }
+
+    /// The same for a process that has no database to share it by.
+    pub fn alone(name: String, most: u32, time: Duration) -> Self {
+        Self::counted_in(Book::Own(Mutex::default()), name, most, time)
+    }
+
+    fn counted_in(book: Book, name: String, most: u32, time: Duration) -> Self {
         let (next, line, moved) = Default::default();
-        Self(Arc::new(Inner { store, name, most, time: time + time / MARGIN, next, line, moved }))
+        Self(Arc::new(Inner { book, name, most, time: time + time / MARGIN, next, line, moved }))
     }
 
     /// Waits for a turn to make one request.
@@ -93,7 +164,7 @@ impl Budget {
                 continue;
             }
             let most = urgency.share(inner.most);
-            match inner.store.take_turn(&inner.name, most, inner.time).await {
+            match inner.book.take_turn(&inner.name, most, inner.time).await {
                 Ok(Turn::Now) => return Ok(()),
                 Ok(Turn::In(wait)) => {
                     // Somebody more urgent may come meanwhile.
@@ -109,10 +180,15 @@ impl Budget {
         }
     }
 
+    /// How many of this process wait for a turn.
+    pub fn waiting(&self) -> usize {
+        self.0.line().len()
+    }
+
     /// Nobody asks for so long, in whatever process: the provider has had enough.
     pub async fn hold_back(&self, time: Duration) {
         metrics::counter!("greenroom_provider_throttled_total", "budget" => self.0.name.clone()).increment(1);
-        if let Err(error) = self.0.store.hold_back(&self.0.name, time).await {
+        if let Err(error) = self.0.book.hold_back(&self.0.name, time).await {
             tracing::warn!(%error, "other replicas cannot be told that a provider has had enough");
         }
     }

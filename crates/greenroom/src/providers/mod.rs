@@ -13,6 +13,7 @@
 
 pub mod budget;
 pub mod check;
+pub mod coolify;
 pub mod docker;
 mod last;
 pub mod nomad;
@@ -61,11 +62,13 @@ pub struct Found {
     pub unwell: bool,
     /// How it is, in the provider's own words.
     pub state: String,
+    /// What a person is shown of it, where the provider can say.
+    pub description: Option<String>,
 }
 
 impl Found {
     pub fn new(slot: SlotName, running: bool, state: impl Into<String>) -> Self {
-        Self { slot, running, unwell: false, state: state.into() }
+        Self { slot, running, unwell: false, state: state.into(), description: None }
     }
 
     /// Whether something runs in it, and is not known to be unwell.

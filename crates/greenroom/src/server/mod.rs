@@ -78,13 +78,14 @@ impl Server {
         config: &Config,
         show: impl FnOnce(&str, &First) -> std::io::Result<()>,
     ) -> Result<Self, ServerError> {
-        Self::start_on(config, |installation| pools::providers(&config.pools, installation), show).await
+        Self::start_on(config, |installation, store| pools::providers(&config.pools, installation, Some(store)), show)
+            .await
     }
 
     /// Opens everything on other providers than the configured ones.
     pub(crate) async fn start_on(
         config: &Config,
-        providers: impl FnOnce(&str) -> Providers,
+        providers: impl FnOnce(&str, &Store) -> Providers,
         show: impl FnOnce(&str, &First) -> std::io::Result<()>,
     ) -> Result<Self, ServerError> {
         let failed = |source| ServerError::Listen { listen: config.listen.clone(), source };
@@ -119,7 +120,7 @@ impl Server {
             store: store.clone(),
             lifecycle: lifecycle.clone(),
             placement: placement.clone(),
-            providers: providers(&kept.installation),
+            providers: providers(&kept.installation, &store),
             deadlines: config.deadlines.clone(),
             max_concurrent: config.max_concurrent_deployments,
             public_url: public_url.clone(),

@@ -1,10 +1,16 @@
 //! Pools as configured: their rows in the store, and the provider of each.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
+
+use secrecy::ExposeSecret;
 
 use crate::config::pool::{PoolConfig, Standby};
-use crate::config::provider::Provider as Kind;
+use crate::config::provider::{CoolifyConfig, Provider as Kind};
+use crate::providers::budget::Budget;
+use crate::providers::coolify::{Coolify, CoolifyProvider, Pace, address};
 use crate::providers::docker::DockerProvider;
 use crate::providers::nomad::NomadProvider;
 use crate::providers::process::ProcessProvider;
@@ -14,6 +20,8 @@ use crate::store::{PoolRow, Store, StoreError};
 
 /// Where slots of the process provider have their folders, below the current one.
 const FOLDER: &str = "greenroom-slots";
+/// For which Coolify counts the requests that it takes.
+const MINUTE: Duration = Duration::from_secs(60);
 
 /// Brings the rows of the pools to what is configured.
 pub async fn configure(store: &Store, pools: &[PoolConfig]) -> Result<(), StoreError> {
@@ -38,29 +46,57 @@ pub async fn configure(store: &Store, pools: &[PoolConfig]) -> Result<(), StoreE
     tx.commit().await
 }
 
-/// The provider of each pool.
-pub fn providers(pools: &[PoolConfig], installation: &str) -> Providers {
-    let made = pools.iter().filter_map(|pool| Some((pool.name.clone(), provider(pool, installation)?)));
+/// The provider of each pool. What providers take is shared by all who have the store; without one, nobody shares it.
+pub fn providers(pools: &[PoolConfig], installation: &str, store: Option<&Store>) -> Providers {
+    let mut maker = Maker { installation, store, coolifies: BTreeMap::new() };
+    let made = pools.iter().filter_map(|pool| Some((pool.name.clone(), maker.provider(pool)?)));
     Arc::new(made.collect())
 }
 
-fn provider(pool: &PoolConfig, installation: &str) -> Option<Arc<dyn Provider>> {
-    let installation = installation.to_owned();
-    Some(match &pool.provider {
-        Kind::Process(command) => {
-            let folder = std::env::current_dir().unwrap_or_else(|_| PathBuf::from(".")).join(FOLDER);
-            let command = command.clone().unwrap_or_else(demo);
-            Arc::new(ProcessProvider::new(folder, command, installation))
-        }
-        Kind::Docker(config) => Arc::new(DockerProvider::new(config.clone(), installation)),
-        Kind::Swarm(config) => Arc::new(SwarmProvider::new(config.clone(), installation)),
-        Kind::Nomad(config) => Arc::new(NomadProvider::new(config.clone(), installation)),
-        Kind::Coolify(_) | Kind::Ec2(_) => {
-            let provider = pool.provider.as_str();
-            tracing::warn!(pool = pool.name, provider, "this version has no such provider: the pool is not used");
-            return None;
-        }
-    })
+/// Makes the providers of pools, some of which have something in common.
+struct Maker<'a> {
+    installation: &'a str,
+    store: Option<&'a Store>,
+    /// By address and token.
+    coolifies: BTreeMap<(String, String), Arc<Coolify>>,
+}
+
+impl Maker<'_> {
+    fn provider(&mut self, pool: &PoolConfig) -> Option<Arc<dyn Provider>> {
+        let installation = self.installation.to_owned();
+        Some(match &pool.provider {
+            Kind::Process(command) => {
+                let folder = std::env::current_dir().unwrap_or_else(|_| PathBuf::from(".")).join(FOLDER);
+                let command = command.clone().unwrap_or_else(demo);
+                Arc::new(ProcessProvider::new(folder, command, installation))
+            }
+            Kind::Docker(config) => Arc::new(DockerProvider::new(config.clone(), installation)),
+            Kind::Swarm(config) => Arc::new(SwarmProvider::new(config.clone(), installation)),
+            Kind::Coolify(config) => Arc::new(CoolifyProvider::on(self.coolify(config), config.clone())),
+            Kind::Nomad(config) => Arc::new(NomadProvider::new(config.clone(), installation)),
+            Kind::Ec2(_) => {
+                let provider = pool.provider.as_str();
+                tracing::warn!(pool = pool.name, provider, "this version has no such provider: the pool is not used");
+                return None;
+            }
+        })
+    }
+
+    /// Pools on one Coolify share what is known of it, and all replicas the requests that it takes.
+    fn coolify(&mut self, config: &CoolifyConfig) -> Arc<Coolify> {
+        let url = address(&config.api_url);
+        let key = (url.to_owned(), config.api_token.expose_secret().to_owned());
+        let made = || {
+            let most = config.requests_per_minute;
+            let name = format!("coolify {url}");
+            let budget = match self.store {
+                Some(store) => Budget::new(store.clone(), name, most, MINUTE),
+                None => Budget::alone(name, most, MINUTE),
+            };
+            Coolify::new(config, self.installation.to_owned(), budget, Pace::of(most, MINUTE))
+        };
+        self.coolifies.entry(key).or_insert_with(made).clone()
+    }
 }
 
 /// The demo bot under our own agent.

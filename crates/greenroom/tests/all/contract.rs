@@ -15,7 +15,9 @@ use greenroom::providers::swarm::SwarmProvider;
 use greenroom::providers::{Found, Provider, ProviderError, Spec};
 use rstest::rstest;
 
-use crate::support::{Engine, NomadFake, NomadFault, NomadOperation, Recipe, Relay, Swarm, until};
+use crate::support::{
+    CoolifyFault, CoolifyScene, Dialect, Engine, NomadFake, NomadFault, NomadOperation, Recipe, Relay, Swarm, until,
+};
 
 /// A provider, and how to have another one for the same slots, as after a crash.
 struct Kind {
@@ -164,6 +166,32 @@ fn swarm() -> Made {
     })
 }
 
+impl Trouble for Arc<CoolifyScene> {
+    fn delay(&self, count: usize) {
+        self.break_changes(CoolifyFault::Slow(Duration::from_millis(300)), count);
+    }
+
+    fn lose(&self, count: usize) {
+        self.break_changes(CoolifyFault::Lost, count);
+    }
+
+    fn expect_no_fault(&self) {
+        self.no_violations();
+    }
+}
+
+/// Slots that are applications of a Coolify that is none.
+fn coolify(dialect: Dialect) -> Made {
+    Box::pin(async move {
+        let scene = Arc::new(CoolifyScene::new(|settings| settings.dialect = dialect).await);
+        let processes = scene.clone();
+        let made = move |installation: String| -> Arc<dyn Provider> {
+            Arc::new(processes.process_of(&installation, processes.config()))
+        };
+        Kind::new(new_installation(), made, scene)
+    })
+}
+
 /// Slots that are jobs of a Nomad that runs nothing, and takes no mistake.
 fn nomad() -> Made {
     Box::pin(async {
@@ -198,6 +226,8 @@ impl Trouble for NomadFake {
 #[case::docker(docker())]
 #[case::swarm(swarm())]
 #[case::nomad(nomad())]
+#[case::coolify(coolify(Dialect::Posts))]
+#[case::coolify_before_4_2(coolify(Dialect::Gets))]
 #[tokio::test]
 async fn what_was_never_made_is_not_there_and_can_be_stopped_and_deleted(#[case] kind: Made) {
     let kind = kind.await;
@@ -215,6 +245,8 @@ async fn what_was_never_made_is_not_there_and_can_be_stopped_and_deleted(#[case]
 #[case::docker(docker())]
 #[case::swarm(swarm())]
 #[case::nomad(nomad())]
+#[case::coolify(coolify(Dialect::Posts))]
+#[case::coolify_before_4_2(coolify(Dialect::Gets))]
 #[tokio::test]
 async fn a_slot_that_is_made_twice_is_there_once_and_nothing_runs_in_it(#[case] kind: Made) {
     let kind = kind.await;
@@ -230,6 +262,8 @@ async fn a_slot_that_is_made_twice_is_there_once_and_nothing_runs_in_it(#[case] 
 #[case::docker(docker())]
 #[case::swarm(swarm())]
 #[case::nomad(nomad())]
+#[case::coolify(coolify(Dialect::Posts))]
+#[case::coolify_before_4_2(coolify(Dialect::Gets))]
 #[tokio::test]
 async fn a_slot_that_was_made_can_be_started_and_making_it_again_leaves_it_running(#[case] kind: Made) {
     let kind = kind.await;
@@ -246,6 +280,8 @@ async fn a_slot_that_was_made_can_be_started_and_making_it_again_leaves_it_runni
 #[case::docker(docker())]
 #[case::swarm(swarm())]
 #[case::nomad(nomad())]
+#[case::coolify(coolify(Dialect::Posts))]
+#[case::coolify_before_4_2(coolify(Dialect::Gets))]
 #[tokio::test]
 async fn a_start_that_is_repeated_leaves_what_it_started_running(#[case] kind: Made) {
     let kind = kind.await;
@@ -264,6 +300,8 @@ async fn a_start_that_is_repeated_leaves_what_it_started_running(#[case] kind: M
 #[case::docker(docker())]
 #[case::swarm(swarm())]
 #[case::nomad(nomad())]
+#[case::coolify(coolify(Dialect::Posts))]
+#[case::coolify_before_4_2(coolify(Dialect::Gets))]
 #[tokio::test]
 async fn a_start_for_another_connection_replaces_what_runs(#[case] kind: Made) {
     let kind = kind.await;
@@ -278,6 +316,8 @@ async fn a_start_for_another_connection_replaces_what_runs(#[case] kind: Made) {
 #[case::docker(docker())]
 #[case::swarm(swarm())]
 #[case::nomad(nomad())]
+#[case::coolify(coolify(Dialect::Posts))]
+#[case::coolify_before_4_2(coolify(Dialect::Gets))]
 #[tokio::test]
 async fn a_slot_that_is_stopped_is_there_and_can_be_stopped_and_started_again(#[case] kind: Made) {
     let kind = kind.await;
@@ -296,6 +336,8 @@ async fn a_slot_that_is_stopped_is_there_and_can_be_stopped_and_started_again(#[
 #[case::docker(docker())]
 #[case::swarm(swarm())]
 #[case::nomad(nomad())]
+#[case::coolify(coolify(Dialect::Posts))]
+#[case::coolify_before_4_2(coolify(Dialect::Gets))]
 #[tokio::test]
 async fn a_slot_that_is_deleted_is_gone_also_while_it_ran(#[case] kind: Made) {
     let kind = kind.await;
@@ -315,6 +357,8 @@ async fn a_slot_that_is_deleted_is_gone_also_while_it_ran(#[case] kind: Made) {
 #[case::docker(docker())]
 #[case::swarm(swarm())]
 #[case::nomad(nomad())]
+#[case::coolify(coolify(Dialect::Posts))]
+#[case::coolify_before_4_2(coolify(Dialect::Gets))]
 #[tokio::test]
 async fn what_was_made_before_a_crash_is_listed_after_it_and_nothing_of_anyone_else(#[case] kind: Made) {
     let kind = kind.await;
@@ -340,6 +384,8 @@ async fn what_was_made_before_a_crash_is_listed_after_it_and_nothing_of_anyone_e
 #[case::docker(docker())]
 #[case::swarm(swarm())]
 #[case::nomad(nomad())]
+#[case::coolify(coolify(Dialect::Posts))]
+#[case::coolify_before_4_2(coolify(Dialect::Gets))]
 #[tokio::test]
 async fn a_start_that_is_given_up_at_any_moment_can_be_made_again(#[case] kind: Made) {
     let kind = kind.await;
@@ -370,6 +416,8 @@ async fn in_the_end<T>(mut call: impl AsyncFnMut() -> Result<T, ProviderError>) 
 #[case::docker(docker())]
 #[case::swarm(swarm())]
 #[case::nomad(nomad())]
+#[case::coolify(coolify(Dialect::Posts))]
+#[case::coolify_before_4_2(coolify(Dialect::Gets))]
 #[tokio::test]
 async fn answers_that_are_late_change_nothing(#[case] kind: Made) {
     let kind = kind.await;
@@ -391,6 +439,8 @@ async fn answers_that_are_late_change_nothing(#[case] kind: Made) {
 #[case::docker(docker())]
 #[case::swarm(swarm())]
 #[case::nomad(nomad())]
+#[case::coolify(coolify(Dialect::Posts))]
+#[case::coolify_before_4_2(coolify(Dialect::Gets))]
 #[tokio::test]
 async fn answers_that_are_lost_are_made_up_for_by_asking_again(#[case] kind: Made) {
     let kind = kind.await;

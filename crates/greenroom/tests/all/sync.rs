@@ -101,6 +101,20 @@ async fn a_slot_that_was_deleted_by_hand_at_the_provider_is_made_anew_under_the_
 #[case::sqlite(Backend::Sqlite)]
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
+async fn what_a_provider_shows_wrongly_of_a_slot_is_described_again(#[case] backend: Backend) {
+    let stage = stopped(backend, 2).await;
+    let expected = stage.slot(slot(1).as_str()).await.unwrap().description;
+    until("it is described", async || stage.fake.described(&slot(1)).as_ref() == Some(&expected)).await;
+    // The word of another replica was late.
+    stage.fake.mislabel(&slot(1), "[BUSY] Bot #1");
+    assert_eq!(stage.keep("sync").await.counts.values().sum::<u64>(), 0);
+    assert_eq!(stage.fake.described(&slot(1)), Some(expected));
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test]
 async fn a_hot_slot_that_lost_its_agent_while_it_was_idle_gets_another(#[case] backend: Backend) {
     let stage = hot(backend, 20).await;
     stage.fake.end(&slot(7));

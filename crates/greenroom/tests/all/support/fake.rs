@@ -216,6 +216,11 @@ impl Fake {
         self.state().unwell.insert(slot.clone());
     }
 
+    /// Somebody else describes a slot.
+    pub fn mislabel(&self, slot: &SlotName, description: &str) {
+        self.state().described.insert(slot.clone(), description.to_owned());
+    }
+
     /// What runs in a slot has written this.
     pub fn write(&self, slot: &SlotName, log: &str) {
         self.state().logs.insert(slot.clone(), log.to_owned());
@@ -364,8 +369,10 @@ impl Provider for Fake {
         // An answer without what is there is the worst that a listing can do.
         let has = if fault == Some(Fault::NoEffect) { BTreeMap::new() } else { self.has() };
         let unwell = self.state().unwell.clone();
+        let described = self.state().described.clone();
         let shown = |(slot, running): (SlotName, bool)| Found {
             unwell: unwell.contains(&slot),
+            description: described.get(&slot).cloned(),
             ..Found::new(slot, running, "as the test says")
         };
         let found = has.into_iter().map(shown).collect();

@@ -3,6 +3,8 @@
 mod agents;
 mod balancer;
 mod client;
+mod coolify;
+mod coolify_scene;
 mod docker;
 mod fake;
 mod house;
@@ -19,6 +21,11 @@ mod watch;
 
 pub use balancer::Balancer;
 pub use client::{Client, Life, meet_link};
+pub use coolify::{
+    COOLIFY_TOKEN, CoolifyApplication, CoolifyCall, CoolifyEvent, CoolifyFake, CoolifyFault, CoolifySettings, Dialect,
+    Operation as CoolifyOperation,
+};
+pub use coolify_scene::CoolifyScene;
 pub use docker::{Engine, OBEDIENT, Ours, PrivateEngine, Recipe, Registry, Scene, Swarm, gateway as docker_gateway};
 pub use fake::{Call, Fake, Fault, Kind};
 pub use house::{House, Plan, pool, wish};
@@ -29,7 +36,7 @@ pub use replicas::Replicas;
 pub use resp::Subscriber;
 pub use servers::{PrivatePostgres, PrivateRedis};
 pub use slots::{Running, process_pool};
-pub use stage::Stage;
+pub use stage::{Stage, Works};
 pub use venue::Venue;
 pub use watch::{Watch, expect_no_two_at_once};
 

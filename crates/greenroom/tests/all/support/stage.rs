@@ -23,30 +23,19 @@ pub struct Stage {
     _ending: DropGuard,
 }
 
-impl Stage {
-    /// With a provider that does at once what it is told, and four at the gate.
-    pub async fn new(backend: Backend, pools: impl IntoIterator<Item = PoolRow>) -> Self {
-        Self::with(backend, pools, 4, Fake::default()).await
-    }
+/// What puts the pools of a house to work, with whatever provider.
+#[derive(Debug)]
+pub struct Works {
+    pub deployment: Deployment,
+    pub crew: Crew,
+    _ending: DropGuard,
+}
 
-    pub async fn with(backend: Backend, pools: impl IntoIterator<Item = PoolRow>, gate: u32, fake: Fake) -> Self {
-        Self::planned(backend, &Plan::of(pools), gate, fake).await
-    }
-
-    pub async fn planned(backend: Backend, plan: &Plan, gate: u32, fake: Fake) -> Self {
-        Self::on(House::planned(Database::new(backend).await.into(), plan).await, gate, fake.into()).await
-    }
-
-    /// Puts a house's pools to work.
-    pub async fn on(house: House, gate: u32, fake: Arc<Fake>) -> Self {
-        Self::patient(house, gate, fake, Patience::default()).await
-    }
-
-    /// The same, with as much patience with the provider.
-    pub async fn patient(house: House, gate: u32, fake: Arc<Fake>, patience: Patience) -> Self {
+impl Works {
+    pub async fn begin(house: &House, gate: u32, provider: Arc<dyn Provider>, patience: Patience) -> Self {
         let ending = CancellationToken::new();
         let pools = house.store.pools().await.unwrap();
-        let providers = pools.into_iter().map(|pool| (pool.name, fake.clone() as Arc<dyn Provider>)).collect();
+        let providers = pools.into_iter().map(|pool| (pool.name, provider.clone())).collect();
         let replica = Holder { id: uuid::Uuid::new_v4(), name: "stage".to_owned() };
         let deployment = Deployment::new(Parts {
             store: house.store.clone(),
@@ -72,7 +61,33 @@ impl Stage {
         tokio::spawn(deployment.clone().describe());
         let leadership = Leadership::new(house.store.clone(), replica);
         tokio::spawn(expiry.keep_time(leadership, ending.clone()));
-        let stage = Self { house, deployment, fake, crew, _ending: ending.drop_guard() };
+        Self { deployment, crew, _ending: ending.drop_guard() }
+    }
+}
+
+impl Stage {
+    /// With a provider that does at once what it is told, and four at the gate.
+    pub async fn new(backend: Backend, pools: impl IntoIterator<Item = PoolRow>) -> Self {
+        Self::with(backend, pools, 4, Fake::default()).await
+    }
+
+    pub async fn with(backend: Backend, pools: impl IntoIterator<Item = PoolRow>, gate: u32, fake: Fake) -> Self {
+        Self::planned(backend, &Plan::of(pools), gate, fake).await
+    }
+
+    pub async fn planned(backend: Backend, plan: &Plan, gate: u32, fake: Fake) -> Self {
+        Self::on(House::planned(Database::new(backend).await.into(), plan).await, gate, fake.into()).await
+    }
+
+    /// Puts a house's pools to work.
+    pub async fn on(house: House, gate: u32, fake: Arc<Fake>) -> Self {
+        Self::patient(house, gate, fake, Patience::default()).await
+    }
+
+    /// The same, with as much patience with the provider.
+    pub async fn patient(house: House, gate: u32, fake: Arc<Fake>, patience: Patience) -> Self {
+        let Works { deployment, crew, _ending } = Works::begin(&house, gate, fake.clone(), patience).await;
+        let stage = Self { house, deployment, fake, crew, _ending };
         stage.look();
         stage
     }

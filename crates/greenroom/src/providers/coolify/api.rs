@@ -1,0 +1,288 @@
+//! Coolify's interface over HTTP: each request takes its turn, has a time by which it is answered, and says in Coolify's
+//! own words what went wrong. The token is in none of them.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use reqwest::header::{ACCEPT, HeaderMap, LOCATION, RETRY_AFTER};
+use reqwest::{Client, Method, StatusCode, redirect};
+use secrecy::{ExposeSecret, SecretString};
+use serde_json::Value;
+use tokio::time::Instant;
+
+use crate::providers::ProviderError;
+use crate::providers::budget::{Budget, Urgency};
+
+const CONNECT_WITHIN: Duration = Duration::from_secs(10);
+const ANSWER_WITHIN: Duration = Duration::from_secs(30);
+/// Where the interface is, below the address of Coolify.
+const BASE: &str = "/api/v1";
+/// How long nobody asks when Coolify has had enough and does not say for how long.
+const ENOUGH: Duration = Duration::from_secs(60);
+/// No answer may keep everyone from asking for longer.
+const LONGEST_HOLD: Duration = Duration::from_mins(10);
+/// How often something is asked that can be asked twice.
+const TRIES: u32 = 3;
+/// As much of a page that is no JSON as tells what it is.
+const LONGEST_PAGE: usize = 200;
+
+/// What Coolify answered.
+#[derive(Debug)]
+pub struct Answer {
+    pub text: String,
+    /// When it was asked: the answer is no older than this.
+    pub asked: Instant,
+}
+
+impl Answer {
+    pub fn json(&self) -> Result<Value, Failure> {
+        serde_json::from_str(&self.text)
+            .map_err(|_| Failure::Lost(format!("Coolify answered something that is no JSON: {}", page(&self.text))))
+    }
+}
+
+/// Why there is no such answer.
+#[derive(Debug)]
+pub enum Failure {
+    /// Nobody knows whether it was done.
+    Lost(String),
+    /// It was refused, and not done.
+    Refused { status: StatusCode, words: String, fields: Vec<String> },
+    /// It was not done, because Coolify has had enough: everybody holds back.
+    TooMany,
+    /// It was not even asked.
+    NotAsked(ProviderError),
+}
+
+impl Failure {
+    pub fn is(&self, wanted: StatusCode) -> bool {
+        matches!(self, Failure::Refused { status, .. } if *status == wanted)
+    }
+
+    /// Whether Coolify says that there is no such thing.
+    pub fn is_absent(&self) -> bool {
+        self.is(StatusCode::NOT_FOUND)
+    }
+}
+
+impl From<Failure> for ProviderError {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Lost(words) => ProviderError::again(words),
+            Failure::Refused { words, .. } => ProviderError::never(words),
+            Failure::TooMany => ProviderError::again("Coolify takes no more requests for a while"),
+            Failure::NotAsked(error) => error,
+        }
+    }
+}
+
+#[derive(Debug)]
+pub struct Api {
+    /// An error where this machine cannot have one.
+    client: Result<Client, String>,
+    base: String,
+    token: SecretString,
+    budget: Budget,
+    try_again: Duration,
+    /// Whether applications are started and stopped by POST, as since 4.2, or by GET.
+    posts: AtomicBool,
+    /// When it last answered as it should.
+    heard: Mutex<Option<Instant>>,
+}
+
+impl Api {
+    /// `url` with or without the path of the interface.
+    pub fn new(url: &str, token: SecretString, budget: Budget, try_again: Duration) -> Self {
+        let client = Client::builder()
+            .connect_timeout(CONNECT_WITHIN)
+            .timeout(ANSWER_WITHIN)
+            // What is sent on elsewhere would be a GET there, or would take the token along.
+            .redirect(redirect::Policy::none())
+            .build()
+            .map_err(|error| with_causes(&error));
+        let base = format!("{}{BASE}", address(url));
+        let (posts, heard) = (AtomicBool::new(true), Mutex::default());
+        Self { client, base, token, budget, try_again, posts, heard }
+    }
+
+    /// When it last answered as it should.
+    pub fn heard(&self) -> Option<Instant> {
+        *self.heard.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until one request may be made.
+    pub async fn turn(&self, urgency: Urgency) -> Result<(), Failure> {
+        self.budget.turn(urgency).await.map_err(Failure::NotAsked)
+    }
+
+    /// Asks for something that must not be done twice.
+    pub async fn ask(
+        &self,
+        urgency: Urgency,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Result<Answer, Failure> {
+        loop {
+            self.turn(urgency).await?;
+            match self.ask_now(method.clone(), path, body).await {
+                // A turn comes again when Coolify has said that it may.
+                Err(Failure::TooMany) => {}
+                answer => return answer,
+            }
+        }
+    }
+
+    /// Asks for something that can be asked twice: again, where the answer is lost.
+    pub async fn ask_again(
+        &self,
+        urgency: Urgency,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Result<Answer, Failure> {
+        let mut tries = 1;
+        loop {
+            match self.ask(urgency, method.clone(), path, body).await {
+                Err(Failure::Lost(_)) if tries < TRIES => tokio::time::sleep(self.try_again * tries).await,
+                answer => return answer,
+            }
+            tries += 1;
+        }
+    }
+
+    pub async fn get(&self, urgency: Urgency, path: &str) -> Result<Answer, Failure> {
+        self.ask_again(urgency, Method::GET, path, None).await
+    }
+
+    /// Starts or stops something, by the method that this Coolify takes.
+    pub async fn act(&self, urgency: Urgency, path: &str) -> Result<Answer, Failure> {
+        let posts = self.posts.load(Ordering::Relaxed);
+        let method = |posts| if posts { Method::POST } else { Method::GET };
+        match self.ask(urgency, method(posts), path, None).await {
+            Err(refused) if refused.is(StatusCode::METHOD_NOT_ALLOWED) => {
+                let answer = self.ask(urgency, method(!posts), path, None).await;
+                if !matches!(&answer, Err(other) if other.is(StatusCode::METHOD_NOT_ALLOWED)) {
+                    self.posts.store(!posts, Ordering::Relaxed);
+                }
+                answer
+            }
+            answer => answer,
+        }
+    }
+
+    /// Asks once, in a turn that was taken.
+    pub async fn ask_now(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Answer, Failure> {
+        let client = self.client.as_ref().map_err(|error| {
+            Failure::NotAsked(ProviderError::never(format!("this machine cannot speak HTTPS: {error}")))
+        })?;
+        let mut request = client
+            .request(method, format!("{}/{path}", self.base))
+            .bearer_auth(self.token.expose_secret())
+            .header(ACCEPT, "application/json");
+        if let Some(body) = body {
+            request = request.json(body);
+        }
+        let asked = Instant::now();
+        let lost = |error: reqwest::Error| {
+            Failure::Lost(self.hidden(format!("Coolify does not answer: {}", with_causes(&error.without_url()))))
+        };
+        let response = request.send().await.map_err(lost)?;
+        let (status, headers) = (response.status(), response.headers().clone());
+        if status == StatusCode::TOO_MANY_REQUESTS {
+            self.budget.hold_back(retry_after(&headers)).await;
+            return Err(Failure::TooMany);
+        }
+        let text = response.text().await.map_err(lost)?;
+        if status.is_success() {
+            *self.heard.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+            return Ok(Answer { text, asked });
+        }
+        Err(self.refusal(status, &headers, &text))
+    }
+
+    fn refusal(&self, status: StatusCode, headers: &HeaderMap, text: &str) -> Failure {
+        let (said, fields) = words(text);
+        let said = self.hidden(if said.is_empty() { status.to_string() } else { said });
+        if status.is_server_error() || status == StatusCode::REQUEST_TIMEOUT {
+            return Failure::Lost(format!("Coolify failed: {said}"));
+        }
+        let words = match status {
+            StatusCode::UNAUTHORIZED => format!("Coolify does not accept the token: {said}"),
+            StatusCode::FORBIDDEN => format!("Coolify does not let this token do that: {said}"),
+            _ if status.is_redirection() => {
+                let to = headers.get(LOCATION).and_then(|to| to.to_str().ok()).unwrap_or("somewhere else");
+                format!("Coolify is not at {}: it points to {to}", self.base)
+            }
+            _ => said,
+        };
+        Failure::Refused { status, words, fields }
+    }
+
+    /// Words that may be kept, whatever Coolify repeats in them.
+    fn hidden(&self, words: String) -> String {
+        let token = self.token.expose_secret();
+        if !token.is_empty() && words.contains(token) { words.replace(token, "…") } else { words }
+    }
+}
+
+/// Where a Coolify is, whether or not the path of its interface was written with it.
+pub fn address(url: &str) -> &str {
+    let url = url.trim_end_matches('/');
+    url.strip_suffix(BASE).unwrap_or(url).trim_end_matches('/')
+}
+
+fn retry_after(headers: &HeaderMap) -> Duration {
+    let seconds = headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.trim().parse().ok());
+    seconds.map_or(ENOUGH, Duration::from_secs).min(LONGEST_HOLD)
+}
+
+/// What Coolify says of a refusal, and of which fields.
+fn words(text: &str) -> (String, Vec<String>) {
+    let Ok(body) = serde_json::from_str::<Value>(text) else { return (page(text), Vec::new()) };
+    let said = ["message", "error"].into_iter().filter_map(|key| body[key].as_str());
+    let mut said = said.collect::<Vec<_>>().join(" ");
+    let mut fields = Vec::new();
+    for (field, errors) in body["errors"].as_object().into_iter().flatten() {
+        let errors: Vec<&str> = match errors {
+            Value::String(error) => vec![error],
+            Value::Array(errors) => errors.iter().filter_map(Value::as_str).collect(),
+            _ => Vec::new(),
+        };
+        said.push_str(&format!(" {field}: {}", errors.join(" ")));
+        fields.push(field.clone());
+    }
+    (said.trim().to_owned(), fields)
+}
+
+/// The beginning of what is no JSON, in one line.
+fn page(text: &str) -> String {
+    let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    line.chars().take(LONGEST_PAGE).collect()
+}
+
+/// An error of the way there, down to its first cause.
+fn with_causes(error: &dyn std::error::Error) -> String {
+    let mut words = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        words.push_str(&format!(": {error}"));
+        cause = error.source();
+    }
+    words
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_is_told_with_its_fields() {
+        let text = r#"{"message": "Validation failed.", "errors": {"name": ["Too long.", "Too odd."], "tag": "No."}}"#;
+        let (said, fields) = words(text);
+        assert_eq!(said, "Validation failed. name: Too long. Too odd. tag: No.");
+        assert_eq!(fields, ["name", "tag"]);
+        assert_eq!(words("<html>\n Bad  Gateway").0, "<html> Bad Gateway");
+    }
+}

@@ -1,0 +1,133 @@
+//! What a person sees of the slots at Coolify. Only the latest description of each is sent, in the background, when
+//! nobody needs the request for anything else; a start takes it along.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use domain::SlotName;
+use reqwest::Method;
+use serde_json::json;
+use tokio::time::Instant;
+
+use super::Coolify;
+use super::api::Failure;
+use super::recipe::cut;
+use super::watch::Needs;
+use crate::providers::budget::Urgency;
+
+/// How often an application is looked for that is not there, before nobody is thought to need a description.
+const LOOKED_FOR: u32 = 30;
+
+#[derive(Debug, Default)]
+pub struct Descriptions(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    waiting: BTreeMap<SlotName, Waiting>,
+    next: u64,
+    is_sending: bool,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    text: String,
+    /// Who has waited longest goes first.
+    place: u64,
+    /// How often there was nothing to describe, or it could not be said.
+    tries: u32,
+    not_before: Instant,
+}
+
+impl Descriptions {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes what waits to be sent for a slot: whoever takes it sends it.
+    pub fn take(&self, slot: &SlotName) -> Option<String> {
+        self.state().waiting.remove(slot).map(|waiting| waiting.text)
+    }
+
+    /// The one that goes next, or when there may be one; `None` when none waits.
+    fn next(&self) -> Option<Result<SlotName, Instant>> {
+        let mut state = self.state();
+        let now = Instant::now();
+        let due = state.waiting.iter().filter(|(_, waiting)| waiting.not_before <= now);
+        if let Some((slot, _)) = due.min_by_key(|(_, waiting)| waiting.place) {
+            return Some(Ok(slot.clone()));
+        }
+        let later = state.waiting.values().map(|waiting| waiting.not_before).min();
+        if later.is_none() {
+            state.is_sending = false;
+        }
+        later.map(Err)
+    }
+}
+
+impl Coolify {
+    /// Has a slot described so in the end, unless something else is said of it before that.
+    pub fn describe(self: &Arc<Self>, slot: &SlotName, text: String) {
+        // A start that is about to come takes it along, and what is over soon need not be shown.
+        self.describe_from(slot, text, 0, Instant::now() + self.pace.describe_after);
+    }
+
+    /// Says again what a request was to take along and did not, unless something newer waits.
+    pub fn describe_again(self: &Arc<Self>, slot: &SlotName, text: String, tries: u32) {
+        if tries < LOOKED_FOR && !self.descriptions.state().waiting.contains_key(slot) {
+            self.describe_from(slot, text, tries, Instant::now() + self.pace.describe_again);
+        }
+    }
+
+    fn describe_from(self: &Arc<Self>, slot: &SlotName, text: String, tries: u32, not_before: Instant) {
+        let is_first = {
+            let mut state = self.descriptions.state();
+            state.next += 1;
+            let place = state.waiting.get(slot).map_or(state.next, |waiting| waiting.place);
+            state.waiting.insert(slot.clone(), Waiting { text, place, tries, not_before });
+            !std::mem::replace(&mut state.is_sending, true)
+        };
+        if is_first {
+            tokio::spawn(self.clone().send_descriptions());
+        }
+    }
+
+    async fn send_descriptions(self: Arc<Self>) {
+        while let Some(next) = self.descriptions.next() {
+            match next {
+                Ok(slot) => self.send_description(&slot).await,
+                Err(later) => {
+                    let soon = Instant::now() + self.pace.look_every;
+                    tokio::time::sleep_until(later.min(soon)).await;
+                }
+            }
+        }
+    }
+
+    async fn send_description(self: &Arc<Self>, slot: &SlotName) {
+        let uuid = match self.watch.known(slot) {
+            Some(application) => Some(application.uuid),
+            // Another replica may have made it.
+            None => match self.watch.look(Instant::now(), Needs::Applications).await {
+                Ok(look) => look.of(slot).next().map(|application| application.uuid.clone()),
+                Err(_) => None,
+            },
+        };
+        // What it is by the time of its turn is what is sent.
+        if uuid.is_some() && self.api.turn(Urgency::Shown).await.is_err() {
+            tokio::time::sleep(self.pace.describe_again).await;
+            return;
+        }
+        let Some(Waiting { text, tries, .. }) = self.descriptions.state().waiting.remove(slot) else { return };
+        let Some(uuid) = uuid else { return self.describe_again(slot, text, tries + 1) };
+        let body = json!({ "description": cut(&text) });
+        match self.api.ask_now(Method::PATCH, &format!("applications/{uuid}"), Some(&body)).await {
+            Ok(_) => {}
+            Err(Failure::Refused { words, status, .. }) if status != reqwest::StatusCode::NOT_FOUND => {
+                tracing::warn!(%slot, error = words, "a slot cannot be described at Coolify");
+            }
+            // It is said as long as it takes, also when there is something else under the name by now.
+            Err(Failure::TooMany | Failure::Lost(_)) => self.describe_again(slot, text, 0),
+            Err(_) => self.describe_again(slot, text, tries + 1),
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! How an application says whose it is, of which slot, made how, and started for what: as labels among its options of
+//! `docker run`.
+//!
+//! They stand there, and not in the description, because Coolify shows these options in its list to every token, keeps
+//! them as they are, and hands on only those that it knows, to which labels do not belong; and because a person who
+//! edits a description would make a slot nobody's. Names are not used either: they can be changed, and shared.
+
+use crate::providers::Spec;
+
+const LABEL: &str = "--label";
+const INSTALLATION: &str = "greenroom.installation";
+const SLOT: &str = "greenroom.slot";
+const RECIPE: &str = "greenroom.recipe";
+const START: &str = "greenroom.start";
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Marks {
+    pub installation: String,
+    pub slot: String,
+    /// Stands for what the application was made of.
+    pub recipe: String,
+    /// What it was started for last; `None` when it never was.
+    pub start: Option<String>,
+}
+
+impl Marks {
+    /// Reads them among whatever other options there are; `None` when it is nobody's slot.
+    pub fn read(options: &str) -> Option<Self> {
+        let value = |wanted: &str| labels(options).find_map(|label| label.strip_prefix(wanted)?.strip_prefix('='));
+        Some(Self {
+            installation: value(INSTALLATION)?.to_owned(),
+            slot: value(SLOT)?.to_owned(),
+            recipe: value(RECIPE).unwrap_or_default().to_owned(),
+            start: value(START).map(str::to_owned),
+        })
+    }
+
+    /// The same options with these marks; those of a person stay as they are.
+    pub fn written_into(&self, options: &str) -> String {
+        let mut words: Vec<String> = Vec::new();
+        let mut given = options.split_whitespace().peekable();
+        while let Some(word) = given.next() {
+            if word == LABEL && given.peek().is_some_and(|label| is_ours(label)) {
+                given.next();
+            } else {
+                words.push(word.to_owned());
+            }
+        }
+        let Self { installation, slot, recipe, start } = self;
+        let fixed = [(INSTALLATION, installation), (SLOT, slot), (RECIPE, recipe)];
+        for (name, value) in fixed.into_iter().chain(start.as_ref().map(|start| (START, start))) {
+            words.push(format!("{LABEL} {name}={value}"));
+        }
+        words.join(" ")
+    }
+}
+
+fn labels(options: &str) -> impl Iterator<Item = &str> {
+    let words = options.split_whitespace();
+    words.clone().zip(words.skip(1)).filter(|(option, _)| *option == LABEL).map(|(_, label)| label)
+}
+
+fn is_ours(label: &str) -> bool {
+    [INSTALLATION, SLOT, RECIPE, START]
+        .iter()
+        .any(|name| label.strip_prefix(name).is_some_and(|rest| rest.starts_with('=')))
+}
+
+/// What a start is for: another generation or another connection is another start.
+pub fn start(spec: &Spec) -> String {
+    format!("{}/{}", spec.generation, spec.connection.as_deref().unwrap_or("waits"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn marks_are_found_again_among_the_options_of_a_person() {
+        let mut marks = Marks { installation: "i".into(), slot: "pool-a-001".into(), recipe: "r".into(), start: None };
+        let first = marks.written_into("");
+        assert_eq!(Marks::read(&first), Some(marks.clone()));
+        marks.start = Some("2/waits".to_owned());
+        let second = marks.written_into(&format!("--shm-size 1g {first} --label theirs=1"));
+        assert!(second.starts_with("--shm-size 1g --label theirs=1 --label greenroom.installation=i"), "{second}");
+        assert_eq!(Marks::read(&second), Some(marks));
+        assert_eq!(second.matches("greenroom.slot").count(), 1);
+        assert_eq!(Marks::read("--label theirs=greenroom.installation=i"), None);
+    }
+}

@@ -1,0 +1,131 @@
+//! What an application of ours is made of.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value, json};
+use sha2::{Digest, Sha256};
+
+use super::marks::Marks;
+use crate::config::provider::CoolifyConfig;
+use crate::providers::Spec;
+
+const MIB: u64 = 1024 * 1024;
+/// How long what runs may take to end by itself before it is killed, in seconds.
+const GRACE: u32 = 5;
+/// Coolify wants to know a port, also of what has none. Nothing leads there without a domain.
+const PORT: &str = "80";
+/// The longest description that Coolify has room for.
+const LONGEST_DESCRIPTION: usize = 255;
+/// What older versions do not know, and a slot can do without.
+pub const DISPENSABLE: [&str; 3] = ["is_consistent_container_name_enabled", "stop_grace_period", "autogenerate_domain"];
+
+#[derive(Debug)]
+pub struct Recipe {
+    pub config: CoolifyConfig,
+    pub installation: String,
+}
+
+impl Recipe {
+    /// Stands for what an application is made of, beside its slot's own variables: where that changes, it is made anew.
+    fn fingerprint(&self, spec: &Spec) -> String {
+        let CoolifyConfig { project_uuid, server_uuid, environment_name, destination_uuid, .. } = &self.config;
+        let CoolifyConfig { image, tag, cpus, memory, env, .. } = &self.config;
+        let url = spec.environment.get("GREENROOM_URL");
+        let place = format!("{project_uuid:?}{server_uuid:?}{environment_name:?}{destination_uuid:?}");
+        let parts = format!("{place}{image:?}{tag:?}{cpus:?}{memory:?}{env:?}{url:?}");
+        let digest = Sha256::digest(parts.as_bytes());
+        digest.iter().take(6).map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    /// The marks of an application that was never started.
+    pub fn marks(&self, spec: &Spec) -> Marks {
+        let (installation, slot) = (self.installation.clone(), spec.slot.to_string());
+        Marks { installation, slot, recipe: self.fingerprint(spec), start: None }
+    }
+
+    /// What an application is made with.
+    pub fn body(&self, spec: &Spec, options: &str, description: Option<&str>) -> Map<String, Value> {
+        let CoolifyConfig { project_uuid, server_uuid, environment_name, destination_uuid, .. } = &self.config;
+        let CoolifyConfig { image, tag, cpus, memory, .. } = &self.config;
+        let (image, tag) = reference(image, tag);
+        let mut body = json!({
+            "project_uuid": project_uuid,
+            "server_uuid": server_uuid,
+            "environment_name": environment_name,
+            "docker_registry_image_name": image,
+            "docker_registry_image_tag": tag,
+            "name": spec.slot.as_str(),
+            "custom_docker_run_options": options,
+            "ports_exposes": PORT,
+            "instant_deploy": false,
+            // A slot serves nobody: it has no address, and nothing that could be asked how it is.
+            "autogenerate_domain": false,
+            "health_check_enabled": false,
+            // Two agents of one slot never run at once, not even while a deployment goes on.
+            "is_consistent_container_name_enabled": true,
+            "stop_grace_period": GRACE,
+        });
+        let wishes = [
+            ("destination_uuid", destination_uuid.clone()),
+            ("description", description.map(cut)),
+            ("limits_memory", memory.map(amount)),
+            ("limits_cpus", cpus.map(|cpus| cpus.to_string())),
+        ];
+        for (name, value) in wishes {
+            if let Some(value) = value {
+                body[name] = value.into();
+            }
+        }
+        match body {
+            Value::Object(body) => body,
+            _ => Map::new(),
+        }
+    }
+
+    /// The variables that an application gets before its first start, and keeps.
+    pub fn variables(&self, spec: &Spec) -> Value {
+        let all: BTreeMap<&String, &String> = self.config.env.iter().chain(&spec.environment).collect();
+        let data = all.into_iter().map(|(key, value)| {
+            // Literal: what looks like a variable in a value is none.
+            json!({"key": key, "value": value, "is_preview": false, "is_literal": true, "is_multiline": value.contains('\n')})
+        });
+        json!({ "data": data.collect::<Vec<_>>() })
+    }
+}
+
+/// A description as Coolify can keep it.
+pub fn cut(description: &str) -> String {
+    description.chars().take(LONGEST_DESCRIPTION).collect()
+}
+
+/// The name and the tag of an image, as Coolify puts them together again with a colon. A digest is `name@sha256` and its
+/// digits.
+fn reference(image: &str, tag: &str) -> (String, String) {
+    match tag.strip_prefix("sha256:") {
+        Some(digits) => (format!("{image}@sha256"), digits.to_owned()),
+        None => (image.to_owned(), tag.to_owned()),
+    }
+}
+
+/// An amount of memory, as Docker writes it.
+fn amount(bytes: u64) -> String {
+    if bytes.is_multiple_of(MIB) { format!("{}m", bytes / MIB) } else { format!("{bytes}b") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_digest_is_parted_as_coolify_puts_it_together() {
+        let digits = "ab".repeat(32);
+        assert_eq!(reference("team/bot", &format!("sha256:{digits}")), ("team/bot@sha256".to_owned(), digits));
+        assert_eq!(reference("team/bot", "1.4"), ("team/bot".to_owned(), "1.4".to_owned()));
+    }
+
+    #[test]
+    fn memory_is_written_as_docker_writes_it() {
+        assert_eq!(amount(512 * MIB), "512m");
+        assert_eq!(amount(5_000_000), "5000000b");
+    }
+}

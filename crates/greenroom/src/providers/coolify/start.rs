@@ -1,0 +1,259 @@
+//! From an application to what runs in it. What it was started for is written down at Coolify before it is started, so
+//! that whoever comes after a crash knows whether what runs, or is being deployed, is what he wants.
+
+use std::sync::Arc;
+
+use domain::SlotName;
+use reqwest::Method;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::CoolifyProvider;
+use super::api::Failure;
+use super::application::{Application, Stage};
+use super::marks::{self, Marks};
+use super::recipe::{DISPENSABLE, cut};
+use super::watch::{Look, Needs};
+use crate::providers::budget::Urgency;
+use crate::providers::{ProviderError, Spec};
+
+/// How often a start is asked for of which nothing is seen.
+const STARTED_AGAIN: u32 = 3;
+/// What a deployment says that failed for a reason that passes.
+const PASSING: [&str; 12] = [
+    "timeout",
+    "timed out",
+    "temporar",
+    "try again",
+    "connection reset",
+    "connection refused",
+    "toomanyrequests",
+    "too many requests",
+    "rate limit",
+    "unexpected eof",
+    "unreachable",
+    "no route to host",
+];
+
+impl CoolifyProvider {
+    /// The application of a slot, as it is to be made; made if it is not there, and with its variables.
+    pub(super) async fn there(&self, spec: &Spec, look: &Look) -> Result<Application, ProviderError> {
+        let mut all = look.of(&spec.slot);
+        let Some(kept) = all.next().cloned() else { return self.make(spec).await };
+        // A creation whose answer was lost, and that was repeated.
+        for other in all {
+            self.coolify.remove(other).await?;
+        }
+        // One that was never started may lack its variables: whoever made it may have died before it had them.
+        if !kept.was_started() && !self.coolify.memory().equipped.contains(&kept.uuid) {
+            self.equip(spec, &kept.uuid).await?;
+        }
+        Ok(kept)
+    }
+
+    async fn make(&self, spec: &Spec) -> Result<Application, ProviderError> {
+        let options = self.recipe.marks(spec).written_into("");
+        let description = self.coolify.descriptions.take(&spec.slot);
+        let made = match self.try_make(spec, &options, description.as_deref()).await {
+            Ok(uuid) => Application::made(uuid, spec.slot.clone(), options),
+            Err(failure) => {
+                if let Some(text) = description {
+                    self.coolify.describe_again(&spec.slot, text, 0);
+                }
+                let Failure::Lost(_) = &failure else { return Err(failure.into()) };
+                // It may have been made, and must not be made twice.
+                let look = self.coolify.look_after(Needs::Applications).await?;
+                look.of(&spec.slot).next().cloned().ok_or(failure)?
+            }
+        };
+        self.coolify.watch.note_made(made.clone());
+        self.equip(spec, &made.uuid).await?;
+        Ok(made)
+    }
+
+    async fn try_make(&self, spec: &Spec, options: &str, description: Option<&str>) -> Result<String, Failure> {
+        let mut body = self.recipe.body(spec, options, description);
+        let mut is_repeated = false;
+        loop {
+            let path = "applications/dockerimage";
+            let wish = Value::Object(body.clone());
+            match self.coolify.api.ask(Urgency::Wanted, Method::POST, path, Some(&wish)).await {
+                Ok(answer) => {
+                    let uuid = answer.json()?["uuid"].as_str().map(str::to_owned);
+                    return uuid.ok_or_else(|| Failure::Lost("Coolify does not name what it made".to_owned()));
+                }
+                // An older version may not know all that is wished for.
+                Err(Failure::Refused { fields, .. })
+                    if !is_repeated
+                        && !fields.is_empty()
+                        && fields.iter().all(|field| DISPENSABLE.contains(&field.as_str())) =>
+                {
+                    fields.iter().for_each(|field| drop(body.remove(field)));
+                    is_repeated = true;
+                }
+                Err(failure) => return Err(failure),
+            }
+        }
+    }
+
+    /// Gives an application that was never started its variables.
+    async fn equip(&self, spec: &Spec, uuid: &str) -> Result<(), ProviderError> {
+        let variables = self.recipe.variables(spec);
+        let path = format!("applications/{uuid}/envs/bulk");
+        let done = self.coolify.api.ask_again(Urgency::Wanted, Method::PATCH, &path, Some(&variables)).await;
+        done.map_err(|failure| gone_again(failure, &spec.slot))?;
+        self.coolify.memory().equipped.insert(uuid.to_owned());
+        Ok(())
+    }
+
+    /// Makes what is wanted run in a slot, and nothing else. What runs for the same, or is being deployed, is left to.
+    pub(super) async fn bring_to_run(&self, spec: &Spec) -> Result<String, ProviderError> {
+        let coolify = &self.coolify;
+        let look = coolify.look(Needs::Deployments).await?;
+        let wanted = marks::start(spec);
+        let mut application = match look.of(&spec.slot).next() {
+            // Its variables and its image stay as they were made, so it goes if others are wanted by now.
+            Some(old) if !self.is_as_made(old, spec) && old.marks.start.as_ref() != Some(&wanted) => {
+                coolify.delete(&spec.slot).await?;
+                self.make(spec).await?
+            }
+            _ => self.there(spec, &look).await?,
+        };
+        let (is_open, is_wanted) =
+            (look.open(&application).next().is_some(), application.marks.start.as_ref() == Some(&wanted));
+        let mut runs = is_open || !application.has_ended();
+        if !runs && application.was_started() && !coolify.memory().stopped.contains(&application.uuid) {
+            runs = coolify.truly_runs(&application, Urgency::Wanted).await?;
+        }
+        if runs && is_wanted {
+            let is_shown = application.runs() && !is_open;
+            return if is_shown { Ok(application.uuid) } else { self.follow(&application, None, 0).await };
+        }
+        if runs {
+            coolify.stop(&spec.slot).await?;
+        }
+        coolify.memory().stopped.remove(&application.uuid);
+        if !is_wanted {
+            self.mark(&mut application, wanted).await?;
+        }
+        let deployment = self.ask_to_start(&application).await?;
+        self.follow(&application, deployment, 1).await
+    }
+
+    fn is_as_made(&self, application: &Application, spec: &Spec) -> bool {
+        application.marks.recipe == self.recipe.marks(spec).recipe
+    }
+
+    /// Writes down what an application is about to be started for, and what a person is to see of it with it.
+    async fn mark(&self, application: &mut Application, wanted: String) -> Result<(), ProviderError> {
+        let (coolify, slot) = (&self.coolify, application.slot.clone());
+        let marks = Marks { start: Some(wanted), ..application.marks.clone() };
+        let options = marks.written_into(&application.options);
+        let description = coolify.descriptions.take(&slot);
+        let mut body = json!({ "custom_docker_run_options": options });
+        if let Some(text) = &description {
+            body["description"] = cut(text).into();
+        }
+        let path = format!("applications/{}", application.uuid);
+        if let Err(failure) = coolify.api.ask_again(Urgency::Wanted, Method::PATCH, &path, Some(&body)).await {
+            if let Some(text) = description {
+                coolify.describe_again(&slot, text, 0);
+            }
+            return Err(gone_again(failure, &slot));
+        }
+        (application.marks, application.options) = (marks, options);
+        Ok(())
+    }
+
+    /// The deployment that was queued, if Coolify says which. A lost answer is found again by whoever looks.
+    async fn ask_to_start(&self, application: &Application) -> Result<Option<String>, ProviderError> {
+        let path = format!("applications/{}/start", application.uuid);
+        match self.coolify.api.act(Urgency::Wanted, &path).await {
+            Ok(answer) => Ok(answer.json()?["deployment_uuid"].as_str().map(str::to_owned)),
+            Err(Failure::Lost(_)) => Ok(None),
+            Err(failure) => Err(gone_again(failure, &application.slot)),
+        }
+    }
+
+    /// Follows a start to its end: until it runs, or is known to have failed. `asked` says how often it was asked for.
+    async fn follow(
+        &self,
+        application: &Application,
+        mut deployment: Option<String>,
+        mut asked: u32,
+    ) -> Result<String, ProviderError> {
+        let (coolify, slot) = (&self.coolify, &application.slot);
+        let mut finished: Option<Instant> = None;
+        loop {
+            let look: Arc<Look> = coolify.look_after(Needs::Deployments).await?;
+            let Some(seen) = look.of(slot).find(|seen| seen.uuid == application.uuid) else {
+                return Err(ProviderError::again(format!("the application of {slot} is gone")));
+            };
+            if let Some(open) = look.open(seen).next() {
+                deployment = Some(open.uuid.clone());
+                continue;
+            }
+            if seen.runs() {
+                return Ok(seen.uuid.clone());
+            }
+            if let Some(since) = finished {
+                // Its status follows the deployment after a while.
+                if since.elapsed() > coolify.pace.shown_within {
+                    let text = format!("Coolify has deployed it, but it does not run: its status is {}", seen.status);
+                    return Err(ProviderError::again(text));
+                }
+                continue;
+            }
+            let stage = match deployment.take() {
+                Some(uuid) => self.stage(&uuid).await?.map(|stage| (uuid, stage)),
+                None => None,
+            };
+            match stage {
+                Some((uuid, Stage::Open)) => deployment = Some(uuid),
+                Some((_, Stage::Finished)) => finished = Some(Instant::now()),
+                Some((_, Stage::Ended { status, lines })) => return Err(failed(&status, lines)),
+                // It was not queued, whatever the answer was: the queue may be full.
+                None if asked < STARTED_AGAIN => {
+                    tokio::time::sleep(coolify.pace.queue_again).await;
+                    if coolify.truly_runs(seen, Urgency::Wanted).await? {
+                        finished = Some(Instant::now());
+                    } else {
+                        deployment = self.ask_to_start(seen).await?;
+                        asked += 1;
+                    }
+                }
+                None => {
+                    let text = "Coolify says that it starts it, and does not: its queue of deployments may be full";
+                    return Err(ProviderError::again(text));
+                }
+            }
+        }
+    }
+
+    /// How a deployment stands; `None` when there is none of this name.
+    async fn stage(&self, uuid: &str) -> Result<Option<Stage>, ProviderError> {
+        match self.coolify.api.get(Urgency::Wanted, &format!("deployments/{uuid}")).await {
+            Ok(answer) => Ok(Some(Stage::read(&answer.json()?))),
+            Err(refused) if refused.is_absent() => Ok(None),
+            Err(failure) => Err(failure.into()),
+        }
+    }
+}
+
+/// Why a deployment came to nothing.
+fn failed(status: &str, lines: Option<String>) -> ProviderError {
+    let unread = "its log is shown only to a token that may read secrets";
+    let words = format!("the deployment ended {status}: {}", lines.as_deref().unwrap_or(unread));
+    let said = lines.unwrap_or_default().to_lowercase();
+    // One that was cancelled was not tried.
+    let may_help = status != "failed" || PASSING.iter().any(|word| said.contains(word));
+    if may_help { ProviderError::again(words) } else { ProviderError::never(words) }
+}
+
+/// What is gone by now is made again by the next try.
+fn gone_again(failure: Failure, slot: &SlotName) -> ProviderError {
+    match failure {
+        gone if gone.is_absent() => ProviderError::again(format!("the application of {slot} is gone")),
+        failure => failure.into(),
+    }
+}

@@ -1,0 +1,204 @@
+//! The shared look: one list of all applications, and one of all deployments, serves everyone in this process who waits
+//! for something to become so. Whoever has just done something waits for a look that began after it.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use domain::SlotName;
+use tokio::sync::{Notify, oneshot};
+use tokio::time::Instant;
+
+use super::api::Api;
+use super::application::{self, Application, Open};
+use crate::providers::ProviderError;
+use crate::providers::budget::Urgency;
+
+/// What Coolify had of this installation at one moment.
+#[derive(Debug)]
+pub struct Look {
+    /// It is no older than this.
+    pub begun: Instant,
+    /// By slot; of several for one slot, the one that is kept comes first.
+    pub applications: Vec<Application>,
+    /// Those of everyone; `None` when nobody asked for them.
+    deployments: Option<Vec<Open>>,
+}
+
+impl Look {
+    /// The applications of a slot, the one that is kept first.
+    pub fn of(&self, slot: &SlotName) -> impl Iterator<Item = &Application> {
+        self.applications.iter().filter(move |application| application.slot == *slot)
+    }
+
+    /// Deployments of an application that are queued or in progress.
+    pub fn open(&self, application: &Application) -> impl Iterator<Item = &Open> {
+        self.deployments.iter().flatten().filter(|open| open.is_of(&application.uuid))
+    }
+}
+
+/// What a look has to have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Needs {
+    Applications,
+    /// The deployments as well, as of a moment before the applications.
+    Deployments,
+}
+
+#[derive(Debug)]
+pub struct Watch {
+    api: Arc<Api>,
+    installation: String,
+    /// No two looks begin within this.
+    every: Duration,
+    state: Mutex<State>,
+    joined: Notify,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    waiting: Vec<Waiting>,
+    is_looking: bool,
+    begun: Option<Instant>,
+    last: Option<Arc<Look>>,
+    /// What was made since the last look began.
+    made: Vec<(Instant, Application)>,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    from: Instant,
+    needs: Needs,
+    tell: oneshot::Sender<Result<Arc<Look>, ProviderError>>,
+}
+
+/// Somebody looks, until this is dropped: then nobody is left waiting for a look that never comes.
+struct Looking {
+    watch: Arc<Watch>,
+    is_done: bool,
+}
+
+impl Drop for Looking {
+    fn drop(&mut self) {
+        // Whoever came after it was done has somebody else who looks.
+        if !self.is_done {
+            let mut state = self.watch.state();
+            state.is_looking = false;
+            state.waiting.clear();
+        }
+    }
+}
+
+impl Watch {
+    pub fn new(api: Arc<Api>, installation: String, every: Duration) -> Self {
+        Self { api, installation, every, state: Mutex::default(), joined: Notify::new() }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The first look that begins at `from` or later.
+    pub async fn look(self: &Arc<Self>, from: Instant, needs: Needs) -> Result<Arc<Look>, ProviderError> {
+        let (tell, told) = oneshot::channel();
+        let is_first = {
+            let mut state = self.state();
+            state.waiting.push(Waiting { from, needs, tell });
+            !std::mem::replace(&mut state.is_looking, true)
+        };
+        if is_first {
+            tokio::spawn(keep_looking(Looking { watch: self.clone(), is_done: false }));
+        } else {
+            self.joined.notify_one();
+        }
+        told.await.unwrap_or_else(|_| Err(ProviderError::again("a look at Coolify was given up")))
+    }
+
+    /// The application of a slot as this process saw it last, which may be a while ago.
+    pub fn known(&self, slot: &SlotName) -> Option<Application> {
+        let state = self.state();
+        let seen = state.last.as_ref().and_then(|look| look.of(slot).next().cloned());
+        seen.or_else(|| state.made.iter().find(|(_, made)| made.slot == *slot).map(|(_, made)| made.clone()))
+    }
+
+    /// This was made just now, and the last look cannot know it.
+    pub fn note_made(&self, application: Application) {
+        self.state().made.push((Instant::now(), application));
+    }
+
+    /// When to look next, and for what; `None` when nobody waits any more.
+    fn next(&self) -> Option<(Instant, Needs)> {
+        let mut state = self.state();
+        state.waiting.retain(|waiting| !waiting.tell.is_closed());
+        let Some(first) = state.waiting.iter().map(|waiting| waiting.from).min() else {
+            state.is_looking = false;
+            return None;
+        };
+        let at = state.begun.map_or(first, |begun| first.max(begun + self.every));
+        let all = state.waiting.iter().filter(|waiting| waiting.from <= at);
+        let needs = all.map(|waiting| waiting.needs).find(|needs| *needs == Needs::Deployments);
+        Some((at, needs.unwrap_or(Needs::Applications)))
+    }
+
+    async fn take(&self, needs: Needs) -> Result<Look, ProviderError> {
+        // What frees slots waits for nothing more urgent than this, and a look is never for one alone.
+        let list = |path| self.api.get(Urgency::Free, path);
+        // Deployments first: what is neither open then nor running afterwards has not come to run.
+        let deployments = match needs {
+            Needs::Applications => None,
+            Needs::Deployments => {
+                let answer = list("deployments").await?;
+                Some((answer.asked, application::open_deployments(&answer.json()?)?))
+            }
+        };
+        let answer = list("applications").await?;
+        let applications = application::applications(&answer.json()?, &self.installation)?;
+        let begun = deployments.as_ref().map_or(answer.asked, |(asked, _)| *asked);
+        Ok(Look { begun, applications, deployments: deployments.map(|(_, open)| open) })
+    }
+
+    fn serve(&self, tried: Instant, taken: Result<Look, ProviderError>) {
+        let mut state = self.state();
+        state.begun = Some(tried);
+        match taken {
+            Ok(look) => {
+                let look = Arc::new(look);
+                let has_deployments = look.deployments.is_some();
+                let serves = |waiting: &mut Waiting| {
+                    waiting.from <= look.begun && (has_deployments || waiting.needs == Needs::Applications)
+                };
+                for waiting in state.waiting.extract_if(.., serves) {
+                    // Who has gone away meanwhile is not told.
+                    let _ = waiting.tell.send(Ok(look.clone()));
+                }
+                state.made.retain(|(at, _)| *at >= look.begun);
+                state.last = Some(look);
+            }
+            Err(error) => {
+                for waiting in state.waiting.extract_if(.., |waiting| waiting.from <= tried) {
+                    let _ = waiting.tell.send(Err(error.clone()));
+                }
+            }
+        }
+    }
+}
+
+async fn keep_looking(mut looking: Looking) {
+    let watch = looking.watch.clone();
+    loop {
+        let Some((at, needs)) = watch.next() else {
+            looking.is_done = true;
+            return;
+        };
+        if at > Instant::now() {
+            // Somebody may come who waits for an earlier one.
+            tokio::select! {
+                () = tokio::time::sleep_until(at) => {}
+                () = watch.joined.notified() => {}
+            }
+            continue;
+        }
+        let tried = Instant::now();
+        let taken = watch.take(needs).await;
+        watch.serve(tried, taken);
+    }
+}

@@ -1,0 +1,134 @@
+//! The requests that a provider takes, shared by everyone who asks it.
+
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use greenroom::providers::budget::{Budget, Urgency};
+use rstest::rstest;
+
+use crate::support::{Backend, Database, until};
+
+const TIME: Duration = Duration::from_millis(600);
+
+async fn budget(database: &Database, most: u32) -> Budget {
+    Budget::new(database.open().await, "coolify".to_owned(), most, TIME)
+}
+
+async fn take(budget: &Budget, urgency: Urgency, count: usize) {
+    for _ in 0..count {
+        budget.turn(urgency).await.unwrap();
+    }
+}
+
+/// Whether a turn comes before the budget is renewed.
+async fn comes(budget: &Budget, urgency: Urgency) -> bool {
+    tokio::time::timeout(TIME / 4, budget.turn(urgency)).await.is_ok()
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test]
+async fn no_more_than_the_budget_is_taken_in_any_such_time_by_replicas_together(#[case] backend: Backend) {
+    let database = Database::new(backend).await;
+    let replicas = [budget(&database, 10).await, budget(&database, 10).await];
+    let taken = Arc::new(Mutex::new(Vec::new()));
+    let mut all = tokio::task::JoinSet::new();
+    for number in 0..40 {
+        let (budget, taken) = (replicas[number % 2].clone(), taken.clone());
+        all.spawn(async move {
+            budget.turn(Urgency::Free).await.unwrap();
+            taken.lock().unwrap().push(Instant::now());
+        });
+    }
+    all.join_all().await;
+    let taken = taken.lock().unwrap();
+    // A moment may lie between a turn and its being noted here.
+    let slack = Duration::from_millis(150);
+    for (first, beyond) in taken.iter().zip(taken.iter().skip(10)) {
+        assert!(*beyond - *first + slack >= TIME, "{:?}", *beyond - *first);
+    }
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test]
+async fn the_last_of_it_is_kept_for_what_frees_slots(#[case] backend: Backend) {
+    let database = Database::new(backend).await;
+    let budget = budget(&database, 20).await;
+    take(&budget, Urgency::Shown, 10).await;
+    assert!(!comes(&budget, Urgency::Shown).await);
+    take(&budget, Urgency::Wanted, 8).await;
+    assert!(!comes(&budget, Urgency::Wanted).await);
+    take(&budget, Urgency::Free, 2).await;
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test]
+async fn what_is_more_urgent_goes_first_and_who_came_first_before_who_came_later(#[case] backend: Backend) {
+    let database = Database::new(backend).await;
+    let budget = budget(&database, 10).await;
+    take(&budget, Urgency::Free, 10).await;
+    let order = Arc::new(Mutex::new(Vec::new()));
+    let asked = [Urgency::Shown, Urgency::Wanted, Urgency::Free, Urgency::Wanted, Urgency::Free];
+    let mut all = tokio::task::JoinSet::new();
+    for (number, urgency) in asked.into_iter().enumerate() {
+        let (waits, order) = (budget.clone(), order.clone());
+        all.spawn(async move {
+            waits.turn(urgency).await.unwrap();
+            order.lock().unwrap().push(number);
+        });
+        until("it stands in line", async || budget.waiting() == number + 1).await;
+    }
+    all.join_all().await;
+    assert_eq!(*order.lock().unwrap(), [2, 4, 1, 3, 0]);
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test]
+async fn when_the_provider_has_had_enough_no_replica_asks_for_so_long(#[case] backend: Backend) {
+    let database = Database::new(backend).await;
+    let (one, other) = (budget(&database, 10).await, budget(&database, 10).await);
+    let begun = Instant::now();
+    one.hold_back(TIME).await;
+    // A shorter wait that is told later does not end the longer one.
+    one.hold_back(TIME / 6).await;
+    other.turn(Urgency::Free).await.unwrap();
+    assert!(begun.elapsed() >= TIME, "{:?}", begun.elapsed());
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test]
+async fn who_goes_away_leaves_the_line_and_takes_nothing(#[case] backend: Backend) {
+    let database = Database::new(backend).await;
+    let budget = budget(&database, 10).await;
+    take(&budget, Urgency::Free, 10).await;
+    for _ in 0..5 {
+        assert!(tokio::time::timeout(TIME / 60, budget.turn(Urgency::Free)).await.is_err());
+    }
+    assert_eq!(budget.waiting(), 0);
+    tokio::time::timeout(TIME * 5, take(&budget, Urgency::Free, 10)).await.unwrap();
+    // Another budget has a line of its own.
+    let elsewhere = Budget::new(database.open().await, "elsewhere".to_owned(), 1, TIME);
+    assert!(comes(&elsewhere, Urgency::Free).await);
+}
+
+#[tokio::test]
+async fn a_process_without_a_database_keeps_to_it_by_itself() {
+    let budget = Budget::alone("coolify".to_owned(), 20, TIME);
+    take(&budget, Urgency::Wanted, 18).await;
+    assert!(!comes(&budget, Urgency::Wanted).await);
+    take(&budget, Urgency::Free, 2).await;
+    assert!(!comes(&budget, Urgency::Free).await);
+    budget.hold_back(TIME * 2).await;
+    let begun = Instant::now();
+    budget.turn(Urgency::Wanted).await.unwrap();
+    assert!(begun.elapsed() >= TIME * 2 - Duration::from_millis(20));
+}

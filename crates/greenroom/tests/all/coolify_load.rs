@@ -1,0 +1,256 @@
+//! 100 slots and 300 bots at a Coolify that takes 200 requests a minute, with a minute of two seconds: nobody is given up.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use domain::{SlotName, SlotStatus, Status};
+use greenroom::clock::Clock;
+use greenroom::deployment::{Deployment, Patience};
+use greenroom::lifecycle::callbacks::Voice;
+use greenroom::placement::SlotNews;
+use greenroom::store::{BotRow, PoolRow, SlotRow};
+use rstest::rstest;
+use tokio::task::JoinSet;
+
+use crate::support::{
+    Backend, CoolifyEvent, CoolifyOperation as Operation, CoolifyScene, Database, House, Plan, Works, pool, until, wish,
+};
+
+const MINUTE: Duration = Duration::from_secs(2);
+const REQUESTS: u32 = 200;
+const GATE: u32 = 4;
+/// How long a bot stays in its meeting.
+const MEETING: Duration = Duration::from_millis(100);
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
+
+/// One server: everything behind the API, and its own hold on Coolify.
+struct Replica {
+    house: House,
+    works: Works,
+}
+
+impl Replica {
+    async fn new(scene: &CoolifyScene, pool: &PoolRow) -> Arc<Self> {
+        let mut plan = Plan { clock: Clock::System, ..Plan::of([pool.clone()]) };
+        plan.deadlines.queue_poll = Duration::from_secs(1);
+        let house = House::planned(scene.database.clone(), &plan).await;
+        let works = Works::begin(&house, GATE, Arc::new(scene.process()), Patience::default()).await;
+        Arc::new(Self { house, works })
+    }
+
+    /// The safety net, every now and then.
+    async fn keep(self: Arc<Self>) {
+        loop {
+            for keeper in self.works.crew.iter().filter(|keeper| ["deployment", "warm_buffer"].contains(&keeper.name()))
+            {
+                keeper.hurry();
+                keeper.run().await.unwrap();
+            }
+            tokio::time::sleep(Duration::from_millis(500)).await;
+        }
+    }
+}
+
+/// What would run in the containers: agents that wait, and fetch their bots.
+struct Agents {
+    replica: Arc<Replica>,
+    /// How many containers run in each slot.
+    running: Mutex<HashMap<String, i64>>,
+    /// The bots that were begun, and how often.
+    begun: Mutex<HashMap<String, usize>>,
+    /// What must not be.
+    wrong: Mutex<Vec<String>>,
+}
+
+impl Agents {
+    async fn play(self: Arc<Self>, mut events: tokio::sync::mpsc::UnboundedReceiver<CoolifyEvent>) {
+        let mut agents: BTreeMap<(String, String), tokio::task::AbortHandle> = BTreeMap::new();
+        let mut all = JoinSet::new();
+        while let Some(event) = events.recv().await {
+            match event {
+                CoolifyEvent::Started { uuid, name, container, envs } => {
+                    let has_token = envs.get("GREENROOM_SLOT_TOKEN").is_some_and(|token| token.len() > 10);
+                    if envs.get("GREENROOM_SLOT") != Some(&name) || !has_token || envs.contains_key("BOT_DATA") {
+                        self.complain(format!("{name} was started with {envs:?}"));
+                    }
+                    let running = {
+                        let mut running = self.running.lock().unwrap();
+                        let count = running.entry(uuid.clone()).or_default();
+                        *count += 1;
+                        *count
+                    };
+                    if running != 1 {
+                        self.complain(format!("{running} run at once in {name}"));
+                    }
+                    let agent = all.spawn(self.clone().wait(SlotName::stored(name)));
+                    agents.insert((uuid, container), agent);
+                }
+                CoolifyEvent::Stopped { uuid, container } => {
+                    *self.running.lock().unwrap().entry(uuid.clone()).or_default() -= 1;
+                    if let Some(agent) = agents.remove(&(uuid, container)) {
+                        agent.abort();
+                    }
+                }
+            }
+            while let Some(ended) = all.try_join_next() {
+                if ended.is_err_and(|error| error.is_panic()) {
+                    self.complain("an agent broke".to_owned());
+                }
+            }
+        }
+    }
+
+    fn complain(&self, what: String) {
+        self.wrong.lock().unwrap().push(what);
+    }
+
+    /// As an agent does at the API: says that it waits, and takes the slot's bot that nobody has heard of.
+    async fn wait(self: Arc<Self>, slot: SlotName) {
+        let house = &self.replica.house;
+        loop {
+            if let Some(row) = house.store.slot(&slot).await.unwrap() {
+                match row.bot_id {
+                    None if row.status == SlotStatus::Creating && !house.store.is_at_gate(&slot).await.unwrap() => {
+                        let news = SlotNews::Ready { generation: row.generation };
+                        house.placement.tell(slot.clone(), news).await.unwrap();
+                    }
+                    Some(bot) => {
+                        let bot = house.store.bot(bot).await.unwrap().unwrap();
+                        if bot.slot.as_ref() == Some(&slot) && !bot.status.is_ended() && !bot.has_session {
+                            self.run(&bot).await;
+                        }
+                    }
+                    None => {}
+                }
+            }
+            tokio::time::sleep(LOOK_AGAIN).await;
+        }
+    }
+
+    async fn run(&self, bot: &BotRow) {
+        let house = &self.replica.house;
+        let Some(voice) = voice(house, &self.replica.works.deployment, bot) else { return };
+        *self.begun.lock().unwrap().entry(bot.id.to_string()).or_default() += 1;
+        house.lifecycle.started(voice, None).await.unwrap();
+        house.lifecycle.joined(voice).await.unwrap();
+        tokio::time::sleep(MEETING).await;
+        assert_eq!(house.exited(voice, 0).await.unwrap(), Status::Completed);
+    }
+}
+
+fn voice(house: &House, deployment: &Deployment, bot: &BotRow) -> Option<Voice> {
+    let data = deployment.bot_data(bot)?;
+    let claim = house.lifecycle.claim(data["token"].as_str()?).unwrap();
+    Some(Voice { claim, connection_id: claim.connection })
+}
+
+/// So many bots come to so many slots at once; all of them end well, and store and Coolify agree.
+async fn many(backend: Backend, replicas: usize, slots: i64, bots: usize, hot: bool) {
+    let database: Arc<Database> = Database::new(backend).await.into();
+    let scene = CoolifyScene::on(database, REQUESTS, MINUTE, |settings| {
+        settings.deployments_at_once = 2;
+        settings.deployment = Duration::from_millis(100);
+        settings.stop = Duration::from_millis(60);
+    })
+    .await;
+    let pool = PoolRow { max_slots: slots, hot, provider: "coolify".to_owned(), ..pool("meet") };
+    let mut all = Vec::new();
+    for _ in 0..replicas {
+        all.push(Replica::new(&scene, &pool).await);
+    }
+    let mut background = JoinSet::new();
+    for replica in &all {
+        background.spawn(replica.clone().keep());
+    }
+    let agents = Arc::new(Agents {
+        replica: all[0].clone(),
+        running: Mutex::default(),
+        begun: Mutex::default(),
+        wrong: Mutex::default(),
+    });
+    background.spawn(agents.clone().play(scene.fake.events()));
+
+    let asked = std::time::Instant::now();
+    let mut ids = Vec::new();
+    for (number, replica) in all.iter().enumerate() {
+        let own = (0..bots).filter(|bot| bot % replicas == number);
+        ids.extend(replica.house.ask_at_once(own.map(wish)).await.into_iter().map(|reserved| reserved.bot.id));
+    }
+    let house = &all[0].house;
+    let patience = std::time::Instant::now() + Duration::from_secs(180);
+    for bot in ids {
+        loop {
+            let (status, reason) = house.stands(bot).await;
+            assert!(!status.is_ended() || status == Status::Completed, "{bot} ended {status:?}, {reason:?}");
+            if status == Status::Completed {
+                break;
+            }
+            assert!(std::time::Instant::now() < patience, "{bot} is {status:?} for ever");
+            tokio::time::sleep(LOOK_AGAIN).await;
+        }
+    }
+    let took = asked.elapsed();
+    until("every slot is at rest", async || {
+        let rows = house.store.slots(None, None).await.unwrap();
+        rows.iter().all(|row: &SlotRow| row.status == SlotStatus::Idle && row.bot_id.is_none())
+    })
+    .await;
+    let rows = house.store.slots(None, None).await.unwrap();
+    let calls = scene.fake.calls();
+    let applications = scene.fake.applications();
+    assert_eq!(rows.len(), applications.len());
+    for row in &rows {
+        let application = applications.iter().find(|one| one.name == row.name.as_str()).unwrap();
+        assert_eq!(application.status.starts_with("running"), hot, "{application:?}");
+        assert_eq!(row.provider_ref.as_ref(), Some(&application.uuid));
+    }
+    let own = [Operation::Describe, Operation::Start, Operation::Stop, Operation::Deployment, Operation::Logs];
+    let counted: Vec<(Operation, usize)> = own.map(|operation| (operation, scene.count(operation))).to_vec();
+    let looks = scene.count(Operation::List) + scene.count(Operation::Deployments);
+    eprintln!(
+        "{bots} bots in {slots} slots took {took:?}: {} requests, {looks} of them looks, {} refused, {counted:?}",
+        calls.len(),
+        scene.fake.throttled(),
+    );
+    assert!(agents.begun.lock().unwrap().values().all(|times| *times == 1), "a bot was run twice");
+    assert_eq!(agents.begun.lock().unwrap().len(), bots);
+    assert!(scene.fake.most_deployments_at_once() <= GATE as usize, "{}", scene.fake.most_deployments_at_once());
+    let of_their_own: usize = counted.iter().map(|(_, count)| count).sum();
+    assert!(of_their_own <= bots * 6 + rows.len() * 2, "{counted:?}");
+    // In the end every slot is shown as what it is, also where the words of two replicas crossed: sync looks after that,
+    // and finds nothing else to do.
+    let sync = all[0].works.crew.iter().find(|keeper| keeper.name() == "sync").unwrap();
+    until("every slot is described", async || {
+        let applications = scene.fake.applications();
+        let is_shown = |row: &SlotRow| {
+            applications
+                .iter()
+                .any(|one| one.name == row.name.as_str() && one.description.as_ref() == Some(&row.description))
+        };
+        if rows.iter().all(is_shown) {
+            return true;
+        }
+        assert_eq!(sync.run().await.unwrap().counts.values().sum::<u64>(), 0);
+        tokio::time::sleep(MINUTE).await;
+        false
+    })
+    .await;
+    background.shutdown().await;
+    assert_eq!(*agents.wrong.lock().unwrap(), Vec::<String>::new());
+    scene.no_violations();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hundred_slots_and_three_hundred_bots_get_through_two_hundred_requests_a_minute_with_two_replicas_on_postgres()
+ {
+    many(Backend::Postgres, 2, 100, 300, false).await;
+}
+
+#[rstest]
+#[case::stopped(false)]
+#[case::hot(true)]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bots_come_and_go_in_slots_of_one_server(#[case] hot: bool) {
+    many(Backend::Sqlite, 1, 10, 30, hot).await;
+}

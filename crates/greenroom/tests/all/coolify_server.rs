@@ -1,0 +1,95 @@
+//! The server as its users run it, with a pool at Coolify and real agents in its containers: what is configured is what
+//! happens, and a bot's life costs what the documentation says.
+
+use std::collections::BTreeMap;
+use std::process::Stdio;
+
+use rstest::rstest;
+use serde_json::json;
+use tokio::process::{Child, Command};
+use tokio::sync::mpsc::UnboundedReceiver;
+
+use crate::support::{
+    Backend, COOLIFY_TOKEN, CoolifyEvent, CoolifyFake, CoolifyOperation as Operation, CoolifySettings, Venue, until,
+};
+
+/// Is in its meeting until it is told to leave.
+const BOT: &str = r#"
+    echo '{"event": "joined"}'
+    read leave
+"#;
+
+fn config(fake: &CoolifyFake, standby: &str) -> String {
+    format!(
+        "[[pool]]\nname = \"meet\"\nplatform = \"google_meet\"\nprovider = \"coolify\"\nmax_slots = 2\n{standby}\n\
+         [pool.coolify]\napi_url = \"{}/api/v1\"\napi_token = \"{COOLIFY_TOKEN}\"\nproject_uuid = \"{}\"\n\
+         server_uuid = \"{}\"\nenvironment_name = \"production\"\nimage = \"team/bot:1\"\n",
+        fake.url,
+        CoolifyFake::PROJECT,
+        CoolifyFake::SERVER,
+    )
+}
+
+/// Runs an agent in each container, as its image would.
+async fn run_containers(mut events: UnboundedReceiver<CoolifyEvent>) {
+    let mut containers: BTreeMap<(String, String), Child> = BTreeMap::new();
+    while let Some(event) = events.recv().await {
+        match event {
+            CoolifyEvent::Started { uuid, container, envs, .. } => {
+                let mut command = Command::new(env!("CARGO_BIN_EXE_greenroom"));
+                command.args(["agent", "--", "sh", "-c", BOT]).env_clear().env("PATH", "/usr/bin:/bin").envs(envs);
+                let child = command.stdin(Stdio::null()).kill_on_drop(true).spawn().unwrap();
+                containers.insert((uuid, container), child);
+            }
+            CoolifyEvent::Stopped { uuid, container } => {
+                if let Some(mut child) = containers.remove(&(uuid, container)) {
+                    child.kill().await.unwrap();
+                }
+            }
+        }
+    }
+}
+
+#[rstest]
+#[case::stopped("standby = \"stopped\"")]
+#[case::hot("standby = \"running\"\nmin_idle = 1")]
+#[tokio::test]
+async fn a_bot_lives_in_an_application_and_leaves_it_to_the_next(#[case] standby: &str) {
+    let fake = CoolifyFake::start(CoolifySettings::default()).await;
+    let containers = tokio::spawn(run_containers(fake.events()));
+    let venue = Venue::open(Backend::Sqlite, &config(&fake, standby)).await;
+    let hot = standby.contains("running");
+    if hot {
+        venue.until_slots(1, 0).await;
+    }
+    let first = venue.active(1).await;
+    let name = first["slot"].as_str().unwrap().to_owned();
+    assert_eq!(fake.applications()[0].name, name);
+    assert!(!fake.applications()[0].envs.contains_key("BOT_DATA"));
+    venue.leave(&first).await;
+    until("the slot is free", async || {
+        let slots = venue.slots().await;
+        slots.iter().any(|slot| slot["name"] == json!(name) && slot["status"] == "idle")
+    })
+    .await;
+    let shown = || fake.applications()[0].description.clone().unwrap_or_default();
+    until("it is shown as free", async || shown().starts_with("[IDLE] Available - Last used")).await;
+    // From here on the application is there, and only the bot's own life is counted.
+    let own = [Operation::Create, Operation::BulkEnvs, Operation::Describe, Operation::Start, Operation::Stop];
+    let count = || own.map(|operation| fake.count(operation));
+    let before = count();
+    let second = venue.active(2).await;
+    if second["slot"] == json!(name) {
+        venue.leave(&second).await;
+        until("it has ended", async || fake.count(Operation::Stop) > before[4]).await;
+        until("the slot is free", async || venue.slots().await.iter().all(|slot| slot["status"] == "idle")).await;
+        until("it is shown as free", async || shown().starts_with("[IDLE] Available - Last used")).await;
+        let made: Vec<usize> = count().iter().zip(before).map(|(after, before)| after - before).collect();
+        assert_eq!((made[0], made[1], made[3], made[4]), (0, 0, 1, 1), "{made:?}");
+        // Marked and described, and described again; in between where somebody looks for long enough.
+        assert!(made[2] <= 3, "{made:?}");
+    }
+    assert_eq!((fake.violations(), fake.prunes(), fake.throttled()), (vec![], 0, 0));
+    assert_eq!(fake.env_changes_after_deployment(), 0);
+    containers.abort();
+}

@@ -1,0 +1,301 @@
+//! What Coolify answers to a request that is what it takes: its words, its status codes, and what it does then.
+
+use serde_json::{Map, Value, json};
+
+use super::fields::{self, Errors};
+use super::operations::Operation;
+use super::queue::{Deployment, Queued};
+use super::shown;
+use super::world::{self, ELSEWHERE, ELSEWHERE_ID, ENVIRONMENT, ENVIRONMENT_ID, World};
+
+/// What is sent back.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    pub status: u16,
+    pub body: String,
+    pub is_json: bool,
+    pub headers: Vec<(&'static str, String)>,
+}
+
+impl Answer {
+    pub fn json(status: u16, body: impl Into<Value>) -> Self {
+        Self { status, body: body.into().to_string(), is_json: true, headers: Vec::new() }
+    }
+
+    pub fn text(status: u16, body: &str) -> Self {
+        Self { status, body: body.to_owned(), is_json: false, headers: Vec::new() }
+    }
+
+    pub fn message(status: u16, message: &str) -> Self {
+        Self::json(status, json!({ "message": message }))
+    }
+
+    pub fn invalid(errors: Errors) -> Self {
+        Self::json(422, json!({ "message": "Validation failed.", "errors": errors }))
+    }
+
+    pub fn header(mut self, name: &'static str, value: impl ToString) -> Self {
+        self.headers.push((name, value.to_string()));
+        self
+    }
+}
+
+/// A request that has been checked.
+#[derive(Debug)]
+pub struct Asked {
+    pub operation: Operation,
+    /// What stands in the places of the path.
+    pub places: Vec<String>,
+    pub query: Map<String, Value>,
+    /// As Coolify has trimmed it.
+    pub body: Map<String, Value>,
+}
+
+impl Asked {
+    fn place(&self, number: usize) -> &str {
+        self.places.get(number).map(String::as_str).unwrap_or_default()
+    }
+
+    /// A parameter that is on or off. What is neither counts as off.
+    fn flag(&self, name: &str, default: bool) -> bool {
+        let on = |value: &Value| ["1", "true", "on", "yes"].contains(&value.as_str().unwrap_or_default());
+        self.query.get(name).map_or(default, on)
+    }
+
+    fn number(&self, name: &str, default: usize) -> usize {
+        self.query.get(name).and_then(Value::as_str).and_then(|text| text.parse().ok()).unwrap_or(default)
+    }
+
+    fn text(&self, name: &str) -> Option<&str> {
+        self.body.get(name).and_then(Value::as_str)
+    }
+}
+
+/// Does what is asked, and says what came of it.
+pub fn answer(world: &mut World, asked: &Asked) -> Answer {
+    world.pass();
+    match asked.operation {
+        Operation::Version => Answer::text(200, world.settings.dialect.version()),
+        Operation::Health => Answer::text(200, "OK"),
+        Operation::Servers => Answer::json(200, vec![shown::server(&world.settings)]),
+        Operation::Server | Operation::ServerResources => server(world, asked),
+        Operation::Projects => Answer::json(200, vec![shown::project()]),
+        Operation::Project | Operation::Environment => project(world, asked),
+        Operation::List => Answer::json(200, shown::list(world)),
+        Operation::Create => create(world, asked),
+        Operation::Deployments => shown::open_deployments(world),
+        Operation::Deployment | Operation::Cancel => deployment(world, asked),
+        Operation::Deploy => deploy(world, asked),
+        _ => match world.applications.iter().any(|application| application.uuid == asked.place(0)) {
+            true => of_application(world, asked),
+            false => Answer::message(404, "Application not found."),
+        },
+    }
+}
+
+fn server(world: &World, asked: &Asked) -> Answer {
+    match asked.operation {
+        _ if asked.place(0) != world::SERVER => Answer::message(404, "Server not found."),
+        Operation::Server => Answer::json(200, shown::server(&world.settings)),
+        _ => Answer::json(200, world.applications.iter().map(shown::resource).collect::<Vec<_>>()),
+    }
+}
+
+fn environment_id(name: &str) -> Option<i64> {
+    match name {
+        "production" | ENVIRONMENT => Some(ENVIRONMENT_ID),
+        "staging" | ELSEWHERE => Some(ELSEWHERE_ID),
+        _ => None,
+    }
+}
+
+fn project(world: &World, asked: &Asked) -> Answer {
+    if asked.place(0) != world::PROJECT {
+        return Answer::message(404, "Project not found.");
+    }
+    if asked.operation == Operation::Project {
+        let mut project = shown::project();
+        project["environments"] = json!([shown::environment(ENVIRONMENT_ID), shown::environment(ELSEWHERE_ID)]);
+        return Answer::json(200, project);
+    }
+    let Some(id) = environment_id(asked.place(1)) else { return Answer::message(404, "Environment not found.") };
+    let mut environment = shown::environment(id);
+    environment["applications"] = shown::within(world, id);
+    Answer::json(200, environment)
+}
+
+/// The order of the checks is Coolify's: who names no environment is not told that the project is unknown.
+fn create(world: &mut World, asked: &Asked) -> Answer {
+    let names = [asked.text("environment_name"), asked.text("environment_uuid")];
+    if names == [None, None] {
+        let message = "You need to provide at least one of environment_name or environment_uuid.";
+        return Answer::message(422, message);
+    }
+    if asked.text("project_uuid") != Some(world::PROJECT) {
+        return Answer::message(404, "Project not found.");
+    }
+    let Some(environment) = names.into_iter().flatten().find_map(environment_id) else {
+        return Answer::message(404, "Environment not found.");
+    };
+    if asked.text("server_uuid") != Some(world::SERVER) {
+        return Answer::message(404, "Server not found.");
+    }
+    let mut errors = Errors::new();
+    fields::require(&mut errors, &asked.body, &["docker_registry_image_name"]);
+    if !errors.is_empty() {
+        return Answer::invalid(errors);
+    }
+    let mut fields = asked.body.clone();
+    let places = ["project_uuid", "server_uuid", "environment_name", "environment_uuid", "destination_uuid"];
+    let wishes = ["instant_deploy", "autogenerate_domain", "force_domain_override", "domains"];
+    for gone in places.into_iter().chain(wishes) {
+        fields.remove(gone);
+    }
+    fields.entry("name").or_insert_with(|| format!("docker-image-{}", world::new_uuid()).into());
+    tag(&mut fields);
+    let application = world.create(environment, fields);
+    application.domains = asked.text("domains").map(str::to_owned);
+    if application.domains.is_none() && asked.body.get("autogenerate_domain") != Some(&json!(false)) {
+        application.domains = Some(format!("http://{}.127.0.0.1.sslip.io", application.uuid));
+    }
+    let answer = json!({ "uuid": application.uuid, "domains": application.domains });
+    if asked.body.get("instant_deploy") == Some(&json!(true)) {
+        let uuid = application.uuid.clone();
+        world.deploy(&uuid, false, true, false);
+    }
+    Answer::json(201, answer)
+}
+
+/// The tag of an image stands in a field of its own, and is "latest" unless somebody said otherwise.
+fn tag(fields: &mut Map<String, Value>) {
+    let name = fields.get("docker_registry_image_name").and_then(Value::as_str).unwrap_or_default().to_owned();
+    let has_tag = fields.get("docker_registry_image_tag").is_some_and(Value::is_string);
+    let parts = name.rsplit_once(':').filter(|(_, tag)| !tag.contains('/') && !has_tag);
+    if let Some((name, tag)) = parts {
+        fields.insert("docker_registry_image_name".to_owned(), name.into());
+        fields.insert("docker_registry_image_tag".to_owned(), tag.into());
+    } else if !has_tag {
+        fields.insert("docker_registry_image_tag".to_owned(), "latest".into());
+    }
+}
+
+fn of_application(world: &mut World, asked: &Asked) -> Answer {
+    let uuid = asked.place(0).to_owned();
+    match asked.operation {
+        Operation::Start => {
+            let queued = world.deploy(&uuid, asked.flag("force", false), asked.flag("instant_deploy", false), false);
+            started(queued, "Deployment request queued.")
+        }
+        Operation::Restart => started(world.deploy(&uuid, false, false, true), "Restart request queued."),
+        Operation::Stop => {
+            world.stop(&uuid, asked.flag("docker_cleanup", true));
+            Answer::message(200, "Application stopping request queued.")
+        }
+        Operation::Delete => {
+            world.delete(&uuid, asked.flag("docker_cleanup", true));
+            Answer::message(200, "Application deletion request queued.")
+        }
+        Operation::Describe => describe(world, &uuid, asked),
+        Operation::DeploymentsOf => deployments_of(world, &uuid, asked),
+        Operation::Inspect => Answer::json(200, shown::inspected(world, &uuid)),
+        Operation::Logs => logs(world, &uuid, asked),
+        _ => super::variables::answer(world, &uuid, asked),
+    }
+}
+
+/// A full queue is not told: the answer has the identifier of a deployment that does not exist.
+fn started(queued: Queued, message: &str) -> Answer {
+    match queued {
+        Queued::As(uuid) => Answer::json(200, json!({ "message": message, "deployment_uuid": uuid })),
+        Queued::Full => Answer::json(200, json!({ "message": message, "deployment_uuid": world::new_uuid() })),
+        Queued::Skipped => Answer::message(200, "Deployment already queued for this commit."),
+    }
+}
+
+fn describe(world: &mut World, uuid: &str, asked: &Asked) -> Answer {
+    let application = world.application(uuid).expect("it was looked up");
+    for (name, value) in &asked.body {
+        match name.as_str() {
+            "domains" => application.domains = value.as_str().map(str::to_owned),
+            "instant_deploy" | "force_domain_override" => {}
+            _ => drop(application.fields.insert(name.clone(), value.clone())),
+        }
+    }
+    let is_instant = asked.body.get("instant_deploy") == Some(&json!(true));
+    if is_instant && world.deploy(uuid, false, false, false) == Queued::Skipped {
+        return Answer::message(200, "Deployment already queued for this commit.");
+    }
+    Answer::json(200, json!({ "uuid": uuid }))
+}
+
+/// The specification has a list here; Coolify answers with a count of all and the page that was asked for.
+fn deployments_of(world: &World, uuid: &str, asked: &Asked) -> Answer {
+    let all = || world.deployments.iter().rev().filter(|deployment| deployment.application == uuid);
+    let page = all().skip(asked.number("skip", 0)).take(asked.number("take", 10));
+    let page: Vec<Value> = page.map(|deployment| shown::deployment(world, deployment)).collect();
+    Answer::json(200, json!({ "count": all().count(), "deployments": page }))
+}
+
+fn logs(world: &mut World, uuid: &str, asked: &Asked) -> Answer {
+    let application = world.application(uuid).expect("it was looked up");
+    if !application.is_running() {
+        return Answer::message(400, "Application is not running.");
+    }
+    let said = format!("{} has started", application.name());
+    let lines = [said.as_str(), "waiting for work"];
+    let from = lines.len().saturating_sub(asked.number("lines", 100));
+    Answer::json(200, json!({ "logs": lines[from..].join("\n") }))
+}
+
+fn deployment(world: &mut World, asked: &Asked) -> Answer {
+    let is_it = |deployment: &Deployment| deployment.uuid == asked.place(0);
+    let has_application = |deployment: &Deployment| {
+        world.applications.iter().any(|application| application.uuid == deployment.application)
+    };
+    let found = world.deployments.iter().position(|deployment| is_it(deployment) && has_application(deployment));
+    let Some(place) = found else { return Answer::message(404, "Deployment not found.") };
+    if asked.operation == Operation::Deployment {
+        return Answer::json(200, shown::deployment(world, &world.deployments[place]));
+    }
+    let stage = world.deployments[place].stage;
+    if !stage.is_open() {
+        let message = format!("Deployment cannot be cancelled. Current status: {}", stage.name());
+        return Answer::message(400, &message);
+    }
+    world.cancel(place);
+    let cancelled = &world.deployments[place];
+    let message = "Deployment cancelled successfully.";
+    let answer = json!({
+        "message": message, "deployment_uuid": cancelled.uuid, "status": cancelled.stage.name(),
+    });
+    Answer::json(200, answer)
+}
+
+/// By identifiers or by a tag. Unlike a start it tells that the queue is full, and names a deployment that does not
+/// exist where one is under way already.
+fn deploy(world: &mut World, asked: &Asked) -> Answer {
+    let text = |name: &str| asked.query.get(name).and_then(Value::as_str).filter(|text| !text.is_empty());
+    let uuids: Vec<String> = match (text("uuid"), text("tag")) {
+        (Some(_), Some(_)) => return Answer::message(400, "You can only use uuid or tag, not both."),
+        (None, None) => return Answer::message(400, "You must provide uuid or tag."),
+        (Some(uuids), None) => uuids.split(',').map(str::to_owned).collect(),
+        (None, Some(_)) => return Answer::message(404, "No resources found with this tag."),
+    };
+    let mut deployments = Vec::new();
+    for uuid in uuids {
+        let Some(name) = world.application(&uuid).map(|application| application.name().to_owned()) else { continue };
+        let (message, deployment) = match world.deploy(&uuid, asked.flag("force", false), false, false) {
+            Queued::As(deployment) => (format!("Application {name} deployment queued."), deployment),
+            Queued::Skipped => ("Deployment already queued for this commit.".to_owned(), world::new_uuid()),
+            Queued::Full => {
+                let message = "Deployment queue is full. Please wait for existing deployments to complete.";
+                return Answer::message(429, message).header("Retry-After", 60);
+            }
+        };
+        deployments.push(json!({ "message": message, "resource_uuid": uuid, "deployment_uuid": deployment }));
+    }
+    if deployments.is_empty() {
+        return Answer::message(404, "No resources found.");
+    }
+    Answer::json(200, json!({ "deployments": deployments }))
+}

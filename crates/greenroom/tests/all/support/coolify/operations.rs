@@ -1,0 +1,153 @@
+//! What the fake serves of Coolify's interface: a table of its operations, each with its parameters, as the published
+//! specification has them. What is not in the table is refused.
+
+use super::fields::{self, Group};
+
+/// What a request is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Operation {
+    Version,
+    Health,
+    Servers,
+    Server,
+    ServerResources,
+    Projects,
+    Project,
+    Environment,
+    List,
+    Create,
+    Inspect,
+    /// A change of an application: its description or anything else of it but its variables.
+    Describe,
+    Delete,
+    Logs,
+    Envs,
+    CreateEnv,
+    UpdateEnv,
+    BulkEnvs,
+    DeleteEnv,
+    Start,
+    Stop,
+    Restart,
+    Deployments,
+    Deployment,
+    DeploymentsOf,
+    Cancel,
+    Deploy,
+}
+
+impl Operation {
+    /// Those whose method has changed with the version.
+    pub fn is_action(self) -> bool {
+        matches!(self, Operation::Start | Operation::Stop | Operation::Restart | Operation::Deploy)
+    }
+}
+
+/// The type of a parameter or a field.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Text,
+    Flag,
+    Number,
+    Texts,
+    Objects,
+}
+
+#[derive(Debug)]
+pub struct Shape {
+    pub operation: Operation,
+    pub method: &'static str,
+    path: &'static str,
+    pub query: &'static [(&'static str, Kind)],
+    /// None where it takes no body.
+    pub body: Option<&'static [Group]>,
+}
+
+const fn plain(operation: Operation, method: &'static str, path: &'static str) -> Shape {
+    Shape { operation, method, path, query: &[], body: None }
+}
+
+const fn asked(
+    operation: Operation,
+    method: &'static str,
+    path: &'static str,
+    query: &'static [(&'static str, Kind)],
+) -> Shape {
+    Shape { operation, method, path, query, body: None }
+}
+
+const fn told(operation: Operation, method: &'static str, path: &'static str, body: &'static [Group]) -> Shape {
+    Shape { operation, method, path, query: &[], body: Some(body) }
+}
+
+const DELETE: &[(&str, Kind)] = &[
+    ("delete_configurations", Kind::Flag),
+    ("delete_volumes", Kind::Flag),
+    ("docker_cleanup", Kind::Flag),
+    ("delete_connected_networks", Kind::Flag),
+];
+const DEPLOY: &[(&str, Kind)] = &[
+    ("tag", Kind::Text),
+    ("uuid", Kind::Text),
+    ("force", Kind::Flag),
+    ("pr", Kind::Number),
+    ("pull_request_id", Kind::Number),
+    ("docker_tag", Kind::Text),
+];
+const LOGS: &[(&str, Kind)] = &[("lines", Kind::Number), ("show_timestamps", Kind::Flag)];
+const PAGE: &[(&str, Kind)] = &[("skip", Kind::Number), ("take", Kind::Number)];
+const START: &[(&str, Kind)] = &[("force", Kind::Flag), ("instant_deploy", Kind::Flag)];
+const STOP: &[(&str, Kind)] = &[("docker_cleanup", Kind::Flag)];
+const TAG: &[(&str, Kind)] = &[("tag", Kind::Text)];
+
+/// A path that has a fixed segment stands before the one that takes anything there.
+const SHAPES: &[Shape] = &[
+    plain(Operation::Version, "GET", "version"),
+    plain(Operation::Health, "GET", "health"),
+    plain(Operation::Servers, "GET", "servers"),
+    plain(Operation::Server, "GET", "servers/{uuid}"),
+    plain(Operation::ServerResources, "GET", "servers/{uuid}/resources"),
+    plain(Operation::Projects, "GET", "projects"),
+    plain(Operation::Project, "GET", "projects/{uuid}"),
+    plain(Operation::Environment, "GET", "projects/{uuid}/{environment}"),
+    asked(Operation::List, "GET", "applications", TAG),
+    told(Operation::Create, "POST", "applications/dockerimage", fields::CREATE),
+    plain(Operation::Inspect, "GET", "applications/{uuid}"),
+    told(Operation::Describe, "PATCH", "applications/{uuid}", fields::DESCRIBE),
+    asked(Operation::Delete, "DELETE", "applications/{uuid}", DELETE),
+    asked(Operation::Logs, "GET", "applications/{uuid}/logs", LOGS),
+    plain(Operation::Envs, "GET", "applications/{uuid}/envs"),
+    told(Operation::CreateEnv, "POST", "applications/{uuid}/envs", fields::VARIABLE),
+    told(Operation::UpdateEnv, "PATCH", "applications/{uuid}/envs", fields::VARIABLE),
+    told(Operation::BulkEnvs, "PATCH", "applications/{uuid}/envs/bulk", fields::VARIABLES),
+    plain(Operation::DeleteEnv, "DELETE", "applications/{uuid}/envs/{env}"),
+    asked(Operation::Start, "POST", "applications/{uuid}/start", START),
+    asked(Operation::Stop, "POST", "applications/{uuid}/stop", STOP),
+    plain(Operation::Restart, "POST", "applications/{uuid}/restart"),
+    plain(Operation::Deployments, "GET", "deployments"),
+    asked(Operation::DeploymentsOf, "GET", "deployments/applications/{uuid}", PAGE),
+    plain(Operation::Deployment, "GET", "deployments/{uuid}"),
+    plain(Operation::Cancel, "POST", "deployments/{uuid}/cancel"),
+    asked(Operation::Deploy, "POST", "deploy", DEPLOY),
+];
+
+/// Paths of Coolify that a wildcard of the table would take for something else.
+const OTHERS: [&str; 2] = ["environments", "envs"];
+
+/// Whether a path is one of the table's, and what stands in its places.
+fn places(shape: &Shape, segments: &[String]) -> Option<Vec<String>> {
+    let parts: Vec<&str> = shape.path.split('/').collect();
+    let fits = parts.len() == segments.len()
+        && parts.iter().zip(segments).all(|(part, segment)| part.starts_with('{') || part == segment);
+    let is_other = shape.operation == Operation::Environment && OTHERS.contains(&segments.get(2)?.as_str());
+    let taken = parts.iter().zip(segments).filter(|(part, _)| part.starts_with('{'));
+    (fits && !is_other).then(|| taken.map(|(_, segment)| segment.clone()).collect())
+}
+
+/// The operation of a request. An action is found whatever its method: who may use which is the dialect's to say.
+pub fn find(method: &str, segments: &[String]) -> Option<(&'static Shape, Vec<String>)> {
+    SHAPES.iter().find_map(|shape| {
+        let is_method = shape.method == method || (shape.operation.is_action() && ["GET", "POST"].contains(&method));
+        is_method.then(|| places(shape, segments)).flatten().map(|places| (shape, places))
+    })
+}

@@ -1,0 +1,186 @@
+//! The queue of deployments. So many of a server are in progress at once and one of an application, and the others wait.
+
+use std::collections::BTreeMap;
+
+use tokio::time::Instant;
+
+use super::CoolifyEvent;
+use super::world::{Container, World, new_uuid, now, started};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    Queued,
+    InProgress,
+    Finished,
+    Failed,
+    Cancelled,
+}
+
+impl Stage {
+    pub fn name(self) -> &'static str {
+        match self {
+            Stage::Queued => "queued",
+            Stage::InProgress => "in_progress",
+            Stage::Finished => "finished",
+            Stage::Failed => "failed",
+            Stage::Cancelled => "cancelled-by-user",
+        }
+    }
+
+    pub fn is_open(self) -> bool {
+        matches!(self, Stage::Queued | Stage::InProgress)
+    }
+}
+
+#[derive(Clone, Debug)]
+pub struct Deployment {
+    pub id: usize,
+    pub uuid: String,
+    pub application: String,
+    pub application_id: i64,
+    pub application_name: String,
+    pub stage: Stage,
+    pub forced: bool,
+    pub is_restart: bool,
+    pub lines: Vec<String>,
+    pub created: String,
+    pub(super) ends_at: Option<Instant>,
+    /// The variables as they were when it began.
+    envs: BTreeMap<String, String>,
+    fails: bool,
+}
+
+/// What became of a wish to deploy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Queued {
+    As(String),
+    /// One is under way already.
+    Skipped,
+    /// The server's queue is full, and nothing was queued.
+    Full,
+}
+
+impl World {
+    /// Queues a deployment. `at_once` has it begin whatever else is in progress, as an instant one does.
+    pub fn deploy(&mut self, uuid: &str, forced: bool, at_once: bool, is_restart: bool) -> Queued {
+        let queued = self.deployments.iter().filter(|deployment| deployment.stage == Stage::Queued).count();
+        if queued >= self.settings.queue {
+            return Queued::Full;
+        }
+        let is_under_way = |deployment: &Deployment| deployment.application == uuid && deployment.stage.is_open();
+        if self.deployments.iter().any(is_under_way) && !forced && !at_once {
+            return Queued::Skipped;
+        }
+        let Some(application) = self.application(uuid) else { return Queued::Skipped };
+        let (application_id, application_name) = (application.id, application.name().to_owned());
+        let deployment = Deployment {
+            id: self.deployments.len() + 1,
+            uuid: new_uuid(),
+            application: uuid.to_owned(),
+            application_id,
+            application_name,
+            stage: Stage::Queued,
+            forced,
+            is_restart,
+            lines: Vec::new(),
+            created: now(),
+            ends_at: None,
+            envs: BTreeMap::new(),
+            fails: false,
+        };
+        let uuid = deployment.uuid.clone();
+        self.deployments.push(deployment);
+        let open = self.deployments.iter().filter(|deployment| deployment.stage.is_open()).count();
+        self.most_deployments_at_once = self.most_deployments_at_once.max(open);
+        if at_once {
+            self.begin(self.deployments.len() - 1, Instant::now());
+        }
+        self.pass();
+        Queued::As(uuid)
+    }
+
+    /// An application has one deployment in progress at most, and the server so many.
+    pub(super) fn may_begin(&self, place: usize) -> bool {
+        let in_progress = || self.deployments.iter().filter(|deployment| deployment.stage == Stage::InProgress);
+        let is_same = |other: &Deployment| other.application == self.deployments[place].application;
+        in_progress().count() < self.settings.deployments_at_once && !in_progress().any(is_same)
+    }
+
+    pub(super) fn begin(&mut self, place: usize, now: Instant) {
+        let ends_at = now + self.settings.deployment;
+        let uuid = self.deployments[place].application.clone();
+        let fails = self.failing.pop_front();
+        let Some(application) = self.application(&uuid) else {
+            self.deployments[place].stage = Stage::Failed;
+            return;
+        };
+        application.deployed = true;
+        if application.container.is_none() {
+            application.status = "starting:unknown".to_owned();
+        }
+        let (image, envs) = (application.image(), application.envs());
+        let deployment = &mut self.deployments[place];
+        deployment.stage = Stage::InProgress;
+        deployment.ends_at = Some(ends_at);
+        deployment.envs = envs;
+        deployment.lines.push(format!("Starting deployment of {image} to localhost."));
+        deployment.lines.push("Pulling latest images from the registry.".to_owned());
+        deployment.fails = fails.is_some();
+        deployment.lines.extend(fails.unwrap_or_default());
+        self.pulls.push(image);
+    }
+
+    /// The end of a deployment. Without a consistent name or a mapped port the new container runs before the old one
+    /// is stopped.
+    pub(super) fn finish(&mut self, place: usize, now: Instant) {
+        let healthy_at = self.settings.healthy_after.map(|after| now + after);
+        let serves_http = self.settings.serves_http;
+        let Deployment { application: uuid, envs, fails, .. } = self.deployments[place].clone();
+        let Some(application) = self.application(&uuid).filter(|_| !fails) else {
+            return self.fail(place);
+        };
+        application.containers += 1;
+        let is_named = application.flag("is_consistent_container_name_enabled");
+        let is_alone = is_named || application.text("ports_mappings").is_some();
+        let name = if is_named { uuid.clone() } else { format!("{uuid}-{}", application.containers) };
+        let is_unhealthy = application.flag("health_check_enabled") && !serves_http;
+        let healthy_at = healthy_at.filter(|_| !is_unhealthy);
+        let container = Container { name: name.clone(), envs, healthy_at, again_at: None };
+        let started = started(application, &container);
+        if is_unhealthy && !is_alone {
+            self.tell(started);
+            self.tell(CoolifyEvent::Stopped { uuid, container: name });
+            let line = "New container is not healthy, rolling back to the old container.";
+            self.deployments[place].lines.push(line.to_owned());
+            return self.fail(place);
+        }
+        let old = application.container.replace(container).filter(|old| old.again_at.is_none());
+        application.restarts = 0;
+        application.status = if is_unhealthy { "running:unhealthy" } else { "running:unknown" }.to_owned();
+        let stopped = old.map(|old| CoolifyEvent::Stopped { uuid, container: old.name });
+        let (first, then) = if is_alone { (stopped, Some(started)) } else { (Some(started), stopped) };
+        first.into_iter().chain(then).for_each(|event| self.tell(event));
+        self.deployments[place].stage = Stage::Finished;
+        self.deployments[place].lines.push("New container started.".to_owned());
+    }
+
+    fn fail(&mut self, place: usize) {
+        self.deployments[place].stage = Stage::Failed;
+        self.settle(place);
+    }
+
+    pub fn cancel(&mut self, place: usize) {
+        self.deployments[place].stage = Stage::Cancelled;
+        self.deployments[place].lines.push("Deployment cancelled by user via API.".to_owned());
+        self.settle(place);
+        self.pass();
+    }
+
+    /// What did not come to run is not starting any more.
+    fn settle(&mut self, place: usize) {
+        let uuid = self.deployments[place].application.clone();
+        if let Some(application) = self.application(&uuid).filter(|application| application.container.is_none()) {
+            application.status = "exited".to_owned();
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! The environment variables of an application. They cannot be given with its creation.
+
+use serde_json::{Map, Value, json};
+
+use super::answers::{Answer, Asked};
+use super::fields::{self, Errors};
+use super::operations::Operation;
+use super::shown;
+use super::world::{self, Application, Variable, World};
+
+const FLAGS: [(&str, bool); 5] = [
+    ("is_literal", false),
+    ("is_multiline", false),
+    ("is_shown_once", false),
+    ("is_runtime", true),
+    ("is_buildtime", true),
+];
+
+pub fn answer(world: &mut World, uuid: &str, asked: &Asked) -> Answer {
+    let reads_secrets = world.settings.reads_secrets;
+    let application = world.application(uuid).expect("it was looked up");
+    let was_deployed = application.deployed;
+    let mut changes = 0;
+    let answer = match asked.operation {
+        Operation::CreateEnv => create(application, &asked.body, &mut changes),
+        Operation::UpdateEnv => update(application, &asked.body, reads_secrets, &mut changes),
+        Operation::BulkEnvs => bulk(application, asked, reads_secrets, &mut changes),
+        Operation::DeleteEnv => delete(application, asked, &mut changes),
+        _ => {
+            let (own, previews) = application.variables.iter().partition::<Vec<_>, _>(|one| !one.is_preview);
+            let all = own.into_iter().chain(previews);
+            Answer::json(200, all.map(|one| shown::variable(one, reads_secrets)).collect::<Vec<_>>())
+        }
+    };
+    if was_deployed {
+        world.env_changes_after_deployment += changes;
+    }
+    answer
+}
+
+fn is_preview(body: &Map<String, Value>) -> bool {
+    body.get("is_preview") == Some(&json!(true))
+}
+
+fn find<'a>(application: &'a mut Application, body: &Map<String, Value>) -> Option<&'a mut Variable> {
+    let same = |one: &&mut Variable| one.is_preview == is_preview(body) && body.get("key") == Some(&json!(one.key));
+    application.variables.iter_mut().find(same)
+}
+
+/// Makes a variable, and its twin for previews where it has none.
+fn make(application: &mut Application, body: &Map<String, Value>) -> Variable {
+    let text = |name: &str| body.get(name).and_then(Value::as_str).map(str::to_owned);
+    let flag = |(name, default): (&str, bool)| (name.to_owned(), body.get(name).cloned().unwrap_or(json!(default)));
+    let mut rest: Map<String, Value> = FLAGS.into_iter().map(flag).collect();
+    rest.insert("comment".to_owned(), body.get("comment").cloned().unwrap_or_default());
+    let key = text("key").unwrap_or_default();
+    let is_preview = is_preview(body);
+    let variable = Variable { uuid: world::new_uuid(), key, value: text("value"), rest, is_preview };
+    let has_twin = application.variables.iter().any(|one| one.is_preview && one.key == variable.key);
+    application.variables.push(variable.clone());
+    if !is_preview && !has_twin {
+        application.variables.push(Variable { uuid: world::new_uuid(), is_preview: true, ..variable.clone() });
+    }
+    variable
+}
+
+/// Changes a variable. Its flags are what the request says, and off where it says nothing.
+fn change(variable: &mut Variable, body: &Map<String, Value>) -> bool {
+    let before = (variable.value.clone(), variable.rest.clone());
+    variable.value = body.get("value").and_then(Value::as_str).map(str::to_owned);
+    for flag in ["is_literal", "is_multiline", "is_shown_once"] {
+        variable.rest.insert(flag.to_owned(), body.get(flag).cloned().unwrap_or(json!(false)));
+    }
+    for kept in ["is_runtime", "is_buildtime", "comment"] {
+        if let Some(value) = body.get(kept) {
+            variable.rest.insert(kept.to_owned(), value.clone());
+        }
+    }
+    before != (variable.value.clone(), variable.rest.clone())
+}
+
+fn create(application: &mut Application, body: &Map<String, Value>, changes: &mut usize) -> Answer {
+    if find(application, body).is_some() {
+        return Answer::message(409, "Environment variable already exists. Use PATCH request to update it.");
+    }
+    *changes += 1;
+    Answer::json(201, json!({ "uuid": make(application, body).uuid }))
+}
+
+fn update(application: &mut Application, body: &Map<String, Value>, secrets: bool, changes: &mut usize) -> Answer {
+    let Some(variable) = find(application, body) else {
+        return Answer::message(404, "Environment variable not found.");
+    };
+    *changes += usize::from(change(variable, body));
+    Answer::json(201, shown::variable(variable, secrets))
+}
+
+/// Makes or changes them one after the other: those before one that is wrong stay changed.
+fn bulk(application: &mut Application, asked: &Asked, secrets: bool, changes: &mut usize) -> Answer {
+    let list = asked.body.get("data").and_then(Value::as_array).filter(|list| !list.is_empty());
+    let Some(list) = list else { return Answer::message(400, "Bulk data is required.") };
+    let mut done = Vec::new();
+    for item in list.iter().filter_map(Value::as_object) {
+        let mut errors = wrong(item);
+        // What it does not know in an item it passes over; that is recorded before anything gets here.
+        errors.retain(|_, what| *what != json!(["This field is not allowed."]));
+        if !errors.is_empty() {
+            return Answer::invalid(errors);
+        }
+        let variable = match find(application, item) {
+            Some(variable) => {
+                *changes += usize::from(change(variable, item));
+                variable.clone()
+            }
+            None => {
+                *changes += 1;
+                make(application, item)
+            }
+        };
+        done.push(shown::variable(&variable, secrets));
+    }
+    Answer::json(201, done)
+}
+
+/// What is wrong with a variable that somebody sent.
+pub fn wrong(item: &Map<String, Value>) -> Errors {
+    let mut errors = fields::check(fields::VARIABLE, item);
+    fields::require(&mut errors, item, &["key"]);
+    errors
+}
+
+fn delete(application: &mut Application, asked: &Asked, changes: &mut usize) -> Answer {
+    let before = application.variables.len();
+    application.variables.retain(|one| Some(&one.uuid) != asked.places.get(1));
+    if application.variables.len() == before {
+        return Answer::message(404, "Environment variable not found.");
+    }
+    *changes += 1;
+    Answer::message(200, "Environment variable deleted.")
+}
