@@ -10,6 +10,7 @@ CREATE TABLE failures (
     log    TEXT,
     PRIMARY KEY (slot, at)
 );
+CREATE INDEX failures_by_age ON failures (at);
 CREATE INDEX failures_of_bots ON failures (bot_id, at) WHERE bot_id IS NOT NULL;
 
 ALTER TABLE image_locks ADD COLUMN pulling_since TIMESTAMPTZ;
@@ -17,6 +18,10 @@ ALTER TABLE image_locks ADD COLUMN layers BIGINT NOT NULL DEFAULT 0;
 ALTER TABLE image_locks ADD COLUMN layers_done BIGINT NOT NULL DEFAULT 0;
 ALTER TABLE image_locks ADD COLUMN bytes BIGINT NOT NULL DEFAULT 0;
 ALTER TABLE image_locks ADD COLUMN bytes_done BIGINT NOT NULL DEFAULT 0;
+
+-- How often a start was tried. Between two tries a deployment is in the state `again`, behind nobody and before nobody: its
+-- place at the gate is another's, and `lease_until` is when it may have one again.
+ALTER TABLE deployments ADD COLUMN tries BIGINT NOT NULL DEFAULT 0;
 
 -- Times are in milliseconds by the clock of the database.
 CREATE TABLE budgets (

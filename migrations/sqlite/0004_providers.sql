@@ -10,6 +10,7 @@ CREATE TABLE failures (
     log    TEXT,
     PRIMARY KEY (slot, at)
 ) STRICT;
+CREATE INDEX failures_by_age ON failures (at);
 CREATE INDEX failures_of_bots ON failures (bot_id, at) WHERE bot_id IS NOT NULL;
 
 ALTER TABLE image_locks ADD COLUMN pulling_since TEXT;
@@ -17,6 +18,10 @@ ALTER TABLE image_locks ADD COLUMN layers INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE image_locks ADD COLUMN layers_done INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE image_locks ADD COLUMN bytes INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE image_locks ADD COLUMN bytes_done INTEGER NOT NULL DEFAULT 0;
+
+-- How often a start was tried. Between two tries a deployment is in the state `again`, behind nobody and before nobody: its
+-- place at the gate is another's, and `lease_until` is when it may have one again.
+ALTER TABLE deployments ADD COLUMN tries INTEGER NOT NULL DEFAULT 0;
 
 -- Times are in milliseconds by the clock of the database.
 CREATE TABLE budgets (

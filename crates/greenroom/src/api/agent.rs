@@ -13,8 +13,6 @@ use super::App;
 use super::admin::BotData;
 use super::extract::{Asked, Slot};
 use super::problem::{Problem, ProblemShape};
-use crate::deployment::EVERY_GENERATION;
-use crate::lifecycle::tokens::SlotClaim;
 use crate::placement::SlotNews;
 use crate::store::{Beat, BotRow, SlotRow};
 
@@ -57,7 +55,7 @@ pub async fn assignment(
     tokio::pin!(deadline);
     let mut over = false;
     loop {
-        let slot = app.store.slot(&claim.slot).await?.filter(|slot| holds(&app, &claim, slot));
+        let slot = app.store.slot(&claim.slot).await?.filter(|slot| app.deployment.slot_claim(slot) == claim);
         let slot = slot.ok_or_else(|| Problem::unauthorized("this slot is gone, or was made fresh"))?;
         // While its start is under way, whoever waits may be the one before.
         if slot.status == SlotStatus::Creating && slot.bot_id.is_none() && !app.store.is_at_gate(&slot.name).await? {
@@ -84,12 +82,6 @@ pub async fn assignment(
             () = app.stopping.cancelled() => over = true,
         }
     }
-}
-
-/// Whether a token is one of the slot as it is now, or of one whose token cannot change.
-fn holds(app: &App, claim: &SlotClaim, slot: &SlotRow) -> bool {
-    slot.generation == claim.generation
-        || (claim.generation == EVERY_GENERATION && app.deployment.keeps_environment(&slot.pool))
 }
 
 /// Whether a bot is to be run in a slot: it still has it, and nothing was heard of it. One that has begun and is asked for

@@ -16,7 +16,7 @@ use super::container::{Containers, PROGRAM};
 use super::figures::{milliseconds, percentile};
 use super::house::{Database, House};
 use crate::config::pool::{PoolConfig, Standby};
-use crate::config::provider::{DockerConfig, Provider};
+use crate::config::provider::{DockerConfig, ProviderConfig};
 
 /// How long one may take before the measurement is given up.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -69,7 +69,7 @@ pub async fn run(options: &Options) -> Done {
     measured
 }
 
-fn pool(name: &str, platform: Platform, standby: Standby, provider: &Provider) -> PoolConfig {
+fn pool(name: &str, platform: Platform, standby: Standby, provider: &ProviderConfig) -> PoolConfig {
     PoolConfig {
         // Containers have the names of their slots, and others may be on the same engine.
         name: format!("{name}-{}", &Uuid::new_v4().simple().to_string()[..8]),
@@ -83,11 +83,11 @@ fn pool(name: &str, platform: Platform, standby: Standby, provider: &Provider) -
 }
 
 /// What a slot runs: this program, as agent and as bot.
-fn provider(containers: Option<&Containers>) -> Done<Provider> {
+fn provider(containers: Option<&Containers>) -> Done<ProviderConfig> {
     let command = |own: &str| [own, "agent", "--", own, "bench", "bot"].map(str::to_owned).to_vec();
     Ok(match containers {
-        None => Provider::Process(Some(command(&std::env::current_exe()?.display().to_string()))),
-        Some(containers) => Provider::Docker(DockerConfig {
+        None => ProviderConfig::Process(Some(command(&std::env::current_exe()?.display().to_string()))),
+        Some(containers) => ProviderConfig::Docker(DockerConfig {
             host: Some(containers.engine.host.clone()),
             image: containers.image.clone(),
             command: Some(command(PROGRAM)),
@@ -132,10 +132,17 @@ async fn on(database: &Database, options: &Options, containers: Option<&Containe
     }
     let house = House::start_at(&address, database, vec![hot, stopped], None).await?;
     let measured = measure(&house, &address, &mut ways, options.bots, containers).await;
-    for slot in house.app.store.slots(None, None).await? {
-        house.app.deployment.delete_now(&slot).await;
+    // The last ones are made ready first, and then nobody makes any more.
+    for way in &ways {
+        if let How::Slot { pool, .. } = &way.how {
+            until_idle(&house, pool).await?;
+        }
     }
+    let (slots, app) = (house.app.store.slots(None, None).await?, house.app.clone());
     house.stop().await?;
+    for slot in slots {
+        app.deployment.delete_now(&slot).await;
+    }
     measured?;
     show(&ways, options.bots);
     Ok(())

@@ -3,7 +3,7 @@
 use domain::Platform;
 
 use super::layers::Tree;
-use super::provider::{self, KINDS, Provider};
+use super::provider::{self, KINDS, ProviderConfig};
 use super::section::Section;
 
 pub const MOST_SLOTS: u32 = 100_000;
@@ -13,7 +13,7 @@ pub struct PoolConfig {
     /// Slots are `pool-<name>-001` and on.
     pub name: String,
     pub platform: Platform,
-    pub provider: Provider,
+    pub provider: ProviderConfig,
     pub max_slots: u32,
     pub min_idle: u32,
     pub standby: Standby,
@@ -35,7 +35,7 @@ pub fn defaults() -> Vec<PoolConfig> {
         .map(|platform| PoolConfig {
             name: platform.as_str().replace('_', "-"),
             platform,
-            provider: Provider::Process(None),
+            provider: ProviderConfig::Process(None),
             max_slots: 100,
             min_idle: 0,
             standby: Standby::Stopped,
@@ -58,7 +58,7 @@ pub fn read(index: usize, tree: Tree, complaints: &mut Vec<String>) -> Option<Po
     }
     let said = ["platform", "provider"].map(|key| (key, section.has(key)));
     let platform = section.word("platform", &Platform::ALL.map(|platform| (platform.as_str(), platform)));
-    let provider = section.word("provider", &KINDS);
+    let provider = section.word("provider", &KINDS.map(|kind| (kind, kind)));
     for (key, _) in said.into_iter().filter(|(_, said)| !said) {
         section.complain(format!("`pool.{index}` has no `{key}`"));
     }

@@ -7,13 +7,13 @@ use secrecy::SecretString;
 use super::layers::Tree;
 use super::section::Section;
 
-/// Less memory than this, in MiB, and nothing starts.
-const LEAST_MEMORY: u64 = 4;
+/// Docker takes no less, in MiB.
+const LEAST_MEMORY: u64 = 6;
 const MIB: u64 = 1024 * 1024;
 
 /// What makes a pool's slots, and what it has to know for it.
 #[derive(Clone, Debug)]
-pub enum Provider {
+pub enum ProviderConfig {
     /// What a slot runs; the demo bot without.
     Process(Option<Vec<String>>),
     Docker(DockerConfig),
@@ -57,6 +57,8 @@ pub struct NomadConfig {
     pub ca_cert: Option<String>,
     pub client_cert: Option<String>,
     pub client_key: Option<String>,
+    /// The name in the certificate of the servers, where that is not the host of the address.
+    pub tls_server_name: Option<String>,
 }
 
 #[derive(Clone, Debug)]
@@ -78,43 +80,36 @@ pub struct CoolifyConfig {
     pub requests_per_minute: u32,
 }
 
-/// The kinds by their names, as they are written.
-pub const KINDS: [(&str, &str); 6] = [
-    ("process", "process"),
-    ("docker", "docker"),
-    ("swarm", "swarm"),
-    ("nomad", "nomad"),
-    ("coolify", "coolify"),
-    ("ec2", "ec2"),
-];
+/// The kinds, as they are written.
+pub const KINDS: [&str; 6] = ["process", "docker", "swarm", "nomad", "coolify", "ec2"];
 
-impl Provider {
+impl ProviderConfig {
     pub fn as_str(&self) -> &'static str {
         match self {
-            Provider::Process(_) => "process",
-            Provider::Docker(_) => "docker",
-            Provider::Swarm(_) => "swarm",
-            Provider::Nomad(_) => "nomad",
-            Provider::Coolify(_) => "coolify",
-            Provider::Ec2(_) => "ec2",
+            ProviderConfig::Process(_) => "process",
+            ProviderConfig::Docker(_) => "docker",
+            ProviderConfig::Swarm(_) => "swarm",
+            ProviderConfig::Nomad(_) => "nomad",
+            ProviderConfig::Coolify(_) => "coolify",
+            ProviderConfig::Ec2(_) => "ec2",
         }
     }
 
     /// The image that its slots run, where there is such a thing.
     pub fn image(&self) -> Option<String> {
         match self {
-            Provider::Process(_) | Provider::Ec2(_) => None,
-            Provider::Docker(config) | Provider::Swarm(config) => Some(config.image.clone()),
-            Provider::Nomad(config) => Some(config.image.clone()),
-            Provider::Coolify(config) => Some(format!("{}:{}", config.image, config.tag)),
+            ProviderConfig::Process(_) | ProviderConfig::Ec2(_) => None,
+            ProviderConfig::Docker(config) | ProviderConfig::Swarm(config) => Some(config.image.clone()),
+            ProviderConfig::Nomad(config) => Some(config.image.clone()),
+            ProviderConfig::Coolify(config) => Some(format!("{}:{}", config.image, config.tag)),
         }
     }
 
     /// Whether its slots share the loopback address of this machine.
     pub fn shares_loopback(&self) -> bool {
         match self {
-            Provider::Process(_) => true,
-            Provider::Docker(config) => config.network.as_deref() == Some("host"),
+            ProviderConfig::Process(_) => true,
+            ProviderConfig::Docker(config) => config.network.as_deref() == Some("host"),
             _ => false,
         }
     }
@@ -122,24 +117,23 @@ impl Provider {
 
 /// Reads the section of the pool's own provider; that of another is an unknown key. `None` when what is missing makes it
 /// none.
-pub fn read(section: &mut Section<'_>, index: usize, kind: &'static str) -> Option<Provider> {
+pub fn read(section: &mut Section<'_>, index: usize, kind: &'static str) -> Option<ProviderConfig> {
     let Some(tree) = section.take(kind) else {
         if kind == "process" {
-            return Some(Provider::Process(None));
+            return Some(ProviderConfig::Process(None));
         }
         section.complain(format!("`pool.{index}` has the provider {kind}, but no `{kind} = {{ … }}`"));
         return None;
     };
     let mut own = section.own(kind, tree);
     let provider = match kind {
-        "process" => {
-            required(&mut own, "command", |own, key| own.words(key)).map(|command| Provider::Process(Some(command)))
-        }
-        "docker" => docker(&mut own).map(Provider::Docker),
-        "swarm" => docker(&mut own).map(Provider::Swarm),
-        "nomad" => nomad(&mut own).map(Provider::Nomad),
-        "coolify" => coolify(&mut own).map(Provider::Coolify),
-        _ => ec2(&mut own).map(Provider::Ec2),
+        "process" => required(&mut own, "command", |own, key| own.words(key))
+            .map(|command| ProviderConfig::Process(Some(command))),
+        "docker" => docker(&mut own).map(ProviderConfig::Docker),
+        "swarm" => docker(&mut own).map(ProviderConfig::Swarm),
+        "nomad" => nomad(&mut own).map(ProviderConfig::Nomad),
+        "coolify" => coolify(&mut own).map(ProviderConfig::Coolify),
+        _ => ec2(&mut own).map(ProviderConfig::Ec2),
     };
     own.finish();
     provider
@@ -191,6 +185,15 @@ fn nomad(section: &mut Section<'_>) -> Option<NomadConfig> {
         section.complain(format!("`{cert}` and `{key}` belong together: set both, or neither"));
     }
     let address = required(section, "address", address);
+    let tls_server_name = section.text("tls_server_name");
+    if let Some(name) = tls_server_name.as_deref().filter(|name| !is_name(name)) {
+        let path = section.key_path("tls_server_name");
+        section.complain(format!("`{path}` is `{name}`, which is no name of a server, such as server.global.nomad"));
+    }
+    if tls_server_name.is_some() && address.as_deref().is_some_and(|address| !address.starts_with("https://")) {
+        let [name, address] = ["tls_server_name", "address"].map(|key| section.key_path(key));
+        section.complain(format!("`{name}` is for servers with a certificate: `{address}` must begin with https://"));
+    }
     Some(NomadConfig {
         token: token.map(Into::into),
         region,
@@ -203,9 +206,16 @@ fn nomad(section: &mut Section<'_>) -> Option<NomadConfig> {
         ca_cert,
         client_cert,
         client_key,
+        tls_server_name,
         image: required(section, "image", image)?,
         address: address?,
     })
+}
+
+/// Whether it is a name that a certificate can be for, and no address.
+fn is_name(name: &str) -> bool {
+    let fits = |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '.' | '-' | '_');
+    name.chars().all(fits) && name.parse::<std::net::IpAddr>().is_err()
 }
 
 fn coolify(section: &mut Section<'_>) -> Option<CoolifyConfig> {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use secrecy::ExposeSecret;
 
-use super::provider::Provider;
+use super::provider::ProviderConfig;
 use super::*;
 
 fn sources(file: &str, variables: &[(&str, &str)], flags: &[&str]) -> (Sources, tempfile::TempDir) {
@@ -99,7 +99,7 @@ fn the_names_of_older_deployments_are_honoured_below_the_new_ones() {
 }
 
 fn has_token(pool: &PoolConfig) -> bool {
-    matches!(&pool.provider, Provider::Coolify(config) if config.api_token.expose_secret() == "t")
+    matches!(&pool.provider, ProviderConfig::Coolify(config) if config.api_token.expose_secret() == "t")
 }
 
 #[test]
@@ -211,6 +211,22 @@ fn what_is_shown_of_the_configuration_holds_no_secret() {
     assert_eq!(config.database_shown(), "postgres://db.example/greenroom");
     let config = load("database = \"postgres://h:5432/db?user=x&password=hunter2\"", &[], &[]).unwrap();
     assert_eq!(config.database_shown(), "postgres://h:5432/db");
+}
+
+#[test]
+fn the_name_in_a_certificate_is_a_name_and_for_addresses_with_certificates() {
+    let load = |address: &str, name: &str| {
+        let file = format!(
+            "[[pool]]\nname = \"zoom\"\nplatform = \"zoom\"\nprovider = \"nomad\"\n\
+             nomad = {{ address = \"{address}\", image = \"bot\", tls_server_name = \"{name}\" }}"
+        );
+        load(&file, &[], &[]).map(drop).map_err(|complaints| complaints.join("\n"))
+    };
+    assert_eq!(load("https://10.0.0.1:4646", "server.global.nomad"), Ok(()));
+    let wrong = load("https://10.0.0.1:4646", "10.0.0.2").unwrap_err();
+    assert!(wrong.contains("no name of a server, such as server.global.nomad"), "{wrong}");
+    let wrong = load("http://10.0.0.1:4646", "server.global.nomad").unwrap_err();
+    assert!(wrong.contains("must begin with https://"), "{wrong}");
 }
 
 #[test]

@@ -116,6 +116,15 @@ impl Deployment {
         Ok(true)
     }
 
+    /// A hot slot whose agent has not begun to wait goes to error. False when it is another by now.
+    pub(crate) async fn is_deaf(&self, slot: &SlotRow) -> bool {
+        let told = self.failed_since(slot, "it was started, and its agent did not begin to wait".to_owned()).await;
+        told.unwrap_or_else(|error| {
+            tracing::warn!(slot = %slot.name, %error, "a slot is left to the next look");
+            false
+        })
+    }
+
     /// Keeps what went wrong with a slot without a bot, if it still is as it was.
     pub(crate) async fn failed_since(&self, slot: &SlotRow, words: String) -> Result<bool, StoreError> {
         tracing::warn!(slot = %slot.name, error = words, "something is wrong with a slot");

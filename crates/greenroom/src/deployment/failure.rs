@@ -13,7 +13,7 @@ const LONGEST_LOOK: Duration = Duration::from_secs(10);
 
 impl Deployment {
     /// Keeps what went wrong in a slot, for this bot or for none. What cannot be kept is in the log of this process.
-    pub(super) async fn keep_failure(&self, slot: &SlotRow, bot: Option<BotId>, words: &str) {
+    pub(crate) async fn keep_failure(&self, slot: &SlotRow, bot: Option<BotId>, words: &str) {
         let Self(inner) = self;
         let is_known = |known: &FailureRow| known.words == words && known.bot_id == bot;
         // What goes wrong again and again in the same way is kept once.

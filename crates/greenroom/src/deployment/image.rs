@@ -1,6 +1,7 @@
 //! The image lock: one puller per image and host. Whoever finds the image taken waits; the lock goes from one to the
 //! next, and whoever waited looks first whether the image is there by now, and does not pull again.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -15,7 +16,7 @@ use crate::store::{Store, StoreError};
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 /// Makes sure that the provider's image is on its host. True when this call has pulled it.
-pub async fn ensure(store: &Store, clock: &Clock, provider: &dyn Provider) -> Result<bool, ProviderError> {
+pub async fn ensure(store: &Store, clock: &Clock, provider: &Arc<dyn Provider>) -> Result<bool, ProviderError> {
     let Some(image) = provider.image() else { return Ok(false) };
     let holder = Uuid::new_v4();
     let taken = loop {
@@ -28,13 +29,26 @@ pub async fn ensure(store: &Store, clock: &Clock, provider: &dyn Provider) -> Re
         }
         tokio::time::sleep(LOOK_AGAIN).await;
     };
+    // In a task of its own: whoever asked may go away meanwhile, and others wait for the same image.
+    let (store, clock, provider) = (store.clone(), clock.clone(), provider.clone());
+    let bringing = tokio::spawn(async move { bring(&store, &clock, &image, (holder, taken), &*provider).await });
+    bringing.await.unwrap_or_else(|error| Err(ProviderError::again(format!("a pull was given up: {error}"))))
+}
+
+async fn bring(
+    store: &Store,
+    clock: &Clock,
+    image: &Image,
+    (holder, taken): (Uuid, Instant),
+    provider: &dyn Provider,
+) -> Result<bool, ProviderError> {
     // The one before may have brought it between the look and the lock.
     let done = match provider.has_image().await {
         Ok(true) => Ok(false),
-        Ok(false) => pull(store, clock, &image, (holder, taken), provider).await.map(|()| true),
+        Ok(false) => pull(store, clock, image, (holder, taken), provider).await.map(|()| true),
         Err(error) => Err(error),
     };
-    if let Err(error) = give_back(store, &image, holder).await {
+    if let Err(error) = give_back(store, image, holder).await {
         tracing::warn!(image = image.name, %error, "an image lock is left to end by itself");
     }
     done

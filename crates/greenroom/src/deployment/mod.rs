@@ -28,11 +28,12 @@ use std::time::Duration;
 use domain::lifecycle::Overdue;
 use domain::{BotId, Deadlines, SlotName};
 use serde_json::{Value, json};
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use crate::bus::{self, Bus};
 use crate::lifecycle::ends::Ending;
-use crate::lifecycle::tokens::{Claim, SlotClaim};
+use crate::lifecycle::tokens::{Claim, SlotClaim, whole_life};
 use crate::lifecycle::{Lifecycle, LifecycleError};
 use crate::placement::{Placement, SlotNews};
 use crate::providers::{Provider, Providers};
@@ -56,8 +57,6 @@ impl Default for Patience {
     }
 }
 
-/// Of a token that holds as long as the slot, where the slot's environment cannot change: no slot has this generation.
-pub const EVERY_GENERATION: i64 = 0;
 const LONGEST_DESCRIBE: Duration = Duration::from_secs(10);
 const PING_EVERY: Duration = Duration::from_secs(15);
 
@@ -80,6 +79,8 @@ struct Inner {
     clearing: Mutex<HashSet<SlotName>>,
     /// Whether the provider of each pool answered when it was asked last.
     health: Mutex<BTreeMap<String, Result<(), String>>>,
+    /// A place behind the gate was given to others, or the time is over for which it was.
+    stepped_back: Notify,
     ending: CancellationToken,
 }
 
@@ -112,6 +113,7 @@ impl Deployment {
             replica: parts.replica,
             clearing: Mutex::default(),
             health: Mutex::default(),
+            stepped_back: Notify::new(),
             ending: parts.ending,
         }))
     }
@@ -123,6 +125,7 @@ impl Deployment {
             tokio::select! {
                 () = self.0.ending.cancelled() => return,
                 () = self.0.placement.asked() => self.pass_gate().await,
+                () = self.0.stepped_back.notified() => self.pass_gate().await,
                 ended = self.0.lifecycle.to_clear.take() => ended.into_iter().for_each(|bot| self.clear_after(bot)),
             }
         }
@@ -219,9 +222,16 @@ impl Deployment {
         self.0.providers.get(pool).is_some_and(|provider| provider.keeps_environment())
     }
 
+    /// What a slot's token claims now. Where the token cannot change it holds as long as the slot, and no longer: what an
+    /// earlier slot of the same name left behind has another.
+    pub fn slot_claim(&self, slot: &SlotRow) -> SlotClaim {
+        let keeps = self.keeps_environment(&slot.pool);
+        let generation = if keeps { whole_life(slot.created_at) } else { slot.generation };
+        SlotClaim { slot: slot.name.clone(), generation }
+    }
+
     fn slot_token(&self, slot: &SlotRow) -> String {
-        let generation = if self.keeps_environment(&slot.pool) { EVERY_GENERATION } else { slot.generation };
-        self.0.lifecycle.tokens.make_slot(&SlotClaim { slot: slot.name.clone(), generation })
+        self.0.lifecycle.tokens.make_slot(&self.slot_claim(slot))
     }
 
     pub(crate) async fn broken(&self, slot: &SlotName, bot: Option<BotId>, words: &str) {

@@ -2,6 +2,7 @@
 //! failed is tried again as long as the deadline allows, where the provider says that it may help.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use domain::lifecycle::Overdue;
@@ -17,6 +18,8 @@ use crate::store::{DeploymentRow, SlotRow, StoreError};
 
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+/// For a longer pause the place behind the gate is given to others.
+const LONGEST_IN_PLACE: Duration = Duration::from_secs(1);
 /// How often to look whether what is unknown under the slot's name is gone.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
@@ -35,10 +38,13 @@ struct Wanted {
 }
 
 enum Outcome {
-    Runs(String),
+    /// It runs, or is made; with the provider's name for it.
+    Done(String),
     Failed(ProviderError),
     /// Nobody wants it any more.
     NotWanted,
+    /// It failed, and is tried again after this; others may go meanwhile.
+    Later(Duration),
     /// Another process holds it by now.
     Lost,
 }
@@ -71,12 +77,18 @@ impl Deployment {
         let (slot, bot, holder) = (&deployment.row.slot, deployment.row.bot_id, deployment.holder);
         let outcome = self.try_deploy(&deployment).await;
         let kept = match outcome {
-            Ok(Outcome::Runs(provider_ref)) => {
+            Ok(Outcome::Done(provider_ref)) => {
                 let news = SlotNews::Started { bot, provider_ref, holder };
                 self.0.placement.tell(slot.clone(), news).await.map(drop)
             }
             Ok(Outcome::Failed(error)) => self.failed(&deployment, error.words).await,
             Ok(Outcome::NotWanted) => self.not_wanted(&deployment).await,
+            Ok(Outcome::Later(pause)) => {
+                self.0.stepped_back.notify_one();
+                tokio::time::sleep(pause).await;
+                self.0.stepped_back.notify_one();
+                return;
+            }
             Ok(Outcome::Lost) => Ok(()),
             Err(error) => Err(error),
         };
@@ -95,9 +107,6 @@ impl Deployment {
     /// The bot fails and the slot goes to error in one transaction, with the provider's words in both.
     async fn failed(&self, deployment: &Passed, words: String) -> Result<(), StoreError> {
         let slot = &deployment.row.slot;
-        if let Some(row) = self.0.store.slot(slot).await? {
-            self.keep_failure(&row, deployment.row.bot_id, &words).await;
-        }
         let Some(bot) = deployment.row.bot_id else {
             tracing::warn!(%slot, error = words, "a slot could not be started");
             return self.0.placement.tell(slot.clone(), SlotNews::Broken { bot: None, words }).await.map(drop);
@@ -124,7 +133,11 @@ impl Deployment {
     }
 
     async fn try_deploy(&self, passed: &Passed) -> Result<Outcome, StoreError> {
-        let (deployment, mut pause, mut taken) = (&passed.row, FIRST_PAUSE, passed.taken);
+        let (deployment, mut taken) = (&passed.row, passed.taken);
+        let mut pause = if deployment.tries == 0 { FIRST_PAUSE } else { LONGEST_IN_PLACE };
+        for _ in 0..deployment.tries {
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
         loop {
             let Some(slot) = self.0.store.slot(&deployment.slot).await? else { return Ok(Outcome::NotWanted) };
             let Some(wanted) = self.wanted(&slot, deployment).await? else { return Ok(Outcome::NotWanted) };
@@ -132,16 +145,25 @@ impl Deployment {
                 return Ok(Outcome::Failed(ProviderError::never(format!("the pool {} has no provider", slot.pool))));
             };
             let is_new = slot.provider_ref.is_none();
-            let error = match self.leased(passed, taken, self.bring_up(&*provider, &wanted, is_new)).await {
+            let error = match self.leased(passed, taken, self.bring_up(&provider, &wanted, is_new)).await {
                 Outcome::Failed(error) => error,
                 outcome => return Ok(outcome),
             };
             let again = self.0.lifecycle.clock.now().saturating_add(pause).unwrap_or(Timestamp::MAX);
             if !error.may_help || again >= deployment.timeout_at {
+                self.keep_failure(&slot, deployment.bot_id, &error.words).await;
+                // Whoever has it by now decides what becomes of it.
                 let own = self.renew(passed, Some(&error.words)).await.unwrap_or(false);
                 return Ok(if own { Outcome::Failed(error) } else { Outcome::Lost });
             }
             tracing::warn!(slot = %slot.name, error = %error.words, "a start failed and is tried again");
+            if pause > LONGEST_IN_PLACE {
+                return Ok(if self.step_back(passed, pause, &error.words).await? {
+                    Outcome::Later(pause)
+                } else {
+                    Outcome::Lost
+                });
+            }
             taken = Instant::now();
             if !self.renew(passed, Some(&error.words)).await.unwrap_or(false) {
                 return Ok(Outcome::Lost);
@@ -151,9 +173,24 @@ impl Deployment {
         }
     }
 
+    /// Lets others have the place behind the gate until it is tried again.
+    async fn step_back(&self, passed: &Passed, pause: Duration, words: &str) -> Result<bool, StoreError> {
+        let mut tx = self.0.store.begin().await?;
+        let now = self.0.lifecycle.clock.now();
+        let until = now.saturating_add(pause).unwrap_or(Timestamp::MAX);
+        let stepped = tx.step_back(&passed.row.slot, passed.holder, now, until, words).await?;
+        tx.commit().await?;
+        Ok(stepped)
+    }
+
     /// The image first, by one puller at a time; then what is wanted. Of a slot that `is_new` something may be left that
     /// nobody knew of, and is being removed.
-    async fn bring_up(&self, provider: &dyn Provider, wanted: &Wanted, is_new: bool) -> Result<String, ProviderError> {
+    async fn bring_up(
+        &self,
+        provider: &Arc<dyn Provider>,
+        wanted: &Wanted,
+        is_new: bool,
+    ) -> Result<String, ProviderError> {
         let removed = |error: StoreError| ProviderError::again(error.to_string());
         while is_new && self.is_being_removed(&wanted.spec.slot).await.map_err(removed)? {
             tokio::time::sleep(LOOK_AGAIN).await;
@@ -206,7 +243,9 @@ impl Deployment {
         let renew = || async { Ok(self.renew(passed, None).await? && !self.has_ended(*bot_id).await) };
         let work = tokio::time::timeout(self.0.patience.start, work);
         match lease::kept(slot.as_str(), taken, renew, work).await {
-            Some(Ok(Ok(provider_ref))) => Outcome::Runs(provider_ref),
+            // By now it may be another's, whose word counts.
+            Some(Ok(Ok(provider_ref))) if self.renew(passed, None).await.unwrap_or(true) => Outcome::Done(provider_ref),
+            Some(Ok(Ok(_))) => Outcome::Lost,
             Some(Ok(Err(error))) => Outcome::Failed(error),
             Some(Err(_)) => Outcome::Failed(ProviderError::again("the provider does not answer")),
             None if self.has_ended(*bot_id).await => Outcome::NotWanted,

@@ -25,7 +25,7 @@ use crate::providers::Providers;
 use crate::providers::check::Check;
 use crate::server::first::INSTALLATION;
 use crate::server::pools;
-use crate::store::{Store, StoreError};
+use crate::store::{Looked, Store, StoreError};
 
 /// Longer than anything takes that answers at all.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -47,13 +47,28 @@ pub struct Doctor {
     pub now: Timestamp,
 }
 
+/// Why nothing can be told of a slot or a bot.
+#[derive(Debug, thiserror::Error)]
+pub enum DoctorError {
+    #[error("there is no database yet: the first start of the server makes it")]
+    NotYet,
+    #[error("the database is at schema version {found}, and this program knows {known}")]
+    OtherVersion { found: i64, known: i64 },
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
 impl Doctor {
     /// Opens what is configured, as it is.
-    pub async fn open(config: &Config) -> Result<Self, StoreError> {
-        let store = open_store(config).await?.0;
-        let installation = installation(&store).await?;
+    pub async fn open(config: &Config) -> Result<Self, DoctorError> {
+        let Looked { store, found, known } = look_at_store(config).await?.ok_or(DoctorError::NotYet)?;
+        if found != known {
+            return Err(DoctorError::OtherVersion { found, known });
+        }
+        let installation = store.setting(INSTALLATION).await?.unwrap_or_default();
         Ok(Self {
-            providers: pools::providers(&config.pools, &installation, Some(&store)),
+            // Without the store: what is written there is the server's.
+            providers: pools::providers(&config.pools, &installation, None),
             store,
             deadlines: config.deadlines.clone(),
             max_recovery_attempts: config.max_recovery_attempts,
@@ -62,34 +77,26 @@ impl Doctor {
     }
 }
 
-async fn open_store(config: &Config) -> Result<(Store, i64, i64), StoreError> {
-    let url = config.database.expose_secret();
-    if !Store::is_there(url) {
-        return Err(StoreError::Url("there is no database yet: the first start of the server makes it".to_owned()));
-    }
-    match tokio::time::timeout(PATIENCE, Store::open_as_it_is(url)).await {
-        Ok(opened) => opened,
+async fn look_at_store(config: &Config) -> Result<Option<Looked>, StoreError> {
+    match tokio::time::timeout(PATIENCE, Store::look_at(config.database.expose_secret())).await {
+        Ok(looked) => looked,
         Err(error) => Err(StoreError::failed("open", &error)),
     }
-}
-
-async fn installation(store: &Store) -> Result<String, StoreError> {
-    Ok(store.begin().await?.setting(INSTALLATION).await?.unwrap_or_default())
 }
 
 /// Examines everything that the configuration names.
 pub async fn examine(config: &Config) -> Vec<Examined> {
     let mut examined = vec![Examined { of: "configuration".to_owned(), checks: configuration(config) }];
-    let opened = open_store(config).await;
-    examined.push(Examined { of: "store".to_owned(), checks: store(config, &opened).await });
+    let looked = look_at_store(config).await;
+    examined.push(Examined { of: "store".to_owned(), checks: store(config, &looked).await });
     examined.push(Examined { of: "bus".to_owned(), checks: vec![bus(config).await] });
     // A database of another version cannot be read.
-    let store = opened.ok().filter(|(_, found, known)| found == known).map(|(store, ..)| store);
+    let store = looked.ok().flatten().filter(|looked| looked.found == looked.known).map(|looked| looked.store);
     let installation = match &store {
-        Some(store) => installation(store).await.unwrap_or_default(),
+        Some(store) => store.setting(INSTALLATION).await.ok().flatten().unwrap_or_default(),
         None => String::new(),
     };
-    let providers = pools::providers(&config.pools, &installation, store.as_ref());
+    let providers = pools::providers(&config.pools, &installation, None);
     for pool in &config.pools {
         let mut checks = provider(pool, &providers).await;
         if let Some(store) = &store {
@@ -133,15 +140,15 @@ pub fn is_loopback(url: &str) -> bool {
     host == "localhost" || host == "0.0.0.0" || host == "[::1]" || host == "[::]" || host.starts_with("127.")
 }
 
-async fn store(config: &Config, opened: &Result<(Store, i64, i64), StoreError>) -> Vec<Check> {
+async fn store(config: &Config, looked: &Result<Option<Looked>, StoreError>) -> Vec<Check> {
     let shown = config.database_shown();
-    let (store, found, known) = match opened {
-        Ok((store, found, known)) => (store, *found, *known),
-        Err(StoreError::Url(words)) => return vec![Check::doubtful("reachable", format!("{shown}: {words}"))],
+    let Looked { store, found, known } = match looked {
+        Ok(Some(looked)) => looked,
+        Ok(None) => return vec![Check::doubtful("reachable", format!("{shown}: {}", DoctorError::NotYet))],
         Err(error) => return vec![Check::bad("reachable", format!("{shown}: {error}"))],
     };
     let reachable = Check::good("reachable", shown);
-    let schema = match found.cmp(&known) {
+    let schema = match found.cmp(known) {
         std::cmp::Ordering::Equal => Check::good("schema", format!("of this version ({known})")),
         std::cmp::Ordering::Less => Check::doubtful(
             "schema",

@@ -49,6 +49,7 @@ pub struct DeploymentKeeper {
     /// A provider may take its time to stop or delete something: nobody waits for it.
     clearing: Arc<AtWork>,
     removing: Arc<AtWork>,
+    breaking: Arc<AtWork>,
 }
 
 /// The slots that are being worked on, and how many it was done with since the last run.
@@ -101,8 +102,8 @@ impl DeploymentKeeper {
         every: Duration,
     ) -> Self {
         let (store, clock) = (lifecycle.store.clone(), lifecycle.clock.clone());
-        let (looked_at_all, clearing, removing) = Default::default();
-        Self { store, clock, placement, deployment, ears, every, looked_at_all, clearing, removing }
+        let (looked_at_all, clearing, removing, breaking) = Default::default();
+        Self { store, clock, placement, deployment, ears, every, looked_at_all, clearing, removing, breaking }
     }
 
     fn looked_at_all(&self) -> MutexGuard<'_, Option<Timestamp>> {
@@ -160,11 +161,12 @@ impl Keeper for DeploymentKeeper {
         }
         if self.ears.heard_for() >= WAITS_WITHIN {
             for slot in self.store.deaf_slots(ago(now, WAITS_WITHIN)).await? {
-                let words = "it was started, and its agent did not begin to wait".to_owned();
-                did.add("broken", u64::from(self.deployment.failed_since(&slot, words).await?));
+                let deployment = self.deployment.clone();
+                self.breaking.begin(slot.name.clone(), async move { deployment.is_deaf(&slot).await });
             }
         }
         self.deployment.pass_gate().await;
+        did.add("broken", self.breaking.take_done());
         did.add("cleared", self.clearing.take_done());
         did.add("removed", self.removing.take_done());
         Ok(did)

@@ -111,7 +111,7 @@ pub fn crew(parts: Parts<'_>) -> (Crew, QueueExpiry) {
     let sweeper = Sweeper::new(lifecycle.clone(), deadlines.clone(), ears);
     let every = deadlines.recovery_interval;
     let recovery = RecoveryKeeper::new(store(), clock(), deployment.clone(), every, max_recovery_attempts);
-    let sync = SyncKeeper::new(&lifecycle, placement, deployment, deadlines);
+    let sync = SyncKeeper::new(&lifecycle, placement, deployment, deadlines, max_recovery_attempts);
     let crew: Crew = vec![
         Arc::new(expiry.clone()),
         Arc::new(left),

@@ -1,8 +1,10 @@
 //! Sync: what each provider has against what the store has, both ways. It acts when
 //! - a provider has something of this installation, running or not, under a name that no slot has had for longer than
 //!   `sync.grace`: it is removed;
-//! - a slot has been idle for 10 seconds, and its provider has nothing of it any more, or, in a hot pool, nothing that runs
-//!   and is well: it is made anew under the same name;
+//! - a slot has been idle for 10 seconds, and its provider has nothing of it any more, or, in a hot pool, nothing that runs:
+//!   it is made anew under the same name;
+//! - in a hot pool the provider says that what waits there is not well: the same, and it counts as an attempt to recover it;
+//!   at the last attempt the slot goes to error instead;
 //! - a slot of a pool that stands stopped has been idle for 10 seconds, and something runs in it: that is stopped;
 //! - a provider shows something else of a slot than what it has been for 10 seconds: it is described again. A word may
 //!   have been lost with its process, or have come after a later one of another replica.
@@ -39,6 +41,7 @@ pub struct SyncKeeper {
     deployment: Deployment,
     every: Duration,
     grace: Duration,
+    max_attempts: i64,
     seen: Mutex<Seen>,
 }
 
@@ -57,11 +60,14 @@ struct Wrong {
     unknown: Vec<SlotName>,
     lost: Vec<SlotRow>,
     strays: Vec<SlotRow>,
+    /// Those that are not well, and how they are.
+    unwell: Vec<(SlotRow, String)>,
 }
 
 impl Wrong {
     fn names(&self) -> BTreeSet<SlotName> {
-        let known = self.lost.iter().chain(&self.strays).map(|slot| slot.name.clone());
+        let unwell = self.unwell.iter().map(|(slot, _)| slot);
+        let known = self.lost.iter().chain(&self.strays).chain(unwell).map(|slot| slot.name.clone());
         known.chain(self.unknown.iter().cloned()).collect()
     }
 
@@ -69,6 +75,7 @@ impl Wrong {
         self.unknown.retain(|name| names.contains(name));
         self.lost.retain(|slot| names.contains(&slot.name));
         self.strays.retain(|slot| names.contains(&slot.name));
+        self.unwell.retain(|(slot, _)| names.contains(&slot.name));
     }
 }
 
@@ -80,10 +87,17 @@ struct Listing {
 }
 
 impl SyncKeeper {
-    pub fn new(lifecycle: &Lifecycle, placement: Placement, deployment: Deployment, deadlines: &Deadlines) -> Self {
+    pub fn new(
+        lifecycle: &Lifecycle,
+        placement: Placement,
+        deployment: Deployment,
+        deadlines: &Deadlines,
+        max_attempts: u32,
+    ) -> Self {
         let (store, clock) = (lifecycle.store.clone(), lifecycle.clock.clone());
         let (every, grace) = (deadlines.sync_interval, deadlines.sync_grace);
-        Self { store, clock, placement, deployment, every, grace, seen: Mutex::default() }
+        let max_attempts = max_attempts.into();
+        Self { store, clock, placement, deployment, every, grace, max_attempts, seen: Mutex::default() }
     }
 
     fn seen(&self) -> MutexGuard<'_, Seen> {
@@ -174,7 +188,10 @@ impl SyncKeeper {
         for row in rows.iter().filter(is_free) {
             match has.get(&row.name) {
                 Some(found) if !hot && found.running => wrong.strays.push(row.clone()),
-                found if hot && !found.is_some_and(|found| found.is_well()) => wrong.lost.push(row.clone()),
+                Some(found) if hot && found.running && found.unwell => {
+                    wrong.unwell.push((row.clone(), found.state.clone()));
+                }
+                found if hot && !found.is_some_and(|found| found.running) => wrong.lost.push(row.clone()),
                 None if row.provider_ref.is_some() => wrong.lost.push(row.clone()),
                 _ => {}
             }
@@ -207,11 +224,14 @@ impl SyncKeeper {
             }
         }
         for slot in wrong.lost {
-            let news = SlotNews::Lost { since: slot.status_since };
+            let news = SlotNews::Lost { since: slot.status_since, counts: false };
             if self.placement.tell(slot.name.clone(), news).await? {
                 tracing::warn!(slot = %slot.name, "the provider has lost a slot; it is made anew");
                 did.add("made_anew", 1);
             }
+        }
+        for (slot, state) in wrong.unwell {
+            did.add("made_anew", u64::from(self.replace(slot, &state).await?));
         }
         let stops = wrong.strays.into_iter().map(|slot| self.stop_stray(slot));
         let mut stops = futures_util::stream::iter(stops).buffer_unordered(AT_ONCE);
@@ -219,6 +239,22 @@ impl SyncKeeper {
             did.add("stopped", u64::from(stopped?));
         }
         Ok(())
+    }
+
+    /// Makes a slot anew that is not well, unless that was no help too often.
+    async fn replace(&self, slot: SlotRow, state: &str) -> Result<bool, StoreError> {
+        let words = format!("the provider says that it is not well: {state}");
+        if slot.recovery_attempts + 1 >= self.max_attempts {
+            self.deployment.failed_since(&slot, words).await?;
+            return Ok(false);
+        }
+        self.deployment.keep_failure(&slot, None, &words).await;
+        let news = SlotNews::Lost { since: slot.status_since, counts: true };
+        let is_made = self.placement.tell(slot.name.clone(), news).await?;
+        if is_made {
+            tracing::warn!(slot = %slot.name, error = words, "a slot is made anew");
+        }
+        Ok(is_made)
     }
 
     /// Takes the slot out of use first, so that no bot gets it meanwhile.

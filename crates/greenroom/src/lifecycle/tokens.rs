@@ -5,6 +5,7 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use domain::{BotId, ConnectionId, SlotName};
 use hmac::{Hmac, KeyInit, Mac};
+use jiff::Timestamp;
 use sha2::Sha256;
 use uuid::Uuid;
 
@@ -21,11 +22,17 @@ pub struct Claim {
     pub connection: ConnectionId,
 }
 
-/// Whose token it is: a slot, since it was made fresh last.
+/// Whose token it is: a slot, since it was made fresh last, or since there is a slot of this name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SlotClaim {
     pub slot: SlotName,
     pub generation: i64,
+}
+
+/// What stands for the generation in a token that holds as long as its slot: the moment at which the slot came to be,
+/// below zero, where no generation is. Another slot that gets the same name later has another.
+pub fn whole_life(created_at: Timestamp) -> i64 {
+    -created_at.as_millisecond().max(1)
 }
 
 /// Makes and checks tokens.
@@ -130,6 +137,16 @@ mod tests {
         assert_eq!(tokens.read(&token), None);
         assert_eq!(Tokens::new("other").read_slot(&token), None);
         assert_eq!(tokens.read_slot("grs_"), None);
+    }
+
+    #[test]
+    fn a_token_for_a_slots_whole_life_has_no_generation_and_is_another_for_each_life() {
+        let at = |second| Timestamp::from_second(second).unwrap();
+        let claim = |created_at| SlotClaim { slot: SlotName::new("meet", 7), generation: whole_life(created_at) };
+        let tokens = Tokens::new("secret");
+        assert_eq!(tokens.read_slot(&tokens.make_slot(&claim(at(1_700_000_000)))), Some(claim(at(1_700_000_000))));
+        assert_ne!(claim(at(1_700_000_000)), claim(at(1_700_000_001)));
+        assert!([0, 1, 1_700_000_000].into_iter().all(|second| whole_life(at(second)) < 0));
     }
 
     #[test]

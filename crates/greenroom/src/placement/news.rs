@@ -16,7 +16,7 @@ pub enum SlotNews {
     Cleared { bot: BotId },
     /// Its agent waits for the first time since it was started.
     Ready { generation: i64 },
-    /// It runs what it was started for, by this holder of its deployment.
+    /// It runs what it was started for, or was made for nobody yet, by this holder of its deployment.
     Started { bot: Option<BotId>, provider_ref: String, holder: Uuid },
     /// What was to be started in it, by this holder of its deployment, is no longer wanted and was not begun.
     NotBegun { bot: Option<BotId>, holder: Uuid },
@@ -32,7 +32,8 @@ pub enum SlotNews {
     /// What has been wrong with it since then is mended, and nothing is left in it.
     Recovered { since: Timestamp },
     /// It has been free since then, and the provider has nothing of it, or nothing that waits in it: it is made anew.
-    Lost { since: Timestamp },
+    /// When that counts, it is one attempt more to recover it.
+    Lost { since: Timestamp, counts: bool },
     /// It has been free since then, and something runs in it that nobody knows of.
     Stray { since: Timestamp },
     /// It is to take no more bots.
@@ -108,8 +109,9 @@ pub fn take(desk: &mut Desk, name: &SlotName, news: &SlotNews, ledger: &mut Ledg
             }
             desk.change(name, |row| row.recovery_attempts += 1);
         }
-        SlotNews::Lost { since } if is_free(since) => {
+        SlotNews::Lost { since, counts } if is_free(since) => {
             desk.change(name, |row| {
+                row.recovery_attempts += i64::from(*counts);
                 row.generation += 1;
                 row.provider_ref = None;
             });

@@ -10,7 +10,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::ProviderError;
-use crate::store::{Store, StoreError, Turn};
+use crate::store::{LONGEST_HOLD, Store, StoreError, Turn};
 
 /// A request may arrive later than it was made: the time that is looked back on is longer by a thirtieth.
 const MARGIN: u32 = 30;
@@ -51,6 +51,8 @@ struct Inner {
     /// Who of this process waits, in the order in which they go.
     line: Mutex<BTreeSet<(Urgency, u64)>>,
     moved: Notify,
+    /// Until when nobody asks, as far as this process knows: whether or not it could tell the others.
+    held_until: Mutex<Option<Instant>>,
 }
 
 /// Where requests are counted.
@@ -65,15 +67,11 @@ enum Book {
 #[derive(Debug, Default)]
 struct Own {
     made: VecDeque<Instant>,
-    blocked_until: Option<Instant>,
 }
 
 impl Own {
     fn take_turn(&mut self, most: u32, time: Duration) -> Turn {
         let now = Instant::now();
-        if let Some(wait) = self.blocked_until.and_then(|until| until.checked_duration_since(now)) {
-            return Turn::In(wait.max(Duration::from_millis(1)));
-        }
         self.made.retain(|made| now - *made < time);
         let most = usize::try_from(most.max(1)).unwrap_or(usize::MAX);
         // The one that has to be forgotten before there is room.
@@ -84,10 +82,6 @@ impl Own {
                 Turn::Now
             }
         }
-    }
-
-    fn hold_back(&mut self, time: Duration) {
-        self.blocked_until = self.blocked_until.max(Some(Instant::now() + time));
     }
 }
 
@@ -106,10 +100,15 @@ impl Book {
     async fn hold_back(&self, name: &str, time: Duration) -> Result<(), StoreError> {
         match self {
             Book::Store(store) => store.hold_back(name, time).await,
-            Book::Own(own) => {
-                Self::own(own).hold_back(time);
-                Ok(())
-            }
+            Book::Own(_) => Ok(()),
+        }
+    }
+
+    /// Another of the same kind, for something else.
+    fn other(&self) -> Self {
+        match self {
+            Book::Store(store) => Book::Store(store.clone()),
+            Book::Own(_) => Book::Own(Mutex::default()),
         }
     }
 }
@@ -131,6 +130,28 @@ impl Inner {
     fn line(&self) -> MutexGuard<'_, BTreeSet<(Urgency, u64)>> {
         self.line.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    fn hold_until(&self, until: Instant) {
+        let mut held = self.held_until.lock().unwrap_or_else(PoisonError::into_inner);
+        *held = (*held).max(Some(until));
+    }
+
+    fn held(&self) -> Option<Duration> {
+        let held = *self.held_until.lock().unwrap_or_else(PoisonError::into_inner);
+        held?.checked_duration_since(Instant::now()).filter(|wait| !wait.is_zero())
+    }
+
+    /// A turn, if there is one. While the provider has had enough nobody need ask the others.
+    async fn take_turn(&self, most: u32) -> Result<Turn, StoreError> {
+        if let Some(wait) = self.held() {
+            return Ok(Turn::Held(wait));
+        }
+        let turn = self.book.take_turn(&self.name, most, self.time).await?;
+        if let Turn::Held(wait) = turn {
+            self.hold_until(Instant::now() + wait);
+        }
+        Ok(turn)
+    }
 }
 
 impl Budget {
@@ -145,8 +166,15 @@ impl Budget {
     }
 
     fn counted_in(book: Book, name: String, most: u32, time: Duration) -> Self {
-        let (next, line, moved) = Default::default();
-        Self(Arc::new(Inner { book, name, most, time: time + time / MARGIN, next, line, moved }))
+        let (next, line, moved, held_until) = Default::default();
+        Self(Arc::new(Inner { book, name, most, time: time + time / MARGIN, next, line, moved, held_until }))
+    }
+
+    /// A budget within this one, of so many requests in so long for this alone. Whoever takes one of it takes one of the
+    /// whole too.
+    pub fn part(&self, of: &str, most: u32, time: Duration) -> Self {
+        let Inner { book, name, .. } = &*self.0;
+        Self::counted_in(book.other(), format!("{name} {of}"), most, time)
     }
 
     /// Waits for a turn to make one request.
@@ -164,9 +192,9 @@ impl Budget {
                 continue;
             }
             let most = urgency.share(inner.most);
-            match inner.book.take_turn(&inner.name, most, inner.time).await {
+            match inner.take_turn(most).await {
                 Ok(Turn::Now) => return Ok(()),
-                Ok(Turn::In(wait)) => {
+                Ok(Turn::In(wait) | Turn::Held(wait)) => {
                     // Somebody more urgent may come meanwhile.
                     tokio::select! {
                         () = tokio::time::sleep(wait) => {}
@@ -185,8 +213,17 @@ impl Budget {
         self.0.line().len()
     }
 
-    /// Nobody asks for so long, in whatever process: the provider has had enough.
+    /// For how long nobody asks because the provider has had enough, as far as this process knows; `None` when it has not.
+    pub fn held(&self) -> Option<Duration> {
+        self.0.held()
+    }
+
+    /// Nobody asks for so long, in whatever process: the provider has had enough. No answer holds for longer than the
+    /// longest hold.
     pub async fn hold_back(&self, time: Duration) {
+        let time = time.min(LONGEST_HOLD);
+        // First here, where it cannot fail.
+        self.0.hold_until(Instant::now() + time);
         metrics::counter!("greenroom_provider_throttled_total", "budget" => self.0.name.clone()).increment(1);
         if let Err(error) = self.0.book.hold_back(&self.0.name, time).await {
             tracing::warn!(%error, "other replicas cannot be told that a provider has had enough");

@@ -3,8 +3,6 @@
 /// Longer ones are cut at their beginning.
 pub const MOST_BYTES: usize = 8 * 1024;
 const MOST_LINES: usize = 50;
-/// So many fit into a sentence.
-const FEW: usize = 3;
 
 /// The last lines of a text that can be kept; `None` when there is nothing in it.
 pub fn lines(text: &str) -> Option<String> {
@@ -19,12 +17,6 @@ pub fn lines(text: &str) -> Option<String> {
     let lines: Vec<&str> = whole.trim_end().lines().collect();
     let kept = &lines[lines.len().saturating_sub(MOST_LINES)..];
     Some(kept.join("\n")).filter(|text| !text.trim().is_empty())
-}
-
-/// The very last lines, as one.
-pub fn few(log: &str) -> String {
-    let lines: Vec<&str> = log.lines().collect();
-    lines[lines.len().saturating_sub(FEW)..].join(" / ")
 }
 
 #[cfg(test)]

@@ -9,16 +9,20 @@
 //! - [`nomad`]: each slot a job of Nomad, with one allocation or none
 //! - [`coolify`]: each slot an application of Coolify
 //! - [`last`]: as much of a log as is worth keeping
+//! - [`fingerprint`]: what stands for the recipe by which something was made
+//! - [`words`]: how errors are told
 //! - [`budget`]: the requests that a provider takes in a minute, shared by all replicas
 
 pub mod budget;
 pub mod check;
 pub mod coolify;
 pub mod docker;
+mod fingerprint;
 mod last;
 pub mod nomad;
 pub mod process;
 pub mod swarm;
+mod words;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -27,6 +31,8 @@ use async_trait::async_trait;
 use domain::SlotName;
 
 use check::Check;
+
+pub use crate::store::{Image, Pulled};
 
 /// What is to run in a slot.
 #[derive(Clone)]
@@ -86,26 +92,9 @@ pub enum Stopped {
     Seen,
 }
 
-/// An image on a host.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Image {
-    pub name: String,
-    pub host: String,
-}
-
 /// How far a pull has come, for whoever looks.
 #[derive(Debug, Default)]
 pub struct Progress(Mutex<Pulled>);
-
-/// What a pull has brought so far.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Pulled {
-    pub layers: u64,
-    pub layers_done: u64,
-    /// Of the layers whose size is known by now.
-    pub bytes: u64,
-    pub bytes_done: u64,
-}
 
 impl Progress {
     pub fn set(&self, pulled: Pulled) {

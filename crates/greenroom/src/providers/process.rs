@@ -217,7 +217,11 @@ impl Inner {
     }
 
     /// Makes the working folder and opens the log.
-    fn prepare(&self, home: &Path, fresh: bool) -> Result<std::fs::File, ProviderError> {
+    fn prepare(&self, slot: &SlotName, fresh: bool) -> Result<std::fs::File, ProviderError> {
+        if self.owner(slot)?.is_some_and(|owner| owner != self.installation) {
+            return Err(ProviderError::never(format!("the folder of {slot} is another installation's")));
+        }
+        let home = &self.home(slot);
         let (work, log) = (home.join("work"), home.join("log"));
         if fresh {
             self.remove(&work)?;
@@ -286,7 +290,8 @@ impl Provider for ProcessProvider {
     async fn create(&self, spec: &Spec) -> Result<String, ProviderError> {
         let home = self.0.home(&spec.slot);
         let provider_ref = home.display().to_string();
-        self.apart(move |inner| inner.prepare(&home, false)).await?;
+        let slot = spec.slot.clone();
+        self.apart(move |inner| inner.prepare(&slot, false)).await?;
         Ok(provider_ref)
     }
 
@@ -304,7 +309,7 @@ impl Provider for ProcessProvider {
                 return Ok(None);
             }
             inner.end_all(&slot)?;
-            inner.prepare(&inner.home(&slot), fresh).map(Some)
+            inner.prepare(&slot, fresh).map(Some)
         });
         // It runs already: an earlier call whose answer was lost.
         let Some(log) = log.await? else { return Ok(provider_ref) };

@@ -8,7 +8,7 @@ use std::time::Duration;
 use secrecy::ExposeSecret;
 
 use crate::config::pool::{PoolConfig, Standby};
-use crate::config::provider::{CoolifyConfig, Provider as Kind};
+use crate::config::provider::{CoolifyConfig, ProviderConfig};
 use crate::providers::budget::Budget;
 use crate::providers::coolify::{Coolify, CoolifyProvider, Pace, address};
 use crate::providers::docker::DockerProvider;
@@ -37,7 +37,7 @@ pub async fn configure(store: &Store, pools: &[PoolConfig]) -> Result<(), StoreE
             max_slots: pool.max_slots.into(),
             min_idle: pool.min_idle.into(),
             // Where there is no provider, there is nothing to give out.
-            place: i64::try_from(place).ok().filter(|_| !matches!(pool.provider, Kind::Ec2(_))),
+            place: i64::try_from(place).ok().filter(|_| !matches!(pool.provider, ProviderConfig::Ec2(_))),
             slots: 0,
             mean_hold_ms: None,
         };
@@ -48,7 +48,7 @@ pub async fn configure(store: &Store, pools: &[PoolConfig]) -> Result<(), StoreE
 
 /// The provider of each pool. What providers take is shared by all who have the store; without one, nobody shares it.
 pub fn providers(pools: &[PoolConfig], installation: &str, store: Option<&Store>) -> Providers {
-    let mut maker = Maker { installation, store, coolifies: BTreeMap::new() };
+    let mut maker = Maker { installation, store, coolifies: BTreeMap::new(), most: least(pools) };
     let made = pools.iter().filter_map(|pool| Some((pool.name.clone(), maker.provider(pool)?)));
     Arc::new(made.collect())
 }
@@ -57,24 +57,32 @@ pub fn providers(pools: &[PoolConfig], installation: &str, store: Option<&Store>
 struct Maker<'a> {
     installation: &'a str,
     store: Option<&'a Store>,
-    /// By address and token.
-    coolifies: BTreeMap<(String, String), Arc<Coolify>>,
+    coolifies: BTreeMap<Key, Arc<Coolify>>,
+    /// The requests that each Coolify takes in a minute.
+    most: BTreeMap<Key, u32>,
+}
+
+/// A Coolify as somebody sees it: its address, and the token.
+type Key = (String, String);
+
+fn key(config: &CoolifyConfig) -> Key {
+    (address(&config.api_url).to_owned(), config.api_token.expose_secret().to_owned())
 }
 
 impl Maker<'_> {
     fn provider(&mut self, pool: &PoolConfig) -> Option<Arc<dyn Provider>> {
         let installation = self.installation.to_owned();
         Some(match &pool.provider {
-            Kind::Process(command) => {
+            ProviderConfig::Process(command) => {
                 let folder = std::env::current_dir().unwrap_or_else(|_| PathBuf::from(".")).join(FOLDER);
                 let command = command.clone().unwrap_or_else(demo);
                 Arc::new(ProcessProvider::new(folder, command, installation))
             }
-            Kind::Docker(config) => Arc::new(DockerProvider::new(config.clone(), installation)),
-            Kind::Swarm(config) => Arc::new(SwarmProvider::new(config.clone(), installation)),
-            Kind::Coolify(config) => Arc::new(CoolifyProvider::on(self.coolify(config), config.clone())),
-            Kind::Nomad(config) => Arc::new(NomadProvider::new(config.clone(), installation)),
-            Kind::Ec2(_) => {
+            ProviderConfig::Docker(config) => Arc::new(DockerProvider::new(config.clone(), installation)),
+            ProviderConfig::Swarm(config) => Arc::new(SwarmProvider::new(config.clone(), installation)),
+            ProviderConfig::Coolify(config) => Arc::new(CoolifyProvider::on(self.coolify(config), config.clone())),
+            ProviderConfig::Nomad(config) => Arc::new(NomadProvider::new(config.clone(), installation)),
+            ProviderConfig::Ec2(_) => {
                 let provider = pool.provider.as_str();
                 tracing::warn!(pool = pool.name, provider, "this version has no such provider: the pool is not used");
                 return None;
@@ -84,11 +92,10 @@ impl Maker<'_> {
 
     /// Pools on one Coolify share what is known of it, and all replicas the requests that it takes.
     fn coolify(&mut self, config: &CoolifyConfig) -> Arc<Coolify> {
-        let url = address(&config.api_url);
-        let key = (url.to_owned(), config.api_token.expose_secret().to_owned());
+        let key = key(config);
+        let most = self.most.get(&key).copied().unwrap_or(config.requests_per_minute);
         let made = || {
-            let most = config.requests_per_minute;
-            let name = format!("coolify {url}");
+            let name = format!("coolify {}", address(&config.api_url));
             let budget = match self.store {
                 Some(store) => Budget::new(store.clone(), name, most, MINUTE),
                 None => Budget::alone(name, most, MINUTE),
@@ -99,8 +106,52 @@ impl Maker<'_> {
     }
 }
 
+/// The requests that each Coolify takes: where its pools do not agree, the least is right for all of them.
+fn least(pools: &[PoolConfig]) -> BTreeMap<Key, u32> {
+    let mut least = BTreeMap::new();
+    for pool in pools {
+        if let ProviderConfig::Coolify(config) = &pool.provider {
+            let most = least.entry(key(config)).or_insert(config.requests_per_minute);
+            *most = config.requests_per_minute.min(*most);
+        }
+    }
+    least
+}
+
 /// The demo bot under our own agent.
 fn demo() -> Vec<String> {
     let own = std::env::current_exe().map_or("greenroom".to_owned(), |path| path.display().to_string());
     [&own, "agent", "--", &own, "demo-bot"].map(str::to_owned).to_vec()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::pool;
+
+    #[test]
+    fn pools_that_do_not_agree_on_what_their_coolify_takes_keep_to_the_least() {
+        let config = |api_url: &str, requests_per_minute| CoolifyConfig {
+            api_url: api_url.to_owned(),
+            api_token: "token".into(),
+            project_uuid: String::new(),
+            server_uuid: String::new(),
+            environment_name: String::new(),
+            destination_uuid: None,
+            image: String::new(),
+            tag: String::new(),
+            cpus: None,
+            memory: None,
+            env: BTreeMap::new(),
+            requests_per_minute,
+        };
+        let all = [("https://a", 200), ("https://a/api/v1", 60), ("https://a/", 90), ("https://b", 120)];
+        let pools: Vec<PoolConfig> = all
+            .iter()
+            .zip(pool::defaults().into_iter().cycle())
+            .map(|((url, most), pool)| PoolConfig { provider: ProviderConfig::Coolify(config(url, *most)), ..pool })
+            .collect();
+        let found: Vec<(String, u32)> = least(&pools).into_iter().map(|((url, _), most)| (url, most)).collect();
+        assert_eq!(found, [("https://a".to_owned(), 60), ("https://b".to_owned(), 120)]);
+    }
 }

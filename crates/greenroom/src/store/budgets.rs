@@ -11,14 +11,19 @@ use super::{Run, Store, StoreError};
 pub enum Turn {
     /// Now, and it is counted.
     Now,
-    /// Perhaps after so long.
+    /// Perhaps after so long: as many as may be were made.
     In(Duration),
+    /// Perhaps after so long: the provider has had enough.
+    Held(Duration),
 }
+
+/// Nobody holds back for longer, whatever was answered, and however the clock of the database was set meanwhile.
+pub const LONGEST_HOLD: Duration = Duration::from_mins(10);
 
 impl Store {
     /// Takes one of the requests of a budget, unless as many as `most` were made within `time`.
     pub async fn take_turn(&self, budget: &str, most: u32, time: Duration) -> Result<Turn, StoreError> {
-        let time = i64::try_from(time.as_millis()).unwrap_or(i64::MAX);
+        let time = whole(time);
         let mut tx = self.begin().await?;
         // Whoever asks at the same time waits here.
         let row = tx
@@ -39,12 +44,28 @@ impl Store {
             .ok_or_else(|| StoreError::failed("budgets.hold", &std::io::Error::other("nothing was returned")))?;
         let (now, blocked_until) = (row.int("now")?, row.int("blocked_until")?);
         if blocked_until > now {
+            let until = blocked_until.min(now.saturating_add(whole(LONGEST_HOLD)));
+            if until < blocked_until {
+                // The clock was set back: nobody waits until it is where it was.
+                tx.run(
+                    sql!("budgets.hold_less", "UPDATE budgets SET blocked_until = $2 WHERE name = $1"),
+                    args![budget, until],
+                )
+                .await?;
+            }
             tx.commit().await?;
-            return Ok(Turn::In(milliseconds(blocked_until - now)));
+            return Ok(Turn::Held(milliseconds(until - now)));
         }
         tx.run(
             sql!("budgets.forget", "DELETE FROM budget_requests WHERE budget = $1 AND at <= $2"),
             args![budget, now - time],
+        )
+        .await?;
+        // Those of before the clock was set back were made a while ago, and nobody knows when: they count as made now, so that
+        // neither too many are made nor anybody waits for longer than the budget's time.
+        tx.run(
+            sql!("budgets.set_back", "UPDATE budget_requests SET at = $2 WHERE budget = $1 AND at > $2"),
+            args![budget, now],
         )
         .await?;
         // The one that has to be forgotten before there is room.
@@ -74,7 +95,7 @@ impl Store {
 
     /// Lets nobody take a request of a budget for so long.
     pub async fn hold_back(&self, budget: &str, time: Duration) -> Result<(), StoreError> {
-        let time = i64::try_from(time.as_millis()).unwrap_or(i64::MAX);
+        let time = whole(time);
         let mut tx = self.begin().await?;
         tx.run(
             sql!(
@@ -92,6 +113,10 @@ impl Store {
         .await?;
         tx.commit().await
     }
+}
+
+fn whole(time: Duration) -> i64 {
+    i64::try_from(time.as_millis()).unwrap_or(i64::MAX)
 }
 
 /// At least one, so that nobody asks again at once.

@@ -1,7 +1,6 @@
 //! Opening the database that the URL names. SQLite is one writer and a pool of readers on a file in WAL mode, each
 //! commit on disk before it is acknowledged; PostgreSQL is one pool.
 
-use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -33,10 +32,30 @@ pub(super) enum Pools {
     Postgres(PgPool),
 }
 
-/// The file of an SQLite database.
-pub(super) fn sqlite_file(url: &str) -> Option<PathBuf> {
-    let options = SqliteConnectOptions::from_str(url).ok().filter(|_| url.starts_with("sqlite:"))?;
-    Some(options.get_filename().to_owned())
+/// Connects without changing anything; `None` when there is no such file.
+pub(super) async fn connect_to_look(url: &str) -> Result<Option<Pools>, StoreError> {
+    if !url.starts_with("sqlite:") {
+        return connect(url).await.map(Some);
+    }
+    let options = sqlite_options(url)?.read_only(true).busy_timeout(WAIT_FOR_CONNECTION);
+    if !options.get_filename().exists() {
+        return Ok(None);
+    }
+    let opened = SqlitePoolOptions::new().max_connections(1).connect_with(options).await;
+    let readers = opened.map_err(|source| StoreError::call("connect", source))?;
+    Ok(Some(Pools::Sqlite { writer: readers.clone(), readers }))
+}
+
+fn sqlite_options(url: &str) -> Result<SqliteConnectOptions, StoreError> {
+    if url.contains(":memory:") || url.contains("mode=memory") {
+        return Err(StoreError::Url(
+            "an SQLite database in memory would forget every bot at the next start; name a file, as in \
+             sqlite:greenroom.db"
+                .to_owned(),
+        ));
+    }
+    SqliteConnectOptions::from_str(url)
+        .map_err(|source| StoreError::Url(format!("the SQLite URL cannot be read: {source}")))
 }
 
 pub(super) async fn connect(url: &str) -> Result<Pools, StoreError> {
@@ -63,15 +82,7 @@ async fn sqlite(url: &str) -> Result<Pools, StoreError> {
 }
 
 async fn sqlite_once(url: &str) -> Result<Pools, StoreError> {
-    if url.contains(":memory:") || url.contains("mode=memory") {
-        return Err(StoreError::Url(
-            "an SQLite database in memory would forget every bot at the next start; name a file, as in \
-             sqlite:greenroom.db"
-                .to_owned(),
-        ));
-    }
-    let options = SqliteConnectOptions::from_str(url)
-        .map_err(|source| StoreError::Url(format!("the SQLite URL cannot be read: {source}")))?
+    let options = sqlite_options(url)?
         .create_if_missing(true)
         .journal_mode(SqliteJournalMode::Wal)
         .synchronous(SqliteSynchronous::Full)

@@ -16,6 +16,8 @@ pub struct DeploymentRow {
     pub asked_at: Timestamp,
     pub timeout_at: Timestamp,
     pub last_error: Option<String>,
+    /// How often it was tried, and gave its place to others meanwhile.
+    pub tries: i64,
 }
 
 /// A slot that is to be deployed, for a bot or to be made ready.
@@ -28,7 +30,7 @@ pub struct NewDeployment {
 
 macro_rules! deployment_columns {
     () => {
-        "slot, bot_id, state, asked_at, timeout_at, last_error"
+        "slot, bot_id, state, asked_at, timeout_at, last_error, tries"
     };
 }
 
@@ -64,6 +66,7 @@ fn deployment(row: &Row) -> Result<DeploymentRow, StoreError> {
         asked_at: row.time("asked_at")?,
         timeout_at: row.time("timeout_at")?,
         last_error: row.maybe_text("last_error")?,
+        tries: row.int("tries")?,
     })
 }
 
@@ -214,6 +217,30 @@ impl Tx {
             )
             .await?;
         Ok(renewed.is_some())
+    }
+
+    /// Gives a place behind the gate to others until then, because the start failed and is tried again. False when the
+    /// deployment is no longer the holder's.
+    pub async fn step_back(
+        &mut self,
+        slot: &SlotName,
+        holder: Uuid,
+        now: Timestamp,
+        until: Timestamp,
+        last_error: &str,
+    ) -> Result<bool, StoreError> {
+        let stepped = self
+            .first(
+                sql!(
+                    "deployments.step_back",
+                    "UPDATE deployments
+                        SET state = 'again', holder = NULL, lease_until = $3, last_error = $4, tries = tries + 1
+                      WHERE slot = $1 AND holder = $2 AND lease_until > $5 RETURNING slot"
+                ),
+                args![slot, holder, until, last_error, now],
+            )
+            .await?;
+        Ok(stepped.is_some())
     }
 
     /// Leaves the gate, or the line before it. Twice is nothing.

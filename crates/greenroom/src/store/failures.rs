@@ -2,13 +2,17 @@
 //! explained a day later, when the slot itself is gone.
 
 use domain::{BotId, SlotName};
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
 use super::sql::{Row, args, sql};
 use super::{Run, Store, StoreError};
 
 /// So many are kept of each slot.
 const KEPT: i64 = 20;
+/// And for so long, also of slots that are gone.
+const KEPT_FOR: SignedDuration = SignedDuration::from_hours(30 * 24);
+/// Longer words are cut at their end.
+const LONGEST_WORDS: usize = 4_000;
 
 /// Something that went wrong in a slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,6 +40,8 @@ impl Store {
     /// Keeps what went wrong, and forgets what went wrong long before in the same slot.
     pub async fn keep_failure(&self, failure: &FailureRow) -> Result<(), StoreError> {
         let FailureRow { slot, bot_id, at, words, log } = failure;
+        let words: String = words.chars().take(LONGEST_WORDS).collect();
+        let long_ago = at.saturating_sub(KEPT_FOR).unwrap_or(Timestamp::MIN);
         let mut tx = self.begin().await?;
         tx.run(
             sql!(
@@ -43,7 +49,7 @@ impl Store {
                 "INSERT INTO failures (slot, bot_id, at, words, log) VALUES ($1, $2, $3, $4, $5)
                  ON CONFLICT (slot, at) DO NOTHING"
             ),
-            args![slot, *bot_id, *at, words.as_str(), log.clone()],
+            args![slot, *bot_id, *at, words, log.clone()],
         )
         .await?;
         tx.run(
@@ -55,6 +61,7 @@ impl Store {
             args![slot, KEPT - 1],
         )
         .await?;
+        tx.run(sql!("failures.forget_old", "DELETE FROM failures WHERE at < $1"), args![long_ago]).await?;
         tx.commit().await
     }
 

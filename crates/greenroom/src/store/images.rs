@@ -5,7 +5,23 @@ use uuid::Uuid;
 
 use super::sql::{args, sql};
 use super::{Run, Store, StoreError, Tx};
-use crate::providers::{Image, Pulled};
+
+/// An image on a host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Image {
+    pub name: String,
+    pub host: String,
+}
+
+/// What a pull has brought so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pulled {
+    pub layers: u64,
+    pub layers_done: u64,
+    /// Of the layers whose size is known by now.
+    pub bytes: u64,
+    pub bytes_done: u64,
+}
 
 /// An image that is being pulled.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -80,9 +80,28 @@ pub(super) async fn migrate(pools: &Pools) -> Result<(), StoreError> {
     tx.commit().await
 }
 
-/// The version that the database is at: 0 when it is empty.
-pub(super) async fn version(tx: &mut Tx) -> Result<i64, StoreError> {
-    let there = tx
+/// The version that the database is at: 0 when it is empty. There is a table to write it into then.
+async fn version(tx: &mut Tx) -> Result<i64, StoreError> {
+    if let Some(version) = look(tx).await? {
+        return Ok(version);
+    }
+    tx.run(
+        sql!(
+            "migrate.begin",
+            sqlite: "CREATE TABLE schema_versions (
+                         version INTEGER PRIMARY KEY, name TEXT NOT NULL, applied_at TEXT NOT NULL) STRICT",
+            postgres: "CREATE TABLE schema_versions (
+                           version BIGINT PRIMARY KEY, name TEXT NOT NULL, applied_at TIMESTAMPTZ NOT NULL)",
+        ),
+        vec![],
+    )
+    .await?;
+    Ok(0)
+}
+
+/// The version that the database is at; `None` when it has no schema.
+pub(super) async fn look(run: &mut impl Run) -> Result<Option<i64>, StoreError> {
+    let there = run
         .first(
             sql!(
                 "migrate.look",
@@ -95,20 +114,10 @@ pub(super) async fn version(tx: &mut Tx) -> Result<i64, StoreError> {
         .await?
         .map_or(Ok(0), |row| row.int("n"))?;
     if there == 0 {
-        tx.run(
-            sql!(
-                "migrate.begin",
-                sqlite: "CREATE TABLE schema_versions (
-                             version INTEGER PRIMARY KEY, name TEXT NOT NULL, applied_at TEXT NOT NULL) STRICT",
-                postgres: "CREATE TABLE schema_versions (
-                               version BIGINT PRIMARY KEY, name TEXT NOT NULL, applied_at TIMESTAMPTZ NOT NULL)",
-            ),
-            vec![],
-        )
-        .await?;
-        return Ok(0);
+        return Ok(None);
     }
-    tx.first(sql!("migrate.version", "SELECT coalesce(max(version), 0) AS version FROM schema_versions"), vec![])
+    run.first(sql!("migrate.version", "SELECT coalesce(max(version), 0) AS version FROM schema_versions"), vec![])
         .await?
-        .map_or(Ok(0), |row| row.int("version"))
+        .map(|row| row.int("version"))
+        .transpose()
 }

@@ -48,7 +48,7 @@ use tokio::sync::Notify;
 
 pub use asking::{Asking, Known};
 pub use bots::{BotFilter, BotRow, Change, NewBot};
-pub use budgets::Turn;
+pub use budgets::{LONGEST_HOLD, Turn};
 pub use commands::CommandRow;
 use connect::Pools;
 pub use deployments::{DeploymentRow, Held, NewDeployment};
@@ -58,7 +58,7 @@ pub use error::StoreError;
 pub use events::{EventRow, NewEvent};
 pub use failures::FailureRow;
 pub use idempotency::KnownKey;
-pub use images::PullRow;
+pub use images::{Image, PullRow, Pulled};
 pub use keepers::KeeperRow;
 pub use leases::Holder;
 pub use pools::{PoolAndLine, PoolRow};
@@ -105,6 +105,16 @@ pub trait Run: Send {
     }
 }
 
+/// A database that was opened for a look.
+#[derive(Debug)]
+pub struct Looked {
+    pub store: Store,
+    /// The version of its schema.
+    pub found: i64,
+    /// The version that this program works with.
+    pub known: i64,
+}
+
 impl Store {
     /// Opens the database and brings it to the schema of this version, one process at a time.
     pub async fn open(url: &str) -> Result<Self, StoreError> {
@@ -113,21 +123,13 @@ impl Store {
         Ok(Self { pools, told: Arc::new(Notify::new()) })
     }
 
-    /// Whether there is a database at all, where that can be known without asking it: SQLite would make one.
-    pub fn is_there(url: &str) -> bool {
-        connect::sqlite_file(url).is_none_or(|file| file.exists())
-    }
-
-    /// Opens a database that is there, for a look: it is left as it is. Answers with its schema's version too, and the one
-    /// that this program works with.
-    pub async fn open_as_it_is(url: &str) -> Result<(Self, i64, i64), StoreError> {
-        let pools = connect::connect(url).await?;
+    /// Looks at a database without changing anything of it. `None` when there is none yet, where that can be known: of an
+    /// SQLite file.
+    pub async fn look_at(url: &str) -> Result<Option<Looked>, StoreError> {
+        let Some(pools) = connect::connect_to_look(url).await? else { return Ok(None) };
         let store = Self { pools, told: Arc::new(Notify::new()) };
-        let mut tx = store.begin().await?;
-        // Dropped, not committed: an empty database stays empty.
-        let found = migrate::version(&mut tx).await?;
-        drop(tx);
-        Ok((store, found, migrate::known()))
+        let found = migrate::look(&mut store.reader()).await?.unwrap_or(0);
+        Ok(Some(Looked { store, found, known: migrate::known() }))
     }
 
     /// Begins a transaction that may write. On SQLite it is the only one until it ends.

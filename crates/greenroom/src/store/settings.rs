@@ -2,7 +2,20 @@
 //! bots' tokens are made with. The first writer of a name wins, so that replicas that start at once agree.
 
 use super::sql::{args, sql};
-use super::{Run, StoreError, Tx};
+use super::{Run, Store, StoreError, Tx};
+
+impl Store {
+    pub async fn setting(&self, name: &'static str) -> Result<Option<String>, StoreError> {
+        setting(&mut self.reader(), name).await
+    }
+}
+
+async fn setting(run: &mut impl Run, name: &'static str) -> Result<Option<String>, StoreError> {
+    run.first(sql!("settings.read", "SELECT value FROM settings WHERE name = $1"), args![name])
+        .await?
+        .map(|row| row.text("value"))
+        .transpose()
+}
 
 impl Tx {
     /// Keeps `value` under `name` unless something is kept there already. True when this call was the first.
@@ -20,9 +33,6 @@ impl Tx {
     }
 
     pub async fn setting(&mut self, name: &'static str) -> Result<Option<String>, StoreError> {
-        self.first(sql!("settings.read", "SELECT value FROM settings WHERE name = $1"), args![name])
-            .await?
-            .map(|row| row.text("value"))
-            .transpose()
+        setting(self, name).await
     }
 }

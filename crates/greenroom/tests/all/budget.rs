@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use greenroom::providers::budget::{Budget, Urgency};
+use greenroom::store::{LONGEST_HOLD, Turn};
 use rstest::rstest;
 
 use crate::support::{Backend, Database, until};
@@ -131,4 +132,56 @@ async fn a_process_without_a_database_keeps_to_it_by_itself() {
     let begun = Instant::now();
     budget.turn(Urgency::Wanted).await.unwrap();
     assert!(begun.elapsed() >= TIME * 2 - Duration::from_millis(20));
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test]
+async fn a_clock_that_is_set_back_keeps_nobody_waiting(#[case] backend: Backend) {
+    let database = Database::new(backend).await;
+    let budget = budget(&database, 10).await;
+    take(&budget, Urgency::Free, 10).await;
+    database.execute("UPDATE budget_requests SET at = at + 3600000").await;
+    // They still count, for as long as the budget says.
+    assert!(!comes(&budget, Urgency::Free).await);
+    tokio::time::timeout(TIME * 5, budget.turn(Urgency::Free)).await.unwrap().unwrap();
+
+    let store = database.open().await;
+    store.hold_back("coolify", TIME).await.unwrap();
+    database.execute("UPDATE budgets SET blocked_until = blocked_until + 36000000").await;
+    let mut last = LONGEST_HOLD + Duration::from_nanos(1);
+    for _ in 0..3 {
+        let Turn::Held(wait) = store.take_turn("coolify", 10, TIME).await.unwrap() else { panic!("it is held") };
+        assert!(wait < last, "{wait:?}");
+        last = wait;
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_process_holds_back_also_when_it_cannot_tell_the_others() {
+    let database = Database::new(Backend::Sqlite).await;
+    let budget = budget(&database, 10).await;
+    database.execute("DROP TABLE budget_requests; DROP TABLE budgets").await;
+    budget.turn(Urgency::Free).await.unwrap_err();
+    budget.hold_back(TIME * 10).await;
+    assert!(!comes(&budget, Urgency::Free).await);
+    assert!(budget.held().is_some_and(|wait| wait > TIME * 5));
+    // No answer holds for longer than the longest.
+    budget.hold_back(LONGEST_HOLD * 10).await;
+    assert!(budget.held().is_some_and(|wait| wait <= LONGEST_HOLD));
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test]
+async fn a_part_of_a_budget_is_shared_by_replicas_as_well(#[case] backend: Backend) {
+    let database = Database::new(backend).await;
+    let [one, other] = [budget(&database, 100).await, budget(&database, 100).await];
+    let [one, other] = [one, other].map(|whole| whole.part("looks", 4, TIME));
+    take(&one, Urgency::Free, 2).await;
+    take(&other, Urgency::Free, 2).await;
+    assert!(!comes(&one, Urgency::Free).await && !comes(&other, Urgency::Free).await);
 }

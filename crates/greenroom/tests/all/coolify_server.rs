@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::process::Stdio;
 
+use reqwest::Method;
 use rstest::rstest;
 use serde_json::json;
 use tokio::process::{Child, Command};
@@ -91,5 +92,31 @@ async fn a_bot_lives_in_an_application_and_leaves_it_to_the_next(#[case] standby
     }
     assert_eq!((fake.violations(), fake.prunes(), fake.throttled()), (vec![], 0, 0));
     assert_eq!(fake.env_changes_after_deployment(), 0);
+    containers.abort();
+}
+
+#[tokio::test]
+async fn what_an_earlier_slot_of_the_name_left_running_gets_no_bot() {
+    let fake = CoolifyFake::start(CoolifySettings::default()).await;
+    let containers = tokio::spawn(run_containers(fake.events()));
+    let config = config(&fake, "standby = \"running\"\nmin_idle = 1").replace("max_slots = 2", "max_slots = 1");
+    let venue = Venue::open(Backend::Sqlite, &config).await;
+    venue.until_slots(1, 0).await;
+    let ask = async |token: &str| {
+        let asked = venue.admin.with(token).send(Method::GET, "/agent/assignment?wait_ms=0", None).await;
+        asked.0.as_u16()
+    };
+    let token = |number: usize| fake.applications()[number].envs["GREENROOM_SLOT_TOKEN"].clone();
+    let (old, name) = (token(0), fake.applications()[0].name.clone());
+    assert_eq!(ask(&old).await, 204);
+    venue.admin.send(Method::DELETE, &format!("/admin/slots/{name}"), None).await;
+    // Another slot gets the name, and its agent another token.
+    until("there is another", async || {
+        let now = fake.applications();
+        now.len() == 1 && now[0].name == name && now[0].envs.get("GREENROOM_SLOT_TOKEN").is_some_and(|new| *new != old)
+    })
+    .await;
+    venue.until_slots(1, 0).await;
+    assert_eq!((ask(&old).await, ask(&token(0)).await), (401, 204));
     containers.abort();
 }

@@ -132,7 +132,7 @@ async fn a_docker_container_that_ends_at_once_is_told_with_its_last_lines() {
     assert_eq!(bot["reason"], "deploy_failed");
     let answer = scene.slot_and_failures(1).await;
     let words = answer["slot"]["error_message"].as_str().unwrap();
-    assert!(words.contains("exit code 4") && words.contains("no licence found"), "{words}");
+    assert_eq!(words, "its container ended at once, with exit code 4");
     let log = answer["failures"][0]["log"].as_str().unwrap();
     assert!(log.contains("first") && log.contains("no licence found"), "{log}");
 }
@@ -188,19 +188,38 @@ async fn a_name_that_somebody_elses_docker_container_has_is_left_to_it() {
 }
 
 #[tokio::test]
-async fn an_agent_that_is_not_well_in_docker_is_said_to_be_so() {
-    use greenroom::config::provider::DockerConfig;
-    use greenroom::providers::docker::DockerProvider;
+async fn a_docker_container_that_was_made_for_a_bot_and_not_started_goes_with_its_stop() {
     use greenroom::providers::{Provider, Spec};
 
+    let (provider, _ours, slot) = provider(&Recipe::script("sleep 1000 & wait")).await;
+    let connection = Some("of-a-bot".to_owned());
+    let spec = Spec { slot: slot.clone(), generation: 1, connection, environment: Default::default(), fresh: false };
+    // As when the bot ends between the two calls of its start: the second may still be on its way.
+    let made = provider.create(&spec).await.unwrap();
+    provider.stop(&slot, false).await.unwrap();
+    let after = provider.create(&spec).await.unwrap();
+    assert_ne!(after, made);
+}
+
+/// A provider on the engine that all tests share, and a slot that only this test has.
+async fn provider(
+    recipe: &Recipe,
+) -> (greenroom::providers::docker::DockerProvider, crate::support::Ours, domain::SlotName) {
     let engine = Engine::shared().await;
-    let recipe = Recipe::script("sleep 1000 & wait").with_health_check(100, "exit 1");
-    let config =
-        DockerConfig { host: Some(engine.host.clone()), image: engine.image(&recipe).await, ..Default::default() };
+    let (host, image) = (Some(engine.host.clone()), engine.image(recipe).await);
+    let config = greenroom::config::provider::DockerConfig { host, image, ..Default::default() };
     let installation = uuid::Uuid::new_v4().to_string();
-    let _ours = engine.ours(&format!("greenroom.installation={installation}"));
+    let ours = engine.ours(&format!("greenroom.installation={installation}"));
     let slot = domain::SlotName::new(&installation[..8], 1);
-    let provider = DockerProvider::new(config, installation);
+    (greenroom::providers::docker::DockerProvider::new(config, installation), ours, slot)
+}
+
+#[tokio::test]
+async fn an_agent_that_is_not_well_in_docker_is_said_to_be_so() {
+    use greenroom::providers::{Provider, Spec};
+
+    let recipe = Recipe::script("sleep 1000 & wait").with_health_check(100, "exit 1");
+    let (provider, _ours, slot) = provider(&recipe).await;
     let spec =
         Spec { slot: slot.clone(), generation: 1, connection: None, environment: Default::default(), fresh: true };
     provider.start(&spec).await.unwrap();

@@ -39,6 +39,21 @@ async fn a_database_that_is_not_there_yet_is_told_and_not_made() {
 }
 
 #[tokio::test]
+async fn a_database_that_cannot_be_is_bad_and_an_empty_file_is_left_empty() {
+    let database = Database::new(Backend::Sqlite).await;
+    let folder = database.folder.path();
+    let (in_order, said) = doctor(folder, "sqlite::memory:", &[]).await;
+    assert!(!in_order && said.contains("would forget every bot"), "{said}");
+    let file = folder.join("greenroom.db");
+    std::fs::write(&file, "").unwrap();
+    let (_, said) = doctor(folder, &database.url, &[]).await;
+    expect(&said, &["schema      0, and this version wants"]);
+    assert_eq!(std::fs::metadata(&file).unwrap().len(), 0);
+    let (in_order, said) = doctor(folder, &database.url, &["slot", "pool-meet-001"]).await;
+    assert!(!in_order && said.contains("the database is at schema version 0"), "{said}");
+}
+
+#[tokio::test]
 async fn a_server_that_is_in_order_is_said_to_be_so_on_sqlite() {
     let venue = Venue::open(Backend::Sqlite, &process_pool("meet", "max_slots = 3", STAYS)).await;
     venue.active(1).await;

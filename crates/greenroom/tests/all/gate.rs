@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use domain::{Deadlines, SlotStatus, Status};
+use greenroom::providers::ProviderError;
 use greenroom::store::{NewDeployment, PoolRow};
 use rstest::rstest;
 use uuid::Uuid;
@@ -35,6 +36,48 @@ async fn four_of_twenty_starts_are_under_way_at_once_and_pass_in_the_order_of_ar
     }
     assert_eq!(stage.fake.most_starting(), 4);
     assert_eq!(stage.at_gate().await, (0, 0));
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test]
+async fn a_start_that_fails_again_and_again_lets_others_pass_meanwhile(#[case] backend: Backend) {
+    let trouble = (0..4).map(|_| ProviderError::again("no node has room"));
+    let stage = Stage::with(backend, [meet(2)], 1, Fake::default().failing_starts(trouble)).await;
+    let first = stage.house.reserved(0).await;
+    let second = stage.house.reserved(1).await;
+    // There is one place behind the gate.
+    let other = stage.runs(second).await;
+    let tried = stage.fake.starts();
+    let slot = tried[0].clone();
+    assert_eq!(tried, [slot.clone(), slot.clone(), slot.clone(), slot.clone(), other]);
+    let waiting = stage.house.store.deployments().await.unwrap();
+    assert_eq!((waiting[0].active, waiting[0].last_error.as_deref()), (false, Some("no node has room")));
+    assert_eq!(stage.bot(first).await.status, Status::Reserved);
+    stage.house.clock.advance(Duration::from_secs(2));
+    stage.look();
+    assert_eq!(stage.runs(first).await, slot);
+}
+
+#[tokio::test]
+async fn a_bot_that_is_stopped_between_two_tries_leaves_nothing_behind() {
+    let trouble = (0..4).map(|_| ProviderError::again("no node has room"));
+    let stage = Stage::with(Backend::Sqlite, [meet(1)], 4, Fake::default().failing_starts(trouble)).await;
+    let bot = stage.house.reserved(0).await;
+    until("it waits for its next try", async || {
+        let waiting = stage.house.store.deployments().await.unwrap();
+        waiting.first().is_some_and(|deployment| deployment.tries == 1)
+    })
+    .await;
+    stage.house.lifecycle.stop(stage.house.user, bot).await.unwrap();
+    stage.house.clock.advance(Duration::from_secs(2));
+    stage.look();
+    assert_eq!(stage.end_of(bot).await, (Status::Completed, Some("stopped".to_owned())));
+    let slot = stage.slot_is("pool-meet-001", SlotStatus::Idle).await.name;
+    // Something may have been begun: it is ended before anybody else has the slot.
+    let calls = stage.fake.calls_for(&slot);
+    assert_eq!(calls[4..], [Call::Stop(slot.clone()), Call::Create(slot)]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

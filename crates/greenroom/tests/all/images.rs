@@ -1,5 +1,6 @@
 //! The image lock: one puller per image and host, however many slots need the image at once.
 
+use domain::SlotName;
 use greenroom::providers::ProviderError;
 use greenroom::store::PoolRow;
 use rstest::rstest;
@@ -37,6 +38,21 @@ async fn ten_slots_whose_image_is_missing_pull_it_once(#[case] backend: Backend)
     assert_eq!(stage.fake.count(&Call::Pull), 1);
     assert_eq!(stage.fake.starts().len(), SLOTS);
     assert_eq!(stage.house.store.pulls(stage.house.clock.now()).await.unwrap(), []);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pull_goes_on_when_the_bot_that_it_was_begun_for_is_stopped() {
+    let stage = Stage::with(Backend::Sqlite, [meet()], SLOTS as u32, Fake::hanging().without_image()).await;
+    let first = stage.house.reserved(0).await;
+    until("it is being pulled", async || stage.fake.count(&Call::Pull) == 1).await;
+    let second = stage.house.reserved(1).await;
+    let voice = stage.voice_of(&stage.bot(first).await).unwrap();
+    stage.house.exited(voice, 0).await.unwrap();
+    // Whoever started it looks every few seconds whether it is still wanted, and goes away then.
+    until("it is cleared", async || stage.fake.count(&Call::Stop(SlotName::new("meet", 1))) == 1).await;
+    stage.fake.release(10);
+    stage.runs(second).await;
+    assert_eq!(stage.fake.count(&Call::Pull), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -104,7 +104,23 @@ async fn the_last_lines_of_a_bot_that_failed_are_kept_and_those_of_one_that_did_
 }
 
 #[tokio::test]
-async fn what_goes_wrong_in_the_same_way_again_is_kept_once_and_not_for_ever() {
+async fn what_goes_wrong_in_the_same_way_again_is_kept_once() {
+    let fake = Fake::default().failing_starts([ProviderError::never("no such image: bot:1")]);
+    let stage = Stage::with(Backend::Sqlite, [PoolRow { max_slots: 1, ..pool("meet") }], 4, fake).await;
+    let bot = stage.house.reserved(1).await;
+    stage.end_of(bot).await;
+    for words in ["no route to host", "no route to host", "no route to host", "it hangs"] {
+        stage.house.clock.advance(std::time::Duration::from_secs(1));
+        stage.fake.fail_stop(ProviderError::again(words));
+        until("nobody else is at it", async || stage.deployment.recover(&slot(1)).await.unwrap().is_some()).await;
+    }
+    let kept = stage.house.store.failures_in(&slot(1)).await.unwrap();
+    let words: Vec<&str> = kept.iter().map(|failure| failure.words.as_str()).collect();
+    assert_eq!(words, ["it hangs", "no route to host", "no such image: bot:1"]);
+}
+
+#[tokio::test]
+async fn what_went_wrong_is_not_kept_for_ever() {
     let stage = Stage::new(Backend::Sqlite, [pool("meet")]).await;
     let store = &stage.house.store;
     let failure = |number: i64| greenroom::store::FailureRow {

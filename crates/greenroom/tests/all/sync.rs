@@ -131,15 +131,26 @@ async fn a_hot_slot_that_lost_its_agent_while_it_was_idle_gets_another(#[case] b
 #[tokio::test]
 async fn a_hot_slot_that_the_provider_says_is_not_well_is_made_anew() {
     let stage = hot(Backend::Sqlite, 20).await;
+    for time in 1..=2 {
+        stage.fake.sicken(&slot(7));
+        assert_eq!(stage.keep("sync").await.counts["made_anew"], 1);
+        until("it is well", async || {
+            stage.stir(&[]).await;
+            stage.fake.count(&Call::Start(slot(7))) == 1 + time
+                && stage.slot("pool-meet-007").await.unwrap().status == SlotStatus::Idle
+        })
+        .await;
+        assert_eq!(stage.slot("pool-meet-007").await.unwrap().recovery_attempts, time as i64);
+        stage.house.clock.advance(Duration::from_secs(11));
+        assert_eq!(stage.keep("sync").await.counts["made_anew"], 0);
+    }
+    // What is no help is not tried for ever.
     stage.fake.sicken(&slot(7));
-    assert_eq!(stage.keep("sync").await.counts["made_anew"], 1);
-    until("it is well", async || {
-        stage.stir(&[]).await;
-        stage.fake.count(&Call::Start(slot(7))) == 2
-            && stage.slot("pool-meet-007").await.unwrap().status == SlotStatus::Idle
-    })
-    .await;
     assert_eq!(stage.keep("sync").await.counts["made_anew"], 0);
+    let broken = stage.slot_is("pool-meet-007", SlotStatus::Error).await;
+    let words = "the provider says that it is not well: as the test says";
+    assert_eq!(broken.error_message.as_deref(), Some(words));
+    assert_eq!(stage.house.store.failures_in(&slot(7)).await.unwrap()[0].words, words);
 }
 
 #[rstest]
@@ -262,7 +273,9 @@ async fn a_slot_that_was_used_meanwhile_is_not_touched() {
     let bot = stage.house.reserved(50).await;
     stage.lives(bot).await;
     let after = stage.slot_is(slot(1).as_str(), SlotStatus::Idle).await;
-    for news in [SlotNews::Lost { since: before.status_since }, SlotNews::Stray { since: before.status_since }] {
+    for news in
+        [SlotNews::Lost { since: before.status_since, counts: false }, SlotNews::Stray { since: before.status_since }]
+    {
         assert!(!stage.house.placement.tell(slot(1), news).await.unwrap());
     }
     assert_eq!(stage.slot(slot(1).as_str()).await.unwrap(), after);

@@ -34,7 +34,8 @@ impl Application {
             return Err(ProviderError::again("Coolify's list of applications has something in it that is none"));
         }
         let options = text("custom_docker_run_options");
-        let Some(marks) = Marks::read(&options).filter(|marks| marks.installation == installation) else {
+        let is_ours = |marks: &Marks| marks.installation == installation && marks.are_of(&text("uuid"));
+        let Some(marks) = Marks::read(&options).filter(is_ours) else {
             return Ok(None);
         };
         let slot = SlotName::stored(marks.slot.clone());
@@ -46,7 +47,8 @@ impl Application {
         self.status.split(':').next().unwrap_or_default()
     }
 
-    /// Whether nothing runs in it, for certain: whatever is not an end counts as running.
+    /// Whether it is shown as ended: whatever is not an end counts as running. It proves nothing by itself, because Coolify
+    /// also writes it when it has not ended anything, or does not reach the server.
     pub fn has_ended(&self) -> bool {
         self.state() == "exited"
     }
@@ -173,6 +175,13 @@ mod tests {
         let list = |all: [Value; 2]| applications(&json!(all), "i").unwrap().remove(0).created;
         assert_eq!(list([one("exited", "", "2"), one("exited", "", "1")]), "1");
         assert_eq!(list([one("exited", "", "1"), one("running", started, "2")]), "2");
+    }
+
+    #[test]
+    fn a_clone_is_nobodys() {
+        let own = |uuid: &str| one("running", &format!(" --label greenroom.application={uuid}"), "1");
+        assert_eq!(applications(&json!([own("u")]), "i").unwrap().len(), 1);
+        assert_eq!(applications(&json!([own("v")]), "i").unwrap(), []);
     }
 
     #[test]

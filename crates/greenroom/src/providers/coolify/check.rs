@@ -39,7 +39,7 @@ impl CoolifyProvider {
         let (project, environment) = (&self.recipe.config.project_uuid, &self.recipe.config.environment_name);
         let found = match self.read(&format!("projects/{project}")).await {
             Ok(found) => found,
-            Err(refused) if refused.is_absent() => {
+            Err(refused) if refused.is_absent("Project") => {
                 return vec![Check::bad("project", format!("there is no project {project}"))];
             }
             Err(failure) => return vec![Check::bad("project", ProviderError::from(failure).words)],
@@ -65,7 +65,9 @@ impl CoolifyProvider {
         let server = &self.recipe.config.server_uuid;
         let found = match self.read(&format!("servers/{server}")).await {
             Ok(found) => found,
-            Err(refused) if refused.is_absent() => return Check::bad("server", format!("there is no server {server}")),
+            Err(refused) if refused.is_absent("Server") => {
+                return Check::bad("server", format!("there is no server {server}"));
+            }
             Err(failure) => return Check::bad("server", ProviderError::from(failure).words),
         };
         let name = found["name"].as_str().unwrap_or(server);

@@ -68,19 +68,31 @@ impl Coolify {
     /// Has a slot described so in the end, unless something else is said of it before that.
     pub fn describe(self: &Arc<Self>, slot: &SlotName, text: String) {
         // A start that is about to come takes it along, and what is over soon need not be shown.
-        self.describe_from(slot, text, 0, Instant::now() + self.pace.describe_after);
+        self.describe_from(slot, text, 0, Instant::now() + self.pace.describe_after, |_| true);
     }
 
     /// Says again what a request was to take along and did not, unless something newer waits.
     pub fn describe_again(self: &Arc<Self>, slot: &SlotName, text: String, tries: u32) {
-        if tries < LOOKED_FOR && !self.descriptions.state().waiting.contains_key(slot) {
-            self.describe_from(slot, text, tries, Instant::now() + self.pace.describe_again);
+        if tries < LOOKED_FOR {
+            let not_before = Instant::now() + self.pace.describe_again;
+            self.describe_from(slot, text, tries, not_before, |state| !state.waiting.contains_key(slot));
         }
     }
 
-    fn describe_from(self: &Arc<Self>, slot: &SlotName, text: String, tries: u32, not_before: Instant) {
+    /// Under one lock, so that nothing newer comes between the question whether there is something and the answer.
+    fn describe_from(
+        self: &Arc<Self>,
+        slot: &SlotName,
+        text: String,
+        tries: u32,
+        not_before: Instant,
+        is_wanted: impl FnOnce(&State) -> bool,
+    ) {
         let is_first = {
             let mut state = self.descriptions.state();
+            if !is_wanted(&state) {
+                return;
+            }
             state.next += 1;
             let place = state.waiting.get(slot).map_or(state.next, |waiting| waiting.place);
             state.waiting.insert(slot.clone(), Waiting { text, place, tries, not_before });

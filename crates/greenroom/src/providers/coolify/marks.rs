@@ -5,12 +5,17 @@
 //! them as they are, and hands on only those that it knows, to which labels do not belong; and because a person who
 //! edits a description would make a slot nobody's. Names are not used either: they can be changed, and shared.
 
+use sha2::{Digest, Sha256};
+
 use crate::providers::Spec;
 
+/// The variable with the slot's token.
+const TOKEN: &str = "GREENROOM_SLOT_TOKEN";
 const LABEL: &str = "--label";
 const INSTALLATION: &str = "greenroom.installation";
 const SLOT: &str = "greenroom.slot";
 const RECIPE: &str = "greenroom.recipe";
+const OWN: &str = "greenroom.application";
 const START: &str = "greenroom.start";
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -19,6 +24,9 @@ pub struct Marks {
     pub slot: String,
     /// Stands for what the application was made of.
     pub recipe: String,
+    /// The application that they were written for; `None` until it is known. A person who clones an application has our
+    /// marks in the clone as well, and they name another.
+    pub own: Option<String>,
     /// What it was started for last; `None` when it never was.
     pub start: Option<String>,
 }
@@ -31,8 +39,14 @@ impl Marks {
             installation: value(INSTALLATION)?.to_owned(),
             slot: value(SLOT)?.to_owned(),
             recipe: value(RECIPE).unwrap_or_default().to_owned(),
+            own: value(OWN).map(str::to_owned),
             start: value(START).map(str::to_owned),
         })
+    }
+
+    /// Whether they say of this application whose it is, and not of another that it was cloned from.
+    pub fn are_of(&self, uuid: &str) -> bool {
+        self.own.as_ref().is_none_or(|own| own == uuid)
     }
 
     /// The same options with these marks; those of a person stay as they are.
@@ -46,10 +60,11 @@ impl Marks {
                 words.push(word.to_owned());
             }
         }
-        let Self { installation, slot, recipe, start } = self;
-        let fixed = [(INSTALLATION, installation), (SLOT, slot), (RECIPE, recipe)];
-        for (name, value) in fixed.into_iter().chain(start.as_ref().map(|start| (START, start))) {
-            words.push(format!("{LABEL} {name}={value}"));
+        let Self { installation, slot, recipe, own, start } = self;
+        let fixed =
+            [(INSTALLATION, installation), (SLOT, slot), (RECIPE, recipe)].map(|(name, value)| (name, Some(value)));
+        for (name, value) in fixed.into_iter().chain([(OWN, own.as_ref()), (START, start.as_ref())]) {
+            words.extend(value.map(|value| format!("{LABEL} {name}={value}")));
         }
         words.join(" ")
     }
@@ -61,14 +76,27 @@ fn labels(options: &str) -> impl Iterator<Item = &str> {
 }
 
 fn is_ours(label: &str) -> bool {
-    [INSTALLATION, SLOT, RECIPE, START]
+    [INSTALLATION, SLOT, RECIPE, OWN, START]
         .iter()
         .any(|name| label.strip_prefix(name).is_some_and(|rest| rest.starts_with('=')))
 }
 
-/// What a start is for: another generation or another connection is another start.
+/// What a start is for: another generation or another connection is another start, and so is the same one of another slot
+/// that has got the name.
 pub fn start(spec: &Spec) -> String {
-    format!("{}/{}", spec.generation, spec.connection.as_deref().unwrap_or("waits"))
+    let Spec { generation, connection, .. } = spec;
+    format!("{generation}/{}/{}", connection.as_deref().unwrap_or("waits"), life(spec))
+}
+
+/// Stands for the slot's token, and so for the life of the slot that it was made for.
+pub fn life(spec: &Spec) -> String {
+    let token = spec.environment.get(TOKEN).map(String::as_str).unwrap_or_default();
+    digits(token)
+}
+
+/// A few digits that stand for a text.
+pub fn digits(text: &str) -> String {
+    Sha256::digest(text.as_bytes()).iter().take(6).map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[cfg(test)]
@@ -77,13 +105,15 @@ mod tests {
 
     #[test]
     fn marks_are_found_again_among_the_options_of_a_person() {
-        let mut marks = Marks { installation: "i".into(), slot: "pool-a-001".into(), recipe: "r".into(), start: None };
+        let (installation, slot, recipe) = ("i".into(), "pool-a-001".into(), "r".into());
+        let mut marks = Marks { installation, slot, recipe, own: None, start: None };
         let first = marks.written_into("");
         assert_eq!(Marks::read(&first), Some(marks.clone()));
-        marks.start = Some("2/waits".to_owned());
+        (marks.own, marks.start) = (Some("u".to_owned()), Some("2/waits".to_owned()));
         let second = marks.written_into(&format!("--shm-size 1g {first} --label theirs=1"));
         assert!(second.starts_with("--shm-size 1g --label theirs=1 --label greenroom.installation=i"), "{second}");
-        assert_eq!(Marks::read(&second), Some(marks));
+        assert_eq!(Marks::read(&second), Some(marks.clone()));
+        assert!(marks.are_of("u") && !marks.are_of("v"));
         assert_eq!(second.matches("greenroom.slot").count(), 1);
         assert_eq!(Marks::read("--label theirs=greenroom.installation=i"), None);
     }

@@ -12,8 +12,8 @@
 //! - [`application`]: what is read of Coolify's answers
 //! - [`api`]: requests and answers
 //!
-//! A bot's life costs four requests of its own: its slot is marked for it and described, started, stopped, and described
-//! again. Everything else is in looks that all slots share.
+//! A bot's life costs five requests of its own: its slot is marked for it and described, started, stopped, seen on its
+//! server to have stopped, and described again. Everything else is in looks that all slots share.
 
 mod api;
 mod application;
@@ -25,7 +25,7 @@ mod start;
 mod stop;
 mod watch;
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -49,7 +49,12 @@ use crate::config::provider::CoolifyConfig;
 const LOOKS_SHARE: u32 = 5;
 /// The requests that a look makes at most.
 const LOOK_COSTS: u32 = 2;
+/// So many looks may follow on each other before their share of the budget is used: it is given out evenly, because a pause
+/// in the looks is one in all that waits for them.
+const LOOKS_AT_ONCE: u32 = 2;
 const MINUTE: Duration = Duration::from_secs(60);
+/// What Coolify calls an application when there is none.
+const APPLICATION: &str = "Application";
 /// How many lines of a log are asked for.
 const LINES: u32 = 100;
 
@@ -68,6 +73,12 @@ pub struct Pace {
     pub shown_within: Duration,
     /// How long a stop or a deletion may take to be seen, and after which part of it is asked for again.
     pub ended_within: Duration,
+    /// How long Coolify may take to do what it has queued: a stop that is carried out later would end the next bot.
+    pub settled_after: Duration,
+    /// How long who only looks waits for an answer.
+    pub looked_within: Duration,
+    /// How long nobody asks when Coolify has had enough and does not say for how long.
+    pub enough: Duration,
     /// How long a description waits for a start that takes it along.
     pub describe_after: Duration,
     /// Before a description is sent again.
@@ -88,6 +99,9 @@ impl Pace {
             queue_again: time / 12,
             shown_within: time * 2,
             ended_within: time * 11 / 6,
+            settled_after: time / 12,
+            looked_within: time * 5 / 12,
+            enough: time,
             describe_after: look_every * 2,
             describe_again: time / 6,
             ping_every: time,
@@ -113,13 +127,15 @@ pub struct Coolify {
 struct Memory {
     /// Those that got their variables.
     equipped: HashSet<String>,
-    /// Those that were seen to have stopped, and were not started since.
-    stopped: HashSet<String>,
+    /// Those that were seen to have stopped, and what they had been started for: another process may have started them for
+    /// something else since, and its mark says so.
+    stopped: HashMap<String, Option<String>>,
 }
 
 impl Coolify {
     pub fn new(config: &CoolifyConfig, installation: String, budget: Budget, pace: Pace) -> Arc<Self> {
-        let api = Arc::new(Api::new(&config.api_url, config.api_token.clone(), budget, pace.try_again));
+        let looks = budget.part("looks", LOOKS_AT_ONCE * LOOK_COSTS, pace.look_every * LOOKS_AT_ONCE);
+        let api = Arc::new(Api::new(&config.api_url, config.api_token.clone(), budget, looks, &pace));
         let watch = Arc::new(Watch::new(api.clone(), installation.clone(), pace.look_every));
         let (descriptions, pinged, memory) = Default::default();
         Arc::new(Self { api, watch, descriptions, installation, pace, pinged, memory })
@@ -133,33 +149,68 @@ impl Coolify {
         self.watch.look(Instant::now(), needs).await
     }
 
+    /// The applications as they are now, for whoever does nothing about them.
+    async fn applications(&self) -> Result<Arc<Look>, ProviderError> {
+        let late = "Coolify's list of applications could not be had in time";
+        self.in_time(self.pace.looked_within, late, self.look(Needs::Applications)).await
+    }
+
     /// A look that can see what was just done.
     async fn look_after(&self, needs: Needs) -> Result<Arc<Look>, ProviderError> {
         self.watch.look(Instant::now() + self.pace.look_after, needs).await
     }
 
     /// Whether something runs in an application, by what its server says and not by what Coolify remembers: that may be
-    /// a while behind.
+    /// a while behind, or never have been true. What Docker is about to start again does not run, so this alone is no
+    /// proof of an end where nobody has asked for one.
     async fn truly_runs(&self, application: &Application, urgency: Urgency) -> Result<bool, ProviderError> {
         match self.api.get(urgency, &format!("applications/{}/logs?lines=1", application.uuid)).await {
             Ok(_) => Ok(true),
-            Err(refused) if refused.is(reqwest::StatusCode::BAD_REQUEST) || refused.is_absent() => Ok(false),
+            Err(refused) if refused.is_not_running() || refused.is_absent(APPLICATION) => Ok(false),
             Err(failure) => Err(failure.into()),
         }
     }
 
-    /// Asks for something that needs the token, unless Coolify has answered within the last minute.
+    /// Whether this process has seen that an application stopped, and nobody has started it since.
+    fn is_known_to_be_stopped(&self, application: &Application) -> bool {
+        self.memory().stopped.get(&application.uuid) == Some(&application.marks.start)
+    }
+
+    /// What comes of it in this time; otherwise `late` says what did not, and whether that is because Coolify holds us back.
+    async fn in_time<T>(
+        &self,
+        time: Duration,
+        late: &str,
+        work: impl Future<Output = Result<T, ProviderError>>,
+    ) -> Result<T, ProviderError> {
+        if let Ok(done) = tokio::time::timeout(time, work).await {
+            return done;
+        }
+        Err(ProviderError::again(match self.api.budget().held() {
+            Some(wait) => format!("{late}: it takes no more requests for another {} s", wait.as_secs() + 1),
+            None => late.to_owned(),
+        }))
+    }
+
+    /// Asks for something that needs the token, unless Coolify has answered within the last minute. That it has had enough
+    /// is an answer too: it is there.
     async fn ping(&self) -> Result<(), ProviderError> {
-        let mut pinged = self.pinged.lock().await;
         let is_recent = |at: Instant| at.elapsed() < self.pace.ping_every;
-        if self.api.heard().is_some_and(is_recent) {
+        let is_there = || self.api.heard().is_some_and(is_recent) || self.api.budget().held().is_some();
+        if is_there() {
+            return Ok(());
+        }
+        let mut pinged = self.pinged.lock().await;
+        if is_there() {
             return Ok(());
         }
         if let Some((_, answer)) = pinged.as_ref().filter(|(at, _)| is_recent(*at)) {
             return answer.clone();
         }
-        let answer = self.api.get(Urgency::Wanted, "version").await;
-        let answer = answer.map(drop).map_err(ProviderError::from);
+        let asked = async { self.api.is_there().await.map_err(ProviderError::from) };
+        let answer = self.in_time(self.pace.looked_within, "no request could be made in time", asked).await;
+        // Another replica may have been told, and the wait for a turn has shown it.
+        let answer = if self.api.budget().held().is_some() { Ok(()) } else { answer };
         *pinged = Some((Instant::now(), answer.clone()));
         answer
     }
@@ -193,7 +244,12 @@ impl Provider for CoolifyProvider {
 
     async fn create(&self, spec: &Spec) -> Result<String, ProviderError> {
         let look = self.coolify.look(Needs::Applications).await?;
-        Ok(self.there(spec, &look).await?.uuid)
+        let mut application = self.there(spec, &look).await?;
+        // A start would say it along with what it is for.
+        if application.marks.own.is_none() {
+            self.mark(&mut application, None).await?;
+        }
+        Ok(application.uuid)
     }
 
     async fn start(&self, spec: &Spec) -> Result<String, ProviderError> {
@@ -210,7 +266,7 @@ impl Provider for CoolifyProvider {
     }
 
     async fn list(&self) -> Result<Vec<Found>, ProviderError> {
-        let look = self.coolify.look(Needs::Applications).await?;
+        let look = self.coolify.applications().await?;
         let mut found: Vec<Found> = Vec::new();
         for application in &look.applications {
             match found.last_mut().filter(|last| last.slot == application.slot) {
@@ -223,7 +279,7 @@ impl Provider for CoolifyProvider {
     }
 
     async fn inspect(&self, slot: &SlotName) -> Result<Option<Found>, ProviderError> {
-        let look = self.coolify.look(Needs::Applications).await?;
+        let look = self.coolify.applications().await?;
         let mut found = look.of(slot).next().map(Application::found);
         if let Some(found) = &mut found {
             found.running |= look.of(slot).any(|application| !application.has_ended());
@@ -232,6 +288,11 @@ impl Provider for CoolifyProvider {
     }
 
     async fn last_lines(&self, slot: &SlotName) -> Result<Option<String>, ProviderError> {
+        let budget = self.coolify.api.budget();
+        // They cost up to two requests before the one that frees the slot: nobody waits for that.
+        if budget.waiting() > 0 || budget.held().is_some() {
+            return Ok(None);
+        }
         let application = match self.coolify.watch.known(slot) {
             Some(application) => application,
             None => match self.coolify.look(Needs::Applications).await?.of(slot).next() {
@@ -246,8 +307,8 @@ impl Provider for CoolifyProvider {
                 return Ok(body["logs"].as_str().and_then(last::lines));
             }
             // Nothing runs: why is in the log of its last deployment.
-            Err(refused) if refused.is(reqwest::StatusCode::BAD_REQUEST) => {}
-            Err(refused) if refused.is_absent() => return Ok(None),
+            Err(refused) if refused.is_not_running() => {}
+            Err(refused) if refused.is_absent(APPLICATION) => return Ok(None),
             Err(failure) => return Err(failure.into()),
         }
         let answer = api.get(Urgency::Wanted, &format!("deployments/applications/{uuid}?take=1")).await?.json()?;

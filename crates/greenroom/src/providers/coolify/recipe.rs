@@ -3,9 +3,8 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
-use sha2::{Digest, Sha256};
 
-use super::marks::Marks;
+use super::marks::{self, Marks};
 use crate::config::provider::CoolifyConfig;
 use crate::providers::Spec;
 
@@ -26,21 +25,20 @@ pub struct Recipe {
 }
 
 impl Recipe {
-    /// Stands for what an application is made of, beside its slot's own variables: where that changes, it is made anew.
+    /// Stands for what an application is made of, its slot's token among it: where that changes, it is made anew.
     fn fingerprint(&self, spec: &Spec) -> String {
         let CoolifyConfig { project_uuid, server_uuid, environment_name, destination_uuid, .. } = &self.config;
         let CoolifyConfig { image, tag, cpus, memory, env, .. } = &self.config;
         let url = spec.environment.get("GREENROOM_URL");
         let place = format!("{project_uuid:?}{server_uuid:?}{environment_name:?}{destination_uuid:?}");
-        let parts = format!("{place}{image:?}{tag:?}{cpus:?}{memory:?}{env:?}{url:?}");
-        let digest = Sha256::digest(parts.as_bytes());
-        digest.iter().take(6).map(|byte| format!("{byte:02x}")).collect()
+        let life = marks::life(spec);
+        marks::digits(&format!("{place}{image:?}{tag:?}{cpus:?}{memory:?}{env:?}{url:?}{life}"))
     }
 
     /// The marks of an application that was never started.
     pub fn marks(&self, spec: &Spec) -> Marks {
         let (installation, slot) = (self.installation.clone(), spec.slot.to_string());
-        Marks { installation, slot, recipe: self.fingerprint(spec), start: None }
+        Marks { installation, slot, recipe: self.fingerprint(spec), own: None, start: None }
     }
 
     /// What an application is made with.

@@ -8,12 +8,12 @@ use reqwest::Method;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::CoolifyProvider;
 use super::api::Failure;
 use super::application::{Application, Stage};
 use super::marks::{self, Marks};
 use super::recipe::{DISPENSABLE, cut};
 use super::watch::{Look, Needs};
+use super::{APPLICATION, CoolifyProvider};
 use crate::providers::budget::Urgency;
 use crate::providers::{ProviderError, Spec};
 
@@ -40,9 +40,14 @@ impl CoolifyProvider {
     pub(super) async fn there(&self, spec: &Spec, look: &Look) -> Result<Application, ProviderError> {
         let mut all = look.of(&spec.slot);
         let Some(kept) = all.next().cloned() else { return self.make(spec).await };
-        // A creation whose answer was lost, and that was repeated.
         for other in all {
-            self.coolify.remove(other).await?;
+            if other.was_started() {
+                let (slot, uuid) = (&other.slot, &other.uuid);
+                tracing::warn!(%slot, uuid, "a slot has a second application at Coolify, which was started; it is left");
+            } else {
+                // A creation whose answer was lost, and that was repeated.
+                self.coolify.remove(other).await?;
+            }
         }
         // One that was never started may lack its variables: whoever made it may have died before it had them.
         if !kept.was_started() && !self.coolify.memory().equipped.contains(&kept.uuid) {
@@ -122,8 +127,13 @@ impl CoolifyProvider {
         let (is_open, is_wanted) =
             (look.open(&application).next().is_some(), application.marks.start.as_ref() == Some(&wanted));
         let mut runs = is_open || !application.has_ended();
-        if !runs && application.was_started() && !coolify.memory().stopped.contains(&application.uuid) {
+        if !runs && application.was_started() && !coolify.is_known_to_be_stopped(&application) {
             runs = coolify.truly_runs(&application, Urgency::Wanted).await?;
+            // An earlier try may have left what Docker starts again and again. What ran for another was seen to have stopped
+            // before the slot was given to this one, and its container goes with the deployment in any case.
+            if !runs && is_wanted {
+                coolify.stop(&spec.slot).await?;
+            }
         }
         if runs && is_wanted {
             let is_shown = application.runs() && !is_open;
@@ -134,7 +144,7 @@ impl CoolifyProvider {
         }
         coolify.memory().stopped.remove(&application.uuid);
         if !is_wanted {
-            self.mark(&mut application, wanted).await?;
+            self.mark(&mut application, Some(wanted)).await?;
         }
         let deployment = self.ask_to_start(&application).await?;
         self.follow(&application, deployment, 1).await
@@ -144,10 +154,12 @@ impl CoolifyProvider {
         application.marks.recipe == self.recipe.marks(spec).recipe
     }
 
-    /// Writes down what an application is about to be started for, and what a person is to see of it with it.
-    async fn mark(&self, application: &mut Application, wanted: String) -> Result<(), ProviderError> {
+    /// Writes down that an application is our own and no clone of one, what it is about to be started for, if it is, and what
+    /// a person is to see of it with it.
+    pub(super) async fn mark(&self, application: &mut Application, start: Option<String>) -> Result<(), ProviderError> {
         let (coolify, slot) = (&self.coolify, application.slot.clone());
-        let marks = Marks { start: Some(wanted), ..application.marks.clone() };
+        let start = start.or_else(|| application.marks.start.clone());
+        let marks = Marks { own: Some(application.uuid.clone()), start, ..application.marks.clone() };
         let options = marks.written_into(&application.options);
         let description = coolify.descriptions.take(&slot);
         let mut body = json!({ "custom_docker_run_options": options });
@@ -234,7 +246,7 @@ impl CoolifyProvider {
     async fn stage(&self, uuid: &str) -> Result<Option<Stage>, ProviderError> {
         match self.coolify.api.get(Urgency::Wanted, &format!("deployments/{uuid}")).await {
             Ok(answer) => Ok(Some(Stage::read(&answer.json()?))),
-            Err(refused) if refused.is_absent() => Ok(None),
+            Err(refused) if refused.is_absent("Deployment") => Ok(None),
             Err(failure) => Err(failure.into()),
         }
     }
@@ -244,16 +256,16 @@ impl CoolifyProvider {
 fn failed(status: &str, lines: Option<String>) -> ProviderError {
     let unread = "its log is shown only to a token that may read secrets";
     let words = format!("the deployment ended {status}: {}", lines.as_deref().unwrap_or(unread));
-    let said = lines.unwrap_or_default().to_lowercase();
-    // One that was cancelled was not tried.
-    let may_help = status != "failed" || PASSING.iter().any(|word| said.contains(word));
+    // One that was cancelled was not tried, and a reason that is not told may pass.
+    let passes = |said: String| PASSING.iter().any(|word| said.contains(word));
+    let may_help = status != "failed" || lines.is_none_or(|lines| passes(lines.to_lowercase()));
     if may_help { ProviderError::again(words) } else { ProviderError::never(words) }
 }
 
 /// What is gone by now is made again by the next try.
 fn gone_again(failure: Failure, slot: &SlotName) -> ProviderError {
     match failure {
-        gone if gone.is_absent() => ProviderError::again(format!("the application of {slot} is gone")),
+        gone if gone.is_absent(APPLICATION) => ProviderError::again(format!("the application of {slot} is gone")),
         failure => failure.into(),
     }
 }

@@ -7,108 +7,131 @@ use domain::SlotName;
 use reqwest::Method;
 use tokio::time::Instant;
 
-use super::Coolify;
 use super::api::Failure;
 use super::application::Application;
 use super::watch::{Look, Needs};
+use super::{APPLICATION, Coolify};
 use crate::providers::ProviderError;
 use crate::providers::budget::Urgency;
 
 /// How often within its time an end is asked for again.
 const ASKED_AGAIN: u32 = 4;
 
-/// One run of an application: which, and what it was started for.
-type Run = (String, Option<String>);
-
-fn run_of(application: &Application) -> Run {
-    (application.uuid.clone(), application.marks.start.clone())
+/// When a stop was asked for, and what is known of that.
+#[derive(Clone, Copy, Debug)]
+struct Ask {
+    at: Instant,
+    /// Nobody knows whether it was asked.
+    is_lost: bool,
+    /// It was asked once, of what was shown to run: when that is shown as ended, the stop was carried out.
+    is_shown: bool,
 }
+
+/// The stops that were asked for, by application.
+type Asks = HashMap<String, Ask>;
 
 impl Coolify {
     /// Ends what runs in a slot, and what is about to, and sees that it has.
     pub(super) async fn stop(&self, slot: &SlotName) -> Result<(), ProviderError> {
-        // What is known to run is told to stop at once. What else there is of the slot is seen afterwards.
-        let known = self.watch.known(slot).filter(Application::runs);
-        if let Some(running) = &known
-            && !self.ask_to_stop(running).await?
-        {
-            // There is another by now, or none.
-            return self.stop_all(slot, None).await;
-        }
-        self.stop_all(slot, known.as_ref().map(run_of)).await
+        let late = format!("Coolify has not stopped {slot} in time");
+        self.in_time(self.pace.ended_within, &late, self.end(slot)).await.map(drop)
     }
 
-    /// `told` is a run that was seen, and was told to stop.
-    async fn stop_all(&self, slot: &SlotName, mut told: Option<Run>) -> Result<(), ProviderError> {
-        let begun = Instant::now();
-        let mut asked: HashMap<String, Instant> = told.iter().map(|(uuid, _)| (uuid.clone(), begun)).collect();
-        let mut look = self.first_look(told.is_some()).await;
+    /// The same, with the look that saw it, and for as long as it takes.
+    async fn end(&self, slot: &SlotName) -> Result<Arc<Look>, ProviderError> {
+        let mut asks = Asks::new();
+        // What is known to run is told to stop at once. What else there is of the slot is seen afterwards.
+        let known = self.watch.known(slot).filter(Application::runs);
+        if let Some(running) = &known {
+            self.ask_to_stop(running, &mut asks).await?;
+        }
+        let mut look = match known {
+            Some(_) => self.look_after(Needs::Deployments).await,
+            None => self.look(Needs::Deployments).await,
+        };
         loop {
             match look {
                 Ok(seen) => {
                     let mut all_ended = true;
                     for application in seen.of(slot) {
-                        let open: Vec<_> = seen.open(application).map(|open| open.uuid.clone()).collect();
-                        for deployment in &open {
-                            // A stop does not end what is still to be started.
-                            self.cancel(deployment).await?;
-                        }
-                        let is_told = told.as_ref() == Some(&run_of(application));
-                        let was_asked = asked
-                            .get(&application.uuid)
-                            .is_some_and(|at| at.elapsed() < self.pace.ended_within / ASKED_AGAIN);
-                        if open.is_empty() && application.has_ended() && self.is_still(application, is_told).await? {
-                            self.memory().stopped.insert(application.uuid.clone());
-                            continue;
-                        }
-                        all_ended = false;
-                        if !open.is_empty() || !was_asked {
-                            self.ask_to_stop(application).await?;
-                            asked.insert(application.uuid.clone(), Instant::now());
-                            // What was seen to run before a deployment was cancelled proves nothing of it.
-                            let is_proof = open.is_empty() && application.runs();
-                            told = Some(run_of(application)).filter(|_| is_proof || (is_told && open.is_empty()));
-                        }
+                        all_ended &= self.has_ended(application, &seen, &mut asks).await?;
                     }
                     if all_ended {
-                        return Ok(());
+                        return Ok(seen);
                     }
                 }
                 // What frees a slot is not given up for one look that failed.
                 Err(error) if !error.may_help => return Err(error),
                 Err(_) => {}
             }
-            if begun.elapsed() > self.pace.ended_within {
-                return Err(ProviderError::again(format!("Coolify has not stopped {slot} in time")));
-            }
             look = self.look_after(Needs::Deployments).await;
         }
     }
 
-    async fn first_look(&self, is_told: bool) -> Result<Arc<Look>, ProviderError> {
-        if is_told { self.look_after(Needs::Deployments).await } else { self.look(Needs::Deployments).await }
-    }
-
-    /// Whether an application that is said to have ended has. Whatever was seen to run, and was told to stop, is shown as
-    /// ended when it has; of others Coolify may not have heard yet that they run.
-    async fn is_still(&self, application: &Application, is_told: bool) -> Result<bool, ProviderError> {
-        if is_told || !application.was_started() {
+    /// Whether an application has ended, for certain; otherwise does what is to be done about it next. It has where it is
+    /// shown as ended after a stop that was carried out, and its server says so too: Coolify writes the one also where
+    /// it could not stop anything, and the other is true also of what is about to start again.
+    async fn has_ended(&self, application: &Application, seen: &Look, asks: &mut Asks) -> Result<bool, ProviderError> {
+        let (uuid, is_shown) = (&application.uuid, application.has_ended());
+        let mut is_open = false;
+        for open in seen.open(application) {
+            self.cancel(&open.uuid).await?;
+            is_open = true;
+        }
+        if is_open {
+            // A stop does not end what is still to be started: it is asked for when there is nothing of that any more.
+            asks.remove(uuid);
+            return Ok(false);
+        }
+        if is_shown && (!application.was_started() || self.is_known_to_be_stopped(application)) {
             return Ok(true);
         }
-        Ok(!self.truly_runs(application, Urgency::Free).await?)
+        if !is_shown {
+            self.memory().stopped.remove(uuid);
+        }
+        let again = match asks.get(uuid) {
+            None => true,
+            Some(ask)
+                if is_shown && (ask.is_shown || (!ask.is_lost && ask.at.elapsed() >= self.pace.settled_after)) =>
+            {
+                match self.truly_runs(application, Urgency::Free).await {
+                    Ok(false) => {
+                        self.memory().stopped.insert(uuid.clone(), application.marks.start.clone());
+                        return Ok(true);
+                    }
+                    Ok(true) => self.is_overdue(ask),
+                    Err(error) if !error.may_help => return Err(error),
+                    // The server may come back in time.
+                    Err(_) => false,
+                }
+            }
+            // Queued twice, a stop could be carried out the second time when the next bot runs.
+            Some(ask) => ask.is_lost || (!is_shown && self.is_overdue(ask)),
+        };
+        if again {
+            self.ask_to_stop(application, asks).await?;
+        }
+        Ok(false)
     }
 
-    /// False when there is no such application.
-    async fn ask_to_stop(&self, application: &Application) -> Result<bool, ProviderError> {
+    /// Whether a stop would have been carried out long ago.
+    fn is_overdue(&self, ask: &Ask) -> bool {
+        ask.at.elapsed() > self.pace.ended_within / ASKED_AGAIN
+    }
+
+    /// What is not there any more is seen by the next look.
+    async fn ask_to_stop(&self, application: &Application, asks: &mut Asks) -> Result<(), ProviderError> {
         // Images stay: the next start needs them.
         let path = format!("applications/{}/stop?docker_cleanup=false", application.uuid);
-        match self.api.act(Urgency::Free, &path).await {
-            Ok(_) => Ok(true),
-            Err(refused) if refused.is_absent() => Ok(false),
-            // It is seen whether it was done, and asked for again.
-            Err(Failure::Lost(_)) => Ok(true),
-            Err(failure) => Err(failure.into()),
-        }
+        let is_lost = match self.api.act(Urgency::Free, &path).await {
+            Ok(_) => false,
+            Err(refused) if refused.is_absent(APPLICATION) => return Ok(()),
+            Err(Failure::Lost(_)) => true,
+            Err(failure) => return Err(failure.into()),
+        };
+        let is_shown = !application.has_ended() && !asks.contains_key(&application.uuid);
+        asks.insert(application.uuid.clone(), Ask { at: Instant::now(), is_lost, is_shown });
+        Ok(())
     }
 
     async fn cancel(&self, deployment: &str) -> Result<(), ProviderError> {
@@ -121,11 +144,16 @@ impl Coolify {
         }
     }
 
-    /// Removes everything that there is of a slot, and sees that it is gone.
+    /// Removes everything that there is of a slot, and sees that it is gone. What runs is ended first: Coolify forgets an
+    /// application also when it could not end what runs in it, and nobody would know of that any more.
     pub(super) async fn delete(&self, slot: &SlotName) -> Result<(), ProviderError> {
-        let begun = Instant::now();
         drop(self.descriptions.take(slot));
-        let mut look = self.look(Needs::Deployments).await;
+        let late = format!("Coolify has not deleted {slot} in time");
+        self.in_time(self.pace.ended_within, &late, self.end_and_delete(slot)).await
+    }
+
+    async fn end_and_delete(&self, slot: &SlotName) -> Result<(), ProviderError> {
+        let mut look: Result<Arc<Look>, ProviderError> = Ok(self.end(slot).await?);
         let mut asked: Option<Instant> = None;
         loop {
             match look {
@@ -133,9 +161,6 @@ impl Coolify {
                 Ok(seen) => {
                     let again = asked.is_none_or(|at| at.elapsed() > self.pace.ended_within / ASKED_AGAIN);
                     for application in seen.of(slot).filter(|_| again) {
-                        for open in seen.open(application) {
-                            self.cancel(&open.uuid).await?;
-                        }
                         self.ask_to_delete(application).await?;
                         asked = Some(Instant::now());
                     }
@@ -143,14 +168,11 @@ impl Coolify {
                 Err(error) if !error.may_help => return Err(error),
                 Err(_) => {}
             }
-            if begun.elapsed() > self.pace.ended_within {
-                return Err(ProviderError::again(format!("Coolify has not deleted {slot} in time")));
-            }
             look = self.look_after(Needs::Deployments).await;
         }
     }
 
-    /// Removes one of several that a slot has, and does not wait for its end: nothing runs in it.
+    /// Removes one of several that a slot has, and does not wait for its end: it was never started.
     pub(super) async fn remove(&self, application: &Application) -> Result<(), ProviderError> {
         let slot = &application.slot;
         tracing::warn!(%slot, uuid = application.uuid, "a slot has a second application at Coolify; it is deleted");
@@ -158,10 +180,11 @@ impl Coolify {
     }
 
     async fn ask_to_delete(&self, application: &Application) -> Result<(), ProviderError> {
-        let path = format!("applications/{}?docker_cleanup=false", application.uuid);
+        // A slot has no volumes: what there is a person has put there.
+        let path = format!("applications/{}?docker_cleanup=false&delete_volumes=false", application.uuid);
         match self.api.ask_again(Urgency::Free, Method::DELETE, &path, None).await {
             Ok(_) => {}
-            Err(refused) if refused.is_absent() => {}
+            Err(refused) if refused.is_absent(APPLICATION) => {}
             Err(failure) => return Err(failure.into()),
         }
         let mut memory = self.memory();

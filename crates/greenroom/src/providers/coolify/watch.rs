@@ -11,7 +11,6 @@ use tokio::time::Instant;
 use super::api::Api;
 use super::application::{self, Application, Open};
 use crate::providers::ProviderError;
-use crate::providers::budget::Urgency;
 
 /// What Coolify had of this installation at one moment.
 #[derive(Debug)]
@@ -140,17 +139,15 @@ impl Watch {
     }
 
     async fn take(&self, needs: Needs) -> Result<Look, ProviderError> {
-        // What frees slots waits for nothing more urgent than this, and a look is never for one alone.
-        let list = |path| self.api.get(Urgency::Free, path);
         // Deployments first: what is neither open then nor running afterwards has not come to run.
         let deployments = match needs {
             Needs::Applications => None,
             Needs::Deployments => {
-                let answer = list("deployments").await?;
+                let answer = self.api.look("deployments").await?;
                 Some((answer.asked, application::open_deployments(&answer.json()?)?))
             }
         };
-        let answer = list("applications").await?;
+        let answer = self.api.look("applications").await?;
         let applications = application::applications(&answer.json()?, &self.installation)?;
         let begun = deployments.as_ref().map_or(answer.asked, |(asked, _)| *asked);
         Ok(Look { begun, applications, deployments: deployments.map(|(_, open)| open) })

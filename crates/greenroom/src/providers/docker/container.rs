@@ -7,10 +7,10 @@ use bollard::models::{
     HostConfig,
 };
 use domain::SlotName;
-use sha2::{Digest, Sha256};
 
 use super::engine::{INSTALLATION, SLOT};
 use crate::config::provider::DockerConfig;
+use crate::providers::fingerprint::fingerprint;
 use crate::providers::{Found, Spec};
 
 /// The label that says of which generation of its slot a container is, and of which recipe.
@@ -27,9 +27,7 @@ const HOST: &str = "host.docker.internal:host-gateway";
 pub fn made_of(config: &DockerConfig, spec: &Spec) -> String {
     let DockerConfig { image, command, network, cpus, memory, env, .. } = config;
     let url = spec.environment.get("GREENROOM_URL");
-    let parts = format!("{image:?}{command:?}{network:?}{cpus:?}{memory:?}{env:?}{url:?}");
-    let digest = Sha256::digest(parts.as_bytes());
-    digest.iter().take(6).map(|byte| format!("{byte:02x}")).collect()
+    fingerprint(&format!("{image:?}{command:?}{network:?}{cpus:?}{memory:?}{env:?}{url:?}"))
 }
 
 /// How the pool's containers are made.
@@ -144,6 +142,11 @@ impl Container {
             connection: label(CONNECTION),
             environment: variables.filter(|(name, _)| OF_THE_SLOT.contains(&name.as_str())).collect(),
         })
+    }
+
+    /// Whether it was made to run one bot.
+    pub fn is_for_a_bot(&self) -> bool {
+        !self.connection.is_empty()
     }
 
     /// What is needed to make one like it, without a bot.

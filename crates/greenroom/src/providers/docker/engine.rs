@@ -13,6 +13,7 @@ use tokio::sync::OnceCell;
 
 use super::credentials;
 use crate::providers::check::Check;
+use crate::providers::words::with_causes;
 use crate::providers::{Progress, ProviderError, Pulled, last};
 
 const DEFAULT_HOST: &str = "unix:///var/run/docker.sock";
@@ -31,7 +32,7 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// The engine at this host; as the docker command finds it without.
+    /// The engine at this host; without, where `DOCKER_HOST` says, or at its usual socket.
     pub fn new(host: Option<&str>) -> Self {
         let said = std::env::var("DOCKER_HOST").ok().filter(|host| !host.is_empty());
         let host = host.map(str::to_owned).or(said).unwrap_or_else(|| DEFAULT_HOST.to_owned());
@@ -42,15 +43,18 @@ impl Engine {
     pub async fn docker(&self) -> Result<&Docker, ProviderError> {
         self.docker
             .get_or_try_init(|| async {
-                let docker = if self.host.starts_with("unix://") {
-                    Docker::connect_with_unix(&self.host, TIMEOUT, API_DEFAULT_VERSION)
-                } else {
-                    Docker::connect_with_http(&self.host, TIMEOUT, API_DEFAULT_VERSION)
+                let docker = match self.host.split_once("://") {
+                    Some(("unix", _)) => Docker::connect_with_unix(&self.host, TIMEOUT, API_DEFAULT_VERSION),
+                    Some(("tcp" | "http", _)) => Docker::connect_with_http(&self.host, TIMEOUT, API_DEFAULT_VERSION),
+                    _ => {
+                        let text = format!("a Docker Engine is reached by unix:// or tcp://, not at {}", self.host);
+                        return Err(ProviderError::never(text));
+                    }
                 };
-                docker?.negotiate_version().await
+                let docker = docker.map_err(|error| self.unreachable(&error))?;
+                docker.negotiate_version().await.map_err(|error| self.unreachable(&error))
             })
             .await
-            .map_err(|error| self.unreachable(&error))
     }
 
     fn unreachable(&self, error: &Error) -> ProviderError {
@@ -163,8 +167,9 @@ pub async fn last_lines(lines: impl Stream<Item = Result<LogOutput, Error>>) -> 
 pub fn words(error: &Error) -> ProviderError {
     match error {
         Error::DockerResponseServerError { status_code, message } => {
-            // An image that was removed meanwhile is pulled again.
-            let is_gone = *status_code == 404 && message.contains("No such image");
+            // What was removed by somebody meanwhile is made, or pulled, again.
+            const OURS: [&str; 3] = ["No such image", "No such container", "service "];
+            let is_gone = *status_code == 404 && OURS.iter().any(|what| message.contains(what));
             if is_gone || *status_code >= 500 || matches!(status_code, 408 | 409 | 429) {
                 ProviderError::again(message.trim())
             } else {
@@ -187,20 +192,6 @@ fn pull_words(image: &str, error: &Error) -> ProviderError {
     let said = format!("the image {image} cannot be pulled: {}", text.trim());
     let lower = text.to_ascii_lowercase();
     if FINAL.iter().any(|word| lower.contains(word)) { ProviderError::never(said) } else { ProviderError::again(said) }
-}
-
-/// An error with all that it stems from: "client error" alone explains nothing.
-fn with_causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let more = error.to_string();
-        if !text.contains(&more) {
-            text = format!("{text}: {more}");
-        }
-        cause = error.source();
-    }
-    text
 }
 
 /// The layers of an image that is being pulled.

@@ -26,7 +26,7 @@ pub(super) use self::container::made_of;
 use self::container::{Container, Recipe};
 use self::engine::{Engine, INSTALLATION, is_absent, status, words};
 use super::check::Check;
-use super::{Found, Image, Progress, Provider, ProviderError, Spec, Stopped, last};
+use super::{Found, Image, Progress, Provider, ProviderError, Spec, Stopped};
 use crate::config::provider::DockerConfig;
 
 /// How long what runs may take to end by itself before it is killed, in seconds.
@@ -122,11 +122,7 @@ impl DockerProvider {
         let Some(state) = found.state.filter(|state| state.running != Some(true)) else { return Ok(()) };
         match state.exit_code {
             None | Some(0) => Ok(()),
-            Some(code) => {
-                let log = self.log(id).await.ok().flatten();
-                let said = log.map_or("it wrote nothing".to_owned(), |log| last::few(&log));
-                Err(ProviderError::never(format!("its container ended at once, with exit code {code}: {said}")))
-            }
+            Some(code) => Err(ProviderError::never(format!("its container ended at once, with exit code {code}"))),
         }
     }
 
@@ -147,6 +143,11 @@ impl DockerProvider {
         let cpus = info.ncpu.unwrap_or_default();
         let memory = u64::try_from(info.mem_total.unwrap_or_default()).unwrap_or_default();
         let has = format!("{cpus} cpus and {:.1} GiB", memory as f64 / GIB as f64);
+        let wants_too_much = self.recipe.config.cpus.is_some_and(|wanted| wanted > cpus as f64)
+            || self.recipe.config.memory.is_some_and(|wanted| wanted > memory);
+        if wants_too_much {
+            return Check::bad("room", format!("the host has {has}, and one slot wants more"));
+        }
         match self.recipe.config.memory {
             Some(each) if each * u64::from(slots) > memory => {
                 let fits = memory / each;
@@ -201,8 +202,8 @@ impl Provider for DockerProvider {
                 Err(error) => return Err(words(&error)),
             }
         }
-        // One that was never started has nothing in it.
-        if fresh && !container.is_new {
+        // One that was never started has nothing in it; but if it was made for a bot, its start may be on its way.
+        if container.is_for_a_bot() || (fresh && !container.is_new) {
             self.remove(&container.id).await?;
             // The slot stays, with nothing of a bot in it. When it cannot be made, the next start does.
             if let Err(error) = self.make(&container.spec(slot)).await {

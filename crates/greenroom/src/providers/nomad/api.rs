@@ -3,22 +3,23 @@
 
 use std::time::Duration;
 
-use reqwest::{Certificate, Client, Identity, Method, StatusCode, Url};
+use reqwest::{Client, Method, StatusCode, Url};
 use secrecy::{ExposeSecret, SecretString};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::follow::{Allocation, Evaluation, Pace};
-use super::job::{Job, Listed};
+use super::allocation::Allocation;
+use super::client::client;
+use super::follow::{Evaluation, Pace};
+use super::job::{Job, Listed, Meta};
 use super::room::Node;
 use crate::config::provider::NomadConfig;
 use crate::providers::ProviderError;
+use crate::providers::words::with_causes;
 
-const CONNECT_WITHIN: Duration = Duration::from_secs(10);
-const ANSWER_WITHIN: Duration = Duration::from_secs(30);
 /// How often something is asked that Nomad has trouble with, in all.
-const TRIES: usize = 4;
+const ASKED_AT_MOST: usize = 4;
 /// How many pauses between two looks it is until the second time; from then on it is three times as long each time.
 const PAUSES: u32 = 4;
 /// How many jobs are listed at once.
@@ -30,13 +31,15 @@ const SHOWN: usize = 300;
 
 /// What Nomad says when a change was made for a version of the job that is not the current one.
 const RACED: &str = "Enforcing job modify index";
+/// What is said of a server whose certificate is not one that is trusted, or not for its name.
+const UNVERIFIED: &str = "invalid peer certificate";
 /// What a server says with a status of its own trouble, though asking again does not help.
 const REFUSED: [&str; 4] = ["nonexistent namespace", "nonexistent node pool", "validation failed", "error occurred:"];
 
 #[derive(Debug)]
 pub struct Api {
     /// Or why there is none: a file that cannot be read is told whenever something is asked.
-    client: Result<Client, String>,
+    client: Result<(Client, Url), String>,
     address: String,
     token: Option<SecretString>,
     region: Option<String>,
@@ -174,6 +177,24 @@ impl Api {
         self.read(answer)
     }
 
+    /// How a node is; `None` when there is none any more.
+    pub async fn node_status(&self, node: &str) -> Result<Option<String>, ProviderError> {
+        let answer = self.ask(Method::GET, &["node", node], &[], None).await?;
+        if answer.status == StatusCode::NOT_FOUND && answer.text.trim() == "node not found" {
+            return Ok(None);
+        }
+        self.read::<Reported>(answer).map(|node| Some(node.status))
+    }
+
+    /// The meta of the job that an allocation was placed for, as it was then; `None` when the allocation is gone.
+    pub async fn meta_of(&self, allocation: &str) -> Result<Option<Meta>, ProviderError> {
+        let answer = self.ask(Method::GET, &["allocation", allocation], &[], None).await?;
+        if answer.status == StatusCode::NOT_FOUND && answer.text.trim() == "alloc not found" {
+            return Ok(None);
+        }
+        self.read::<Placed>(answer).map(|placed| Some(placed.job.meta.unwrap_or_default()))
+    }
+
     /// The end of what a task has written to one of its streams; `None` when there is nothing of it.
     pub async fn log(
         &self,
@@ -203,7 +224,7 @@ impl Api {
         body: Option<Value>,
     ) -> Result<Answer, ProviderError> {
         let mut pause = self.first_pause;
-        for _ in 1..TRIES {
+        for _ in 1..ASKED_AT_MOST {
             match self.ask_once(method.clone(), path, query, body.as_ref()).await {
                 Ok(answer) if !answer.is_trouble() => return Ok(answer),
                 Ok(_) | Err(Silence::Broken(_)) => tokio::time::sleep(pause).await,
@@ -225,9 +246,8 @@ impl Api {
         body: Option<&Value>,
     ) -> Result<Answer, Silence> {
         let never = |words: String| Silence::Final(ProviderError::never(words));
-        let client = self.client.as_ref().map_err(|words| never(words.clone()))?;
-        let mut url = Url::parse(&self.address)
-            .map_err(|error| never(format!("{} is no address of Nomad: {error}", self.shown())))?;
+        let (client, url) = self.client.as_ref().map_err(|words| never(words.clone()))?;
+        let mut url = url.clone();
         if let Ok(mut parts) = url.path_segments_mut() {
             parts.pop_if_empty().push("v1").extend(path);
         }
@@ -285,6 +305,10 @@ impl Api {
         // The address is told once, and without what may be secret in it.
         let causes = with_causes(&error.without_url());
         let text = format!("Nomad at {} does not answer: {}", self.shown(), self.scrubbed(&causes));
+        // Whoever it is does not become Nomad by being asked again, and our word would go to a stranger.
+        if causes.contains(UNVERIFIED) {
+            return Silence::Final(ProviderError::never(text));
+        }
         Silence::Broken(ProviderError::again(text))
     }
 
@@ -314,49 +338,25 @@ struct Done {
 }
 
 #[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Reported {
+    status: String,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Placed {
+    job: PlacedFor,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct PlacedFor {
+    meta: Option<Meta>,
+}
+
+#[derive(Deserialize)]
 struct Named {
     #[serde(rename = "Name")]
     _name: String,
-}
-
-fn client(config: &NomadConfig) -> Result<Client, String> {
-    let file = |path: &String| std::fs::read(path).map_err(|error| format!("{path} cannot be read: {error}"));
-    let mut builder = Client::builder()
-        .connect_timeout(CONNECT_WITHIN)
-        .timeout(ANSWER_WITHIN)
-        // The token is for the address that was configured, and no other.
-        .redirect(reqwest::redirect::Policy::none());
-    if let Some(path) = &config.ca_cert {
-        let wrong = |error| format!("{path} is no certificate in PEM: {}", with_causes(&error));
-        let authorities = Certificate::from_pem_bundle(&file(path)?).map_err(wrong)?;
-        if authorities.is_empty() {
-            return Err(format!("{path} is no certificate in PEM"));
-        }
-        builder = builder.tls_certs_only(authorities);
-    } else if config.address.starts_with("http://") {
-        // Nobody is trusted where nobody is asked: certificates of the system, which a small image may not have, are not
-        // needed.
-        builder = builder.tls_certs_only([]);
-    }
-    if let (Some(certificate), Some(key)) = (&config.client_cert, &config.client_key) {
-        let pem = [file(key)?, b"\n".to_vec(), file(certificate)?].concat();
-        let wrong =
-            |error| format!("{certificate} and {key} are no certificate and its key in PEM: {}", with_causes(&error));
-        builder = builder.identity(Identity::from_pem(&pem).map_err(wrong)?);
-    }
-    builder.build().map_err(|error| format!("there is no way to reach Nomad: {}", with_causes(&error)))
-}
-
-/// An error with all that it stems from: "error sending request" alone explains nothing.
-fn with_causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let more = error.to_string();
-        if !text.contains(&more) {
-            text = format!("{text}: {more}");
-        }
-        cause = error.source();
-    }
-    text
 }

@@ -1,40 +1,13 @@
-//! What becomes of a registration: the evaluation that places it, the allocation that runs it, and the end of both.
+//! What becomes of a registration: the evaluation that places it, and how far that has come.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::Deserialize;
 
-use super::job::{Job, TASK};
+use super::allocation::{Allocation, newest};
+use super::job::Job;
 use crate::providers::ProviderError;
-
-/// What is said in which a node could not begin for reasons that stay: the image, the command, or how they are written.
-const FINAL: [&str; 12] = [
-    "not found",
-    "manifest unknown",
-    "denied",
-    "unauthorized",
-    "invalid reference",
-    "no matching manifest",
-    "repository does not exist",
-    "no such file or directory",
-    "failed to parse config",
-    "image name required",
-    "exec format error",
-    "permission denied",
-];
-/// Events that only say that others happened.
-const IDLE_EVENTS: [&str; 9] = [
-    "Received",
-    "Task Setup",
-    "Driver",
-    "Started",
-    "Not Restarting",
-    "Restarting",
-    "Killing",
-    "Killed",
-    "Alloc Unhealthy",
-];
 
 /// How long to wait between two looks: longer and longer, up to a limit.
 #[derive(Clone, Copy, Debug)]
@@ -57,122 +30,6 @@ impl Pace {
     }
 }
 
-/// An allocation as it is listed.
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "PascalCase")]
-pub struct Allocation {
-    #[serde(rename = "ID")]
-    pub id: String,
-    job_version: u64,
-    node_name: Option<String>,
-    desired_status: String,
-    client_status: String,
-    client_description: Option<String>,
-    task_states: Option<BTreeMap<String, TaskState>>,
-    create_index: u64,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "PascalCase")]
-struct TaskState {
-    events: Option<Vec<Event>>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "PascalCase")]
-struct Event {
-    r#type: String,
-    #[serde(default)]
-    display_message: String,
-    #[serde(default)]
-    driver_error: String,
-    #[serde(default)]
-    exit_code: i64,
-}
-
-impl Allocation {
-    /// Whether something runs, or may. On a node that nobody hears of, what is to run may run; of what is to stop nobody
-    /// will know more before the node comes back, and then it is stopped.
-    pub fn is_live(&self) -> bool {
-        match self.client_status.as_str() {
-            "complete" | "failed" | "lost" => false,
-            "unknown" => self.is_wanted(),
-            _ => true,
-        }
-    }
-
-    /// Whether it was placed for a job as that is now. One of the same name that was purged before had versions too.
-    pub fn is_of(&self, job: &Job) -> bool {
-        self.job_version == job.version && self.create_index >= job.index
-    }
-
-    pub fn is_running(&self) -> bool {
-        self.client_status == "running"
-    }
-
-    /// Whether Nomad leaves it at that when it is over. Of one that went with its node, or was moved from it, there will be
-    /// another.
-    fn is_wanted(&self) -> bool {
-        self.desired_status == "run"
-    }
-
-    /// How it is, in Nomad's words.
-    pub fn state(&self) -> String {
-        let Self { client_status, .. } = self;
-        let node = self.node_name.as_deref().unwrap_or("a node");
-        let description = self.client_description.as_deref().filter(|words| !words.is_empty());
-        match (self.is_live(), self.ended()) {
-            (false, Some(event)) => format!("{client_status} on {node}: {}", event.words()),
-            _ => match description {
-                Some(description) => format!("{client_status} on {node}: {description}"),
-                None => format!("{client_status} on {node}"),
-            },
-        }
-    }
-
-    /// What happened to its task last that explains something.
-    fn ended(&self) -> Option<&Event> {
-        let events = self.task_states.as_ref()?.get(TASK)?.events.as_deref()?;
-        events.iter().rev().find(|event| !IDLE_EVENTS.contains(&event.r#type.as_str()))
-    }
-
-    /// What it means for a start that it is over. A bot that was quick and ended well has been started.
-    fn failure(&self) -> Result<(), ProviderError> {
-        let node = self.node_name.as_deref().unwrap_or("a node");
-        let Some(event) = self.ended() else {
-            return Err(ProviderError::again(format!("its allocation on {node} is {}", self.client_status)));
-        };
-        let words = format!("on {node}: {}", event.words());
-        match event.r#type.as_str() {
-            "Terminated" if event.exit_code == 0 => Ok(()),
-            "Terminated" => Err(ProviderError::never(format!("its task ended at once {words}"))),
-            "Failed Validation" => Err(ProviderError::never(format!("its task cannot run {words}"))),
-            _ => {
-                let lower = words.to_ascii_lowercase();
-                let text = format!("its task could not be started {words}");
-                let stays = FINAL.iter().any(|word| lower.contains(word));
-                Err(if stays { ProviderError::never(text) } else { ProviderError::again(text) })
-            }
-        }
-    }
-}
-
-impl Event {
-    fn words(&self) -> String {
-        let said = [&self.display_message, &self.driver_error].into_iter().find(|words| !words.is_empty());
-        said.unwrap_or(&self.r#type).trim().to_owned()
-    }
-}
-
-/// Those of a list that run, or may.
-pub fn live(allocations: &[Allocation]) -> impl Iterator<Item = &Allocation> {
-    allocations.iter().filter(|one| one.is_live())
-}
-
-pub fn newest(allocations: &[Allocation]) -> Option<&Allocation> {
-    allocations.iter().max_by_key(|one| one.create_index)
-}
-
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct Evaluation {
@@ -180,7 +37,19 @@ pub struct Evaluation {
     status_description: Option<String>,
     #[serde(rename = "FailedTGAllocs")]
     failed: Option<BTreeMap<String, Metric>>,
+    /// When it is to begin, where Nomad has put it off.
+    wait_until: Option<String>,
     create_index: u64,
+}
+
+impl Evaluation {
+    /// Whether Nomad is about to decide something. What it has put off, such as to look in a day whether a node is back,
+    /// decides nothing before, and nothing about a job of which nothing is to run.
+    pub fn is_open(&self) -> bool {
+        // Go writes a time that nobody has set as the first second of the first year.
+        let is_put_off = self.wait_until.as_deref().is_some_and(|time| !time.is_empty() && !time.starts_with("0001-"));
+        self.status == "pending" && !is_put_off
+    }
 }
 
 /// Why a group could not be placed: how many nodes were looked at, and what was wrong with them.
@@ -225,7 +94,7 @@ impl Metric {
 
 /// How far a job that is to run has come.
 #[derive(Debug)]
-pub enum Progress {
+pub enum Outcome {
     Runs,
     /// It is being placed, or started.
     Waits,
@@ -234,39 +103,41 @@ pub enum Progress {
 }
 
 /// How far a job has come, by the allocations of its current version and by what was decided about it since.
-pub fn progress(
+pub fn outcome(
     job: &Job,
     allocations: &[Allocation],
     evaluations: &[Evaluation],
     datacenters: &[String],
-) -> Option<Progress> {
-    let current = allocations.iter().filter(|one| one.is_of(job));
-    let newest = current.max_by_key(|one| one.create_index);
-    match newest {
-        Some(one) if one.is_running() => return Some(Progress::Runs),
-        Some(one) if one.is_live() => return Some(Progress::Waits),
+) -> Option<Outcome> {
+    match newest(allocations.iter().filter(|one| one.is_of(job))) {
+        Some(one) if one.is_running() => return Some(Outcome::Runs),
+        // Nobody can say that it runs, and nobody waits for that until its node is back.
+        Some(one) if one.is_unheard_of() => {
+            return Some(Outcome::Failed(ProviderError::again(format!("its allocation is {}", one.state()))));
+        }
+        Some(one) if one.is_live() => return Some(Outcome::Waits),
         Some(one) if one.is_wanted() => {
             return Some(match one.failure() {
-                Ok(()) => Progress::Runs,
-                Err(error) => Progress::Failed(error),
+                Ok(()) => Outcome::Runs,
+                Err(error) => Outcome::Failed(error),
             });
         }
         _ => {}
     }
     let mut since: Vec<&Evaluation> = evaluations.iter().filter(|one| one.create_index >= job.index).collect();
     since.sort_by_key(|one| one.create_index);
-    if since.iter().any(|one| one.status == "pending") {
-        return Some(Progress::Waits);
+    if since.iter().any(|one| one.is_open()) {
+        return Some(Outcome::Waits);
     }
     let failed = since.iter().rev().find_map(|one| one.failed.as_ref()?.values().next());
     if let Some(metric) = failed {
         let words = format!("Nomad cannot place it: {}", metric.words(datacenters));
-        return Some(Progress::Failed(ProviderError::again(words)));
+        return Some(Outcome::Failed(ProviderError::again(words)));
     }
     let broken = since.iter().rev().find(|one| one.status == "failed");
     broken.map(|one| {
         let words = one.status_description.as_deref().unwrap_or_default();
-        Progress::Failed(ProviderError::again(format!("Nomad's evaluation of it failed: {words}")))
+        Outcome::Failed(ProviderError::again(format!("Nomad's evaluation of it failed: {words}")))
     })
 }
 
@@ -286,14 +157,14 @@ mod tests {
 
     fn ended(version: u64, index: u64, desired: &str, events: Value) -> Allocation {
         let tasks = json!({"bot": {"State": "dead", "Failed": true, "Events": events}});
-        let one = json!({"ID": "a", "JobVersion": version, "NodeName": "node-1", "DesiredStatus": desired,
+        let one = json!({"ID": "a", "JobVersion": version, "NodeID": "n", "NodeName": "node-1", "DesiredStatus": desired,
                          "ClientStatus": "failed", "ClientDescription": "Failed tasks", "TaskStates": tasks,
                          "CreateIndex": index});
         serde_json::from_value(one).unwrap()
     }
 
-    fn seen(allocations: &[Allocation]) -> Option<Progress> {
-        progress(&job(), allocations, &[], &[])
+    fn seen(allocations: &[Allocation]) -> Option<Outcome> {
+        outcome(&job(), allocations, &[], &[])
     }
 
     fn terminated(code: i64) -> Value {
@@ -306,10 +177,10 @@ mod tests {
 
     #[test]
     fn a_task_that_ended_at_once_tells_its_exit_code_and_one_that_ended_well_was_started() {
-        let Some(Progress::Failed(error)) = seen(&[ended(3, 11, "run", terminated(127))]) else { panic!() };
+        let Some(Outcome::Failed(error)) = seen(&[ended(3, 11, "run", terminated(127))]) else { panic!() };
         assert!(!error.may_help);
         assert_eq!(error.words, "its task ended at once on node-1: Exit Code: 127");
-        assert!(matches!(seen(&[ended(3, 11, "run", terminated(0))]), Some(Progress::Runs)));
+        assert!(matches!(seen(&[ended(3, 11, "run", terminated(0))]), Some(Outcome::Runs)));
     }
 
     #[test]
@@ -317,6 +188,20 @@ mod tests {
         let others = [ended(2, 11, "run", terminated(1)), ended(3, 9, "run", terminated(1))];
         assert!(seen(&others).is_none());
         assert!(seen(&[ended(3, 11, "stop", terminated(1))]).is_none(), "what was moved is replaced");
+    }
+
+    #[test]
+    fn what_nomad_has_put_off_is_not_waited_for() {
+        let evaluation = |status: &str, time: Value| -> Evaluation {
+            let evaluation = json!({"Status": status, "WaitUntil": time, "CreateIndex": 11});
+            serde_json::from_value(evaluation).unwrap()
+        };
+        for never in [json!("0001-01-01T00:00:00Z"), Value::Null] {
+            assert!(evaluation("pending", never.clone()).is_open());
+            assert!(!evaluation("complete", never.clone()).is_open());
+            assert!(!evaluation("blocked", never).is_open());
+        }
+        assert!(!evaluation("pending", json!("2026-11-17T08:30:00.123456789Z")).is_open());
     }
 
     #[test]

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use domain::SlotName;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use sha2::{Digest, Sha256};
 
 use crate::config::provider::NomadConfig;
+use crate::providers::fingerprint::fingerprint;
 use crate::providers::{Found, Spec};
 
 /// The meta that says whose a job is.
@@ -26,8 +26,11 @@ const SECOND: u64 = 1_000_000_000;
 const GRACE: u64 = 3 * SECOND;
 /// As long as a start may take; Nomad gives up after 5 minutes otherwise.
 const LONGEST_PULL: &str = "15m";
-/// Longer than any bot whose node is silent is waited for.
-const NEVER_LOST: u64 = 24 * 60 * 60 * SECOND;
+/// Longer than any meeting. What is unknown for so long is taken for lost, and then it is placed anew after all.
+const LOST_AFTER: u64 = 24 * 60 * 60 * SECOND;
+
+/// What a job says of itself.
+pub type Meta = BTreeMap<String, String>;
 
 /// How the pool's jobs are made.
 #[derive(Debug)]
@@ -41,9 +44,7 @@ impl Recipe {
     fn fingerprint(&self, spec: &Spec) -> String {
         let NomadConfig { datacenters, image, command, cpu, memory, env, .. } = &self.config;
         let url = spec.environment.get("GREENROOM_URL");
-        let parts = format!("{datacenters:?}{image:?}{command:?}{cpu:?}{memory:?}{env:?}{url:?}");
-        let digest = Sha256::digest(parts.as_bytes());
-        digest.iter().take(6).map(|byte| format!("{byte:02x}")).collect()
+        fingerprint(&format!("{datacenters:?}{image:?}{command:?}{cpu:?}{memory:?}{env:?}{url:?}"))
     }
 
     fn made(&self, spec: &Spec) -> String {
@@ -59,6 +60,11 @@ impl Recipe {
 
     pub fn owns(&self, job: &Job) -> bool {
         job.meta(INSTALLATION) == self.installation
+    }
+
+    /// The same by a job's meta alone, where there is no more of it.
+    pub fn owns_meta(&self, meta: &Meta) -> bool {
+        meta.get(INSTALLATION) == Some(&self.installation)
     }
 
     /// A job of which nothing runs. It has nothing of a bot in it, so that nobody finds a token there later.
@@ -89,20 +95,22 @@ impl Recipe {
         let NomadConfig { datacenters, namespace, region, image, command, cpu, memory, env, .. } = &self.config;
         let environment: BTreeMap<&String, &String> = env.iter().chain(environment).collect();
         let mut config = json!({"image": image, "image_pull_timeout": LONGEST_PULL});
-        if let Some((program, arguments)) = command.as_ref().and_then(|command| command.split_first()) {
-            config["command"] = json!(program);
-            config["args"] = json!(arguments);
+        // The driver's `command` and `args` would only be handed to what the image runs by itself. Without them, nothing
+        // of the image's own is run.
+        if let Some(command) = command {
+            config["entrypoint"] = json!(command);
         }
         let mut of_job = json!({INSTALLATION: self.installation, SLOT: slot.as_str()});
         if let (Some(all), Value::Object(meta)) = (of_job.as_object_mut(), meta) {
             all.extend(meta);
         }
-        let mut group = json!({
+        let group = json!({
             "Name": TASK,
             "Count": count,
             "RestartPolicy": restart(waits),
             // Of what failed, not of what is lost with its node.
             "ReschedulePolicy": {"Attempts": 0, "Interval": 0, "Unlimited": false},
+            "Disconnect": disconnect(),
             // Without deployments: there is nothing to roll out, and one that is under way would hold up the next change.
             "Update": {"MaxParallel": 0},
             "EphemeralDisk": {"SizeMB": 300, "Sticky": false, "Migrate": false},
@@ -116,9 +124,6 @@ impl Recipe {
                 "LogConfig": {"MaxFiles": 2, "MaxFileSizeMB": 10},
             }],
         });
-        if !waits {
-            group["Disconnect"] = disconnect();
-        }
         let mut job = json!({
             "ID": slot.as_str(), "Name": slot.as_str(), "Type": "service", "Namespace": namespace, "Datacenters": datacenters,
             "Meta": of_job, "TaskGroups": [group],
@@ -137,12 +142,14 @@ fn restart(waits: bool) -> Value {
     json!({"Attempts": attempts, "Interval": 60 * SECOND, "Delay": 2 * SECOND, "Mode": "fail"})
 }
 
-/// What becomes of a bot whose node falls silent. Nomad places what is lost with its node once more, whatever its policies
-/// of restart and reschedule say. For an agent that waits this is just right: the slot is warm again, elsewhere. A bot
-/// would be started twice, and the first may well be in its meeting still, since only Nomad has lost sight of it. So it
-/// stays where it is, and goes on if the node comes back; if it is gone its heartbeats say so, and its slot is cleared.
+/// What becomes of what runs on a node that falls silent. Nomad places what is lost with its node once more, whatever its
+/// policies of restart and reschedule say, and ends one of the two when the node comes back. A bot would be started twice,
+/// and the first may well be in its meeting still, since only Nomad has lost sight of it. In a hot pool a job does not say
+/// whether its agent has a bot, so agents are treated alike. So it stays where it is, and goes on if the node comes back. If
+/// it is gone, a bot's heartbeats say so and its slot is cleared; an agent that waits is unwell meanwhile, and sync makes it
+/// anew elsewhere.
 fn disconnect() -> Value {
-    json!({"Replace": false, "LostAfter": NEVER_LOST})
+    json!({"Replace": false, "LostAfter": LOST_AFTER})
 }
 
 /// A bot's data as it is, whatever is in it: Nomad would fill in what looks like a variable of its own, such as
@@ -161,7 +168,7 @@ pub struct Job {
     pub version: u64,
     status: String,
     stop: bool,
-    meta: Option<BTreeMap<String, String>>,
+    meta: Option<Meta>,
     task_groups: Vec<Group>,
 }
 
@@ -181,8 +188,8 @@ impl Job {
         self.stop || self.task_groups.iter().all(|group| group.count == 0)
     }
 
-    /// Whether Nomad has nothing left to decide about it.
-    pub fn is_settled(&self) -> bool {
+    /// Whether nothing of it runs and Nomad has nothing left to decide about it, now or later.
+    pub fn is_dead(&self) -> bool {
         self.status == "dead"
     }
 
@@ -198,7 +205,7 @@ pub struct Listed {
     #[serde(rename = "ID")]
     name: String,
     status: String,
-    meta: Option<BTreeMap<String, String>>,
+    meta: Option<Meta>,
     job_summary: Summary,
 }
 
@@ -208,34 +215,63 @@ struct Summary {
     summary: BTreeMap<String, Counts>,
 }
 
-/// How many allocations of a group are in which status.
+/// How many allocations of a group are in which status, also of those that are to stop.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct Counts {
     running: u64,
     starting: u64,
     queued: u64,
+    #[serde(default)]
+    unknown: u64,
 }
 
 impl Listed {
-    /// What it is, if it is this installation's.
-    pub fn found(self, installation: &str) -> Option<Found> {
-        let meta = self.meta?;
-        if meta.get(INSTALLATION).map(String::as_str) != Some(installation) || meta.get(SLOT) != Some(&self.name) {
-            return None;
-        }
-        let sum = |count: fn(&Counts) -> u64| self.job_summary.summary.values().map(count).sum::<u64>();
-        let (running, starting) = (sum(|counts| counts.running), sum(|counts| counts.starting));
-        // Nomad says of a job that it runs while something of it may, also where nobody hears of the node; what is only to end
-        // still is counted.
-        let is_live = self.status == "running";
-        let state = match (running, starting, sum(|counts| counts.queued)) {
-            (0, 0, 0) => self.status,
-            (0, 0, _) => format!("{}, waits for room on a node", self.status),
-            (0, ..) => format!("{}, starting", self.status),
-            _ => self.status,
+    pub fn is_of(&self, installation: &str) -> bool {
+        let Some(meta) = &self.meta else { return false };
+        meta.get(INSTALLATION).map(String::as_str) == Some(installation) && meta.get(SLOT) == Some(&self.name)
+    }
+
+    fn sum(&self, count: fn(&Counts) -> u64) -> u64 {
+        self.job_summary.summary.values().map(count).sum()
+    }
+
+    /// How many allocations run, or are about to.
+    fn live(&self) -> u64 {
+        self.sum(|counts| counts.running + counts.starting)
+    }
+
+    /// Nomad says of a job that it runs while something of it is to, also where nobody hears of the node.
+    fn is_running(&self) -> bool {
+        self.status == "running"
+    }
+
+    /// Whether what is counted is only to end still. How far that is, its allocations say.
+    pub fn is_ending(&self) -> bool {
+        !self.is_running() && self.live() > 0
+    }
+
+    pub fn slot(&self) -> SlotName {
+        SlotName::stored(self.name.clone())
+    }
+
+    pub fn status(&self) -> &str {
+        &self.status
+    }
+
+    /// What it is, if it is not ending.
+    pub fn found(&self) -> Found {
+        let (starting, queued) = (self.sum(|counts| counts.starting), self.sum(|counts| counts.queued));
+        // What is unknown and only to stop is counted too, so it says something only where nothing else runs.
+        let is_unheard_of = self.is_running() && self.live() == 0 && self.sum(|counts| counts.unknown) > 0;
+        let words = match (self.live(), starting, queued) {
+            _ if is_unheard_of => ", unknown: Nomad does not hear of its node",
+            (0, _, queued) if queued > 0 => ", waits for room on a node",
+            (live, starting, _) if live > 0 && live == starting => ", starting",
+            _ => "",
         };
-        Some(Found::new(SlotName::stored(self.name), is_live || running + starting > 0, state))
+        let state = format!("{}{words}", self.status);
+        Found { unwell: is_unheard_of, ..Found::new(self.slot(), self.is_running(), state) }
     }
 }
 

@@ -8,14 +8,20 @@
 //!
 //! - this file: the provider
 //! - [`job`]: the job of a slot, and what is read of one
-//! - [`follow`]: evaluations and allocations, from a registration to what runs
+//! - [`settle`]: ending what runs and waiting for what is to run, by looking again and again
+//! - [`follow`]: evaluations, from a registration to what runs
+//! - [`allocation`]: what is placed on a node, and how it ended
 //! - [`api`]: the calls over HTTP, and what the answers mean
+//! - [`client`]: the way to Nomad, with its certificates
 //! - [`room`]: nodes, and how many slots fit on them
 
+mod allocation;
 mod api;
+mod client;
 mod follow;
 mod job;
 mod room;
+mod settle;
 
 use std::time::Duration;
 
@@ -23,8 +29,9 @@ use async_trait::async_trait;
 use domain::SlotName;
 use tokio::time::Instant;
 
+use self::allocation::{Allocation, newest};
 use self::api::{Api, Registered};
-use self::follow::{Allocation, Progress, live, newest};
+use self::follow::Outcome;
 use self::job::{Job, Recipe, TASK};
 use super::check::Check;
 use super::{Found, Provider, ProviderError, Spec, Stopped, last};
@@ -32,12 +39,10 @@ use crate::config::provider::NomadConfig;
 
 pub use self::follow::Pace;
 
-/// How often a change is made once more when another was first.
-const TRIES: usize = 10;
+/// How often a change is made when others are first, in all.
+const CHANGES_AT_MOST: usize = 10;
 /// How long what was told to stop may take until it has.
 const ENDED_WITHIN: Duration = Duration::from_secs(90);
-/// How long Nomad may leave it open what becomes of a job that is to run.
-const DECIDED_WITHIN: Duration = Duration::from_secs(30);
 
 #[derive(Debug)]
 pub struct NomadProvider {
@@ -79,81 +84,26 @@ impl NomadProvider {
         })
     }
 
-    /// Ends all that runs of a slot's job, and sees it. What is left there is a job of which nothing runs, or none; answers
-    /// with the index by which to change it. Of a job that was purged something may run still.
-    async fn at_rest(&self, slot: &SlotName) -> Result<u64, ProviderError> {
-        let (begun, mut pace, mut changes) = (Instant::now(), self.pace, 0);
-        loop {
-            let index = match self.find(slot).await? {
-                Name::Free => Some(0),
-                Name::Foreign => return Err(foreign(slot)),
-                Name::Ours(job) if job.is_off() => job.is_settled().then_some(job.index),
-                Name::Ours(_) if changes == TRIES => return Err(others(slot)),
-                Name::Ours(job) => {
-                    changes += 1;
-                    self.api.register(self.recipe.resting(slot), job.index).await?;
-                    continue;
-                }
-            };
-            // After the job was seen to be settled: nothing is placed any more that is not listed.
-            let allocations = self.api.allocations(slot.as_str()).await?;
-            match (index, live(&allocations).next()) {
-                (Some(index), None) => return Ok(index),
-                (_, Some(one)) if begun.elapsed() > ENDED_WITHIN => {
-                    let text = format!("the allocation {} does not end: it is {}", one.id, one.state());
-                    return Err(ProviderError::again(text));
-                }
-                (None, None) if begun.elapsed() > ENDED_WITHIN => {
-                    let text = format!("Nomad does not evaluate the job {slot}, which is to be stopped");
-                    return Err(ProviderError::again(text));
-                }
-                _ => pace.wait().await,
-            }
-        }
+    /// The job that is left when what runs of it has ended is the one that was seen then.
+    async fn is_still(&self, slot: &SlotName, index: u64) -> Result<bool, ProviderError> {
+        Ok(matches!(self.find(slot).await?, Name::Ours(job) if job.is_off() && job.index == index))
     }
 
-    /// Waits until a job that is to run does, as it was registered for this; `None` when it has become another by now.
-    async fn follow(&self, spec: &Spec) -> Result<Option<Progress>, ProviderError> {
-        let (mut pace, mut open_since) = (self.pace, None);
-        let slot = spec.slot.as_str();
-        loop {
-            let job = match self.find(&spec.slot).await? {
-                Name::Ours(job) if self.recipe.fits(&job, spec) => job,
-                _ => return Ok(None),
-            };
-            let allocations = self.api.allocations(slot).await?;
-            // Asked for only while nothing is placed.
-            let is_placed = allocations.iter().any(|one| one.is_of(&job) && one.is_live());
-            let evaluations = if is_placed { Vec::new() } else { self.api.evaluations(slot).await? };
-            match follow::progress(&job, &allocations, &evaluations, &self.recipe.config.datacenters) {
-                Some(Progress::Waits) => open_since = None,
-                Some(progress) => return Ok(Some(progress)),
-                None => {
-                    let since = *open_since.get_or_insert_with(Instant::now);
-                    if since.elapsed() > DECIDED_WITHIN {
-                        let text = format!("Nomad places nothing for the job {slot}, and does not say why");
-                        return Ok(Some(Progress::Failed(ProviderError::again(text))));
-                    }
-                }
-            }
-            pace.wait().await;
-        }
+    /// What a slot is by its allocations, with what is said of its job.
+    async fn seen(&self, slot: &SlotName, status: &str, allocations: &[Allocation]) -> Found {
+        let unended = self.unended(allocations).await;
+        let shown = unended.or_else(|| newest(allocations));
+        let state = shown.map_or_else(|| status.to_owned(), |one| format!("{status}, {}", one.state()));
+        let unwell = unended.is_some_and(Allocation::is_unheard_of);
+        Found { unwell, ..Found::new(slot.clone(), unended.is_some(), state) }
     }
 
-    /// Takes back what did not come to run. An error tells more if it is the first one.
-    async fn withdraw(&self, slot: &SlotName, error: ProviderError) -> ProviderError {
-        if let Err(more) = self.at_rest(slot).await {
-            tracing::warn!(%slot, error = more.words, "a job that could not be started is left to be stopped");
-        }
-        error
-    }
-
-    /// Whether something runs in the slot for just this, or will in a moment.
-    async fn runs_already(&self, spec: &Spec) -> Result<bool, ProviderError> {
-        if !matches!(self.follow(spec).await?, Some(Progress::Runs)) {
-            return Ok(false);
-        }
-        Ok(live(&self.api.allocations(spec.slot.as_str()).await?).next().is_some())
+    /// What is left of a job that somebody purged while it ran, if it was ours.
+    async fn seen_without_job(&self, slot: &SlotName) -> Result<Option<Found>, ProviderError> {
+        let allocations = self.api.allocations(slot.as_str()).await?;
+        let Some(one) = self.unended(&allocations).await else { return Ok(None) };
+        let is_ours = self.api.meta_of(&one.id).await?.is_some_and(|meta| self.recipe.owns_meta(&meta));
+        Ok(if is_ours { Some(self.seen(slot, "purged", &allocations).await) } else { None })
     }
 
     async fn log_of(&self, allocation: &Allocation) -> Result<Option<String>, ProviderError> {
@@ -181,7 +131,7 @@ fn others(slot: &SlotName) -> ProviderError {
 #[async_trait]
 impl Provider for NomadProvider {
     async fn create(&self, spec: &Spec) -> Result<String, ProviderError> {
-        for _ in 0..TRIES {
+        for _ in 0..CHANGES_AT_MOST {
             match self.find(&spec.slot).await? {
                 Name::Ours(_) => return Ok(self.provider_ref(&spec.slot)),
                 Name::Foreign => return Err(foreign(&spec.slot)),
@@ -195,7 +145,7 @@ impl Provider for NomadProvider {
     }
 
     async fn start(&self, spec: &Spec) -> Result<String, ProviderError> {
-        for _ in 0..TRIES {
+        for _ in 0..CHANGES_AT_MOST {
             // An earlier call whose answer was lost, or another replica: what it began is waited for, and not begun again.
             if self.runs_already(spec).await? {
                 return Ok(self.provider_ref(&spec.slot));
@@ -205,7 +155,7 @@ impl Provider for NomadProvider {
                 continue;
             }
             match self.follow(spec).await? {
-                Some(Progress::Failed(error)) => return Err(self.withdraw(&spec.slot, error).await),
+                Some((Outcome::Failed(error), index)) => return Err(self.withdraw(&spec.slot, index, error).await),
                 Some(_) => return Ok(self.provider_ref(&spec.slot)),
                 None => return Err(others(&spec.slot)),
             }
@@ -223,7 +173,7 @@ impl Provider for NomadProvider {
     }
 
     /// What runs is ended first, and seen to be: with a job Nomad forgets its allocations at once, while their containers may
-    /// go on for a while.
+    /// go on for a while. A purge is the one change that names no version, so the job is looked at directly before it.
     async fn delete(&self, slot: &SlotName) -> Result<(), ProviderError> {
         let (begun, mut pace) = (Instant::now(), self.pace);
         loop {
@@ -234,8 +184,10 @@ impl Provider for NomadProvider {
                     return Err(ProviderError::again(format!("the job {slot} is not gone after it was purged")));
                 }
                 Name::Ours(_) => {
-                    self.at_rest(slot).await?;
-                    self.api.purge(slot.as_str()).await?;
+                    let index = self.at_rest(slot).await?;
+                    if self.is_still(slot, index).await? {
+                        self.api.purge(slot.as_str()).await?;
+                    }
                 }
             }
             pace.wait().await;
@@ -248,7 +200,15 @@ impl Provider for NomadProvider {
         if jobs.is_empty() {
             self.api.has_namespace().await?;
         }
-        let mut found: Vec<Found> = jobs.into_iter().filter_map(|job| job.found(&self.recipe.installation)).collect();
+        let mut found = Vec::new();
+        for job in jobs.iter().filter(|job| job.is_of(&self.recipe.installation)) {
+            found.push(if job.is_ending() {
+                let (slot, allocations) = (job.slot(), self.api.allocations(job.slot().as_str()).await?);
+                self.seen(&slot, job.status(), &allocations).await
+            } else {
+                job.found()
+            });
+        }
         found.sort_by(|left, right| left.slot.cmp(&right.slot));
         Ok(found)
     }
@@ -256,13 +216,11 @@ impl Provider for NomadProvider {
     async fn inspect(&self, slot: &SlotName) -> Result<Option<Found>, ProviderError> {
         let job = match self.find(slot).await? {
             Name::Ours(job) => job,
-            Name::Free | Name::Foreign => return Ok(None),
+            Name::Foreign => return Ok(None),
+            Name::Free => return self.seen_without_job(slot).await,
         };
         let allocations = self.api.allocations(slot.as_str()).await?;
-        let shown = live(&allocations).next().or_else(|| newest(&allocations));
-        let running = shown.is_some_and(Allocation::is_live);
-        let state = shown.map_or_else(|| job.status().to_owned(), |one| format!("{}, {}", job.status(), one.state()));
-        Ok(Some(Found::new(slot.clone(), running, state)))
+        Ok(Some(self.seen(slot, job.status(), &allocations).await))
     }
 
     async fn last_lines(&self, slot: &SlotName) -> Result<Option<String>, ProviderError> {

@@ -10,6 +10,7 @@ mod service;
 mod tasks;
 
 use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -32,6 +33,7 @@ const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// A task that no node takes is told after this, and asked for again.
 const TAKEN_WITHIN: Duration = Duration::from_secs(5);
+const SECOND_LOOK: Duration = Duration::from_millis(300);
 /// How long tasks may take to end: longer than their grace, on a node that is slow.
 const ENDED_WITHIN: Duration = Duration::from_secs(60);
 /// How often a change is made once more when somebody else changed the service at the same time.
@@ -42,11 +44,14 @@ const GIB: f64 = 1024.0 * 1024.0 * 1024.0;
 pub struct SwarmProvider {
     engine: Engine,
     recipe: Recipe,
+    /// Of starts that failed, until they are asked for.
+    last_lines: Mutex<HashMap<SlotName, String>>,
 }
 
 impl SwarmProvider {
     pub fn new(config: DockerConfig, installation: String) -> Self {
-        Self { engine: Engine::new(config.host.as_deref()), recipe: Recipe { config, installation } }
+        let engine = Engine::new(config.host.as_deref());
+        Self { engine, recipe: Recipe { config, installation }, last_lines: Mutex::default() }
     }
 
     /// The service of a slot, if there is one and it is ours.
@@ -106,7 +111,8 @@ impl SwarmProvider {
     async fn put_to_rest(&self, slot: &SlotName) -> Result<Option<Service>, ProviderError> {
         for _ in 0..CHANGED_AGAIN {
             let Some(service) = self.find(slot).await? else { return Ok(None) };
-            if service.replicas == 0 || self.change(&service, service.at_rest()).await? {
+            // Also one that rests already: a change that is on its way from elsewhere then comes too late.
+            if self.change(&service, service.at_rest()).await? {
                 return Ok(Some(service));
             }
         }
@@ -147,11 +153,17 @@ impl SwarmProvider {
 
     /// Waits until what was asked for runs, or has run.
     async fn runs(&self, service: &Service) -> Result<(), ProviderError> {
-        let (begun, mut pause) = (Instant::now(), FIRST_PAUSE);
+        let (begun, mut pause, mut seen_running) = (Instant::now(), FIRST_PAUSE, false);
         loop {
             let tasks = self.tasks(&service.id).await?;
-            match tasks.of(&service.start) {
-                Run::Running | Run::Over => return Ok(()),
+            match tasks.of(&service.attempt) {
+                Run::Over => return Ok(()),
+                Run::Running if seen_running => return Ok(()),
+                Run::Running => {
+                    // A command that cannot work has mostly ended by then.
+                    seen_running = true;
+                    tokio::time::sleep(SECOND_LOOK).await;
+                }
                 Run::Failed(said) => return Err(failure(&said)),
                 Run::Waiting(Some(said)) if begun.elapsed() > TAKEN_WITHIN => {
                     return Err(ProviderError::again(format!("no node has taken it: {said}")));
@@ -159,6 +171,38 @@ impl SwarmProvider {
                 Run::Waiting(_) => wait(&mut pause).await,
             }
         }
+    }
+
+    /// Ends what could not be started, so that Swarm does not start it later, when nobody wants it any more. Its last
+    /// lines go with its tasks, and are kept here until they are asked for.
+    async fn take_back(&self, slot: &SlotName, service: &Service, error: ProviderError) -> ProviderError {
+        match self.log(&service.id).await {
+            Ok(Some(lines)) => drop(self.last_lines().insert(slot.clone(), lines)),
+            Ok(None) => {}
+            Err(error) => tracing::debug!(%slot, error = error.words, "the log of a failed start cannot be had"),
+        }
+        let is_own = |found: &Service| found.attempt == service.attempt;
+        let rested = match self.find(slot).await {
+            Ok(Some(found)) if is_own(&found) => self.change(&found, found.at_rest()).await.map(drop),
+            Ok(_) => Ok(()),
+            Err(error) => Err(error),
+        };
+        if let Err(error) = rested {
+            tracing::warn!(%slot, error = error.words, "a start that failed could not be taken back; recovery does it");
+        }
+        error
+    }
+
+    /// The last lines of the newest task of a service.
+    async fn log(&self, service_id: &str) -> Result<Option<String>, ProviderError> {
+        let docker = self.engine.docker().await?;
+        let tasks = tasks::list(docker, service_id).await.map_err(|error| words(&error))?;
+        let Some(task) = tasks.newest_that_ran() else { return Ok(None) };
+        engine::last_lines(docker.task_logs(task, Some(engine::last_of_log()))).await
+    }
+
+    fn last_lines(&self) -> MutexGuard<'_, HashMap<SlotName, String>> {
+        self.last_lines.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn nodes(&self) -> Result<Vec<Node>, ProviderError> {
@@ -180,24 +224,36 @@ impl SwarmProvider {
             _ => Check::good("nodes", found),
         };
         let resources = |node: &&Node| node.description.as_ref()?.resources.clone();
-        let memory: Vec<f64> =
-            ready.iter().filter_map(resources).filter_map(|has| Some(has.memory_bytes? as f64)).collect();
-        let has = format!("{:.1} GiB on {} nodes", memory.iter().sum::<f64>() / GIB, ready.len());
-        let room = match self.recipe.config.memory {
-            None => Check::good("room", format!("{has}; slots have no limit of memory")),
-            Some(each) => {
-                let fits: f64 = memory.iter().map(|memory| (memory / each as f64).floor()).sum();
-                if fits < f64::from(slots) {
-                    Check::doubtful(
-                        "room",
-                        format!("{has}: memory for {fits} slots at once, and the pool may have {slots}"),
-                    )
-                } else {
-                    Check::good("room", format!("{has}, enough for {slots} slots"))
-                }
-            }
-        };
-        vec![nodes, room]
+        let has: Vec<(f64, f64)> = ready
+            .iter()
+            .filter_map(resources)
+            .map(|has| (has.nano_cpus.unwrap_or_default() as f64 / 1e9, has.memory_bytes.unwrap_or_default() as f64))
+            .collect();
+        vec![nodes, self.check_room(&has, slots)]
+    }
+
+    /// Whether the nodes, with so many cpus and so much memory each, have room for so many slots.
+    fn check_room(&self, nodes: &[(f64, f64)], slots: u32) -> Check {
+        let DockerConfig { cpus, memory, .. } = &self.recipe.config;
+        let gib = nodes.iter().map(|(_, memory)| memory).sum::<f64>() / GIB;
+        let has = format!(
+            "{} cpus and {gib:.1} GiB on {} nodes",
+            nodes.iter().map(|(cpus, _)| cpus).sum::<f64>(),
+            nodes.len()
+        );
+        if cpus.is_none() && memory.is_none() {
+            return Check::good("room", format!("{has}; slots have no limit"));
+        }
+        let fit = |wanted: Option<f64>, has: f64| wanted.map_or(f64::INFINITY, |wanted| (has / wanted).floor());
+        let fits: f64 =
+            nodes.iter().map(|(c, m)| fit(*cpus, *c).min(fit(memory.map(|memory| memory as f64), *m))).sum();
+        if fits < 1.0 {
+            Check::bad("room", format!("{has}, and one slot wants more than any node has"))
+        } else if fits < f64::from(slots) {
+            Check::doubtful("room", format!("{has}: room for {fits} slots at once, and the pool may have {slots}"))
+        } else {
+            Check::good("room", format!("{has}, enough for {slots} slots"))
+        }
     }
 }
 
@@ -243,8 +299,10 @@ impl Provider for SwarmProvider {
             self.ended(&service.id).await?;
         }
         let service = self.put(spec, 1).await?;
-        self.runs(&service).await?;
-        Ok(service.id)
+        match self.runs(&service).await {
+            Ok(()) => Ok(service.id),
+            Err(error) => Err(self.take_back(&spec.slot, &service, error).await),
+        }
     }
 
     async fn stop(&self, slot: &SlotName, _fresh: bool) -> Result<Stopped, ProviderError> {
@@ -279,15 +337,17 @@ impl Provider for SwarmProvider {
         let tasks = self.tasks(&service.id).await?;
         let (wanted, running) = (service.replicas > 0, !tasks.are_over());
         let found = Found::new(slot.clone(), wanted || running, tasks.shown());
-        Ok(Some(Found { unwell: wanted && !tasks.run(), ..found }))
+        Ok(Some(Found { unwell: wanted && !tasks.has_running(), ..found }))
     }
 
     async fn last_lines(&self, slot: &SlotName) -> Result<Option<String>, ProviderError> {
-        let Some(service) = self.find(slot).await? else { return Ok(None) };
-        let docker = self.engine.docker().await?;
-        let tasks = tasks::list(docker, &service.id).await.map_err(|error| words(&error))?;
-        let Some(task) = tasks.newest() else { return Ok(None) };
-        engine::last_lines(docker.task_logs(task, Some(engine::last_of_log()))).await
+        if let Some(lines) = Self::last_lines(self).remove(slot) {
+            return Ok(Some(lines));
+        }
+        match self.find(slot).await? {
+            Some(service) => self.log(&service.id).await,
+            None => Ok(None),
+        }
     }
 
     async fn ping(&self) -> Result<(), ProviderError> {

@@ -13,8 +13,10 @@ use crate::providers::docker::engine::{INSTALLATION, SLOT};
 use crate::providers::docker::made_of;
 use crate::providers::{Found, Spec};
 
-/// The label that says what a service, or one of its tasks, was started for.
-pub const START: &str = "greenroom.start";
+/// The label that says what a service was started for.
+const START: &str = "greenroom.start";
+/// The label of a service and of its tasks that tells one start from another, also where both are for the same.
+pub const ATTEMPT: &str = "greenroom.attempt";
 /// The label that shows a person what the slot is doing.
 const DESCRIPTION: &str = "greenroom.description";
 const SECOND: i64 = 1_000_000_000;
@@ -41,6 +43,7 @@ impl Recipe {
         service.start == self.start(spec)
     }
 
+    /// What the service of a slot is to be, in an attempt of its own.
     pub fn body(&self, spec: &Spec, replicas: i64) -> ServiceSpec {
         let DockerConfig { image, command, network, cpus, memory, env, .. } = &self.config;
         let start = self.start(spec);
@@ -51,6 +54,7 @@ impl Recipe {
             (INSTALLATION.to_owned(), self.installation.clone()),
             (SLOT.to_owned(), spec.slot.to_string()),
             (START.to_owned(), start),
+            (ATTEMPT.to_owned(), uuid::Uuid::new_v4().simple().to_string()),
         ]);
         let is_bot = spec.connection.is_some();
         ServiceSpec {
@@ -103,6 +107,7 @@ pub struct Service {
     pub version: i32,
     pub replicas: i64,
     pub start: String,
+    pub attempt: String,
     spec: ServiceSpec,
 }
 
@@ -116,20 +121,24 @@ impl Service {
         }
         Some(Self {
             id: found.id?,
-            version: i32::try_from(found.version?.index?).ok()?,
+            // One that cannot be named is never the right one, so that no change is made on it.
+            version: i32::try_from(found.version?.index?).unwrap_or(i32::MAX),
             replicas: replicas(&spec),
             start: labels.get(START).cloned().unwrap_or_default(),
+            attempt: labels.get(ATTEMPT).cloned().unwrap_or_default(),
             spec,
         })
     }
 
-    /// The same with nothing running.
+    /// The same with nothing running, and for nobody.
     pub fn at_rest(&self) -> ServiceSpec {
+        let mut labels = self.spec.labels.clone().unwrap_or_default();
+        labels.remove(START);
         let mode = ServiceSpecMode {
             replicated: Some(ServiceSpecModeReplicated { replicas: Some(0) }),
             ..ServiceSpecMode::default()
         };
-        ServiceSpec { mode: Some(mode), ..self.spec.clone() }
+        ServiceSpec { mode: Some(mode), labels: Some(labels), ..self.spec.clone() }
     }
 
     /// What is to replace it, with its description.
@@ -158,7 +167,10 @@ pub fn listed(service: bollard::models::Service) -> Option<Found> {
     let spec = service.spec?;
     let slot = SlotName::stored(spec.labels.as_ref()?.get(SLOT)?.clone());
     let wanted = replicas(&spec);
-    let running = service.service_status.and_then(|status| status.running_tasks).unwrap_or_default();
+    // An older engine does not say it, and what is not known is not unwell.
+    let Some(running) = service.service_status.and_then(|status| status.running_tasks) else {
+        return Some(Found::new(slot, wanted > 0, format!("{wanted} tasks are wanted")));
+    };
     let found = Found::new(slot, wanted > 0 || running > 0, format!("{running} of {wanted} tasks run"));
     Some(Found { unwell: wanted > 0 && running == 0, ..found })
 }

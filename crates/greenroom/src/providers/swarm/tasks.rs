@@ -7,7 +7,7 @@ use bollard::errors::Error;
 use bollard::models::{Task, TaskState};
 use bollard::query_parameters::ListTasksOptionsBuilder;
 
-use super::service::START;
+use super::service::ATTEMPT;
 
 #[derive(Debug, Default)]
 pub struct Tasks(Vec<Task>);
@@ -71,8 +71,7 @@ impl Tasks {
         self.0.iter().all(|task| is_over(task) || is_nowhere(task))
     }
 
-    /// Whether one runs.
-    pub fn run(&self) -> bool {
+    pub fn has_running(&self) -> bool {
         self.0.iter().any(|task| state(task) == Some(TaskState::RUNNING))
     }
 
@@ -81,23 +80,25 @@ impl Tasks {
         Self(self.0.into_iter().filter(|task| !task.node_id.as_ref().is_some_and(|id| nodes.contains(id))).collect())
     }
 
-    pub fn newest(&self) -> Option<&str> {
-        self.0.last()?.id.as_deref()
+    /// The newest that came to a node: one that is only wanted has written nothing.
+    pub fn newest_that_ran(&self) -> Option<&str> {
+        let ran = |task: &&Task| task.status.as_ref().is_some_and(|status| status.container_status.is_some());
+        self.0.iter().rev().find(ran)?.id.as_deref()
     }
 
-    /// How far what was started for this is.
-    pub fn of(&self, start: &str) -> Run {
-        let label = |task: &Task| task.spec.as_ref()?.container_spec.as_ref()?.labels.as_ref()?.get(START).cloned();
-        let Some(task) = self.0.iter().rev().find(|task| label(task).as_deref() == Some(start)) else {
-            return Run::Waiting(None);
-        };
-        match state(task) {
-            Some(TaskState::RUNNING) => Run::Running,
-            Some(TaskState::COMPLETE) => Run::Over,
-            Some(TaskState::FAILED | TaskState::REJECTED) => {
-                Run::Failed(said(task).unwrap_or_else(|| "its task failed, and Swarm does not say why".to_owned()))
-            }
-            _ => Run::Waiting(said(task)),
+    /// How far an attempt is. Swarm puts another task in the place of one that failed at once: the failure counts.
+    pub fn of(&self, attempt: &str) -> Run {
+        let label = |task: &Task| task.spec.as_ref()?.container_spec.as_ref()?.labels.as_ref()?.get(ATTEMPT).cloned();
+        let own: Vec<&Task> = self.0.iter().filter(|task| label(task).as_deref() == Some(attempt)).collect();
+        let has_failed = |task: &&&Task| matches!(state(task), Some(TaskState::FAILED | TaskState::REJECTED));
+        if let Some(task) = own.iter().rev().find(has_failed) {
+            return Run::Failed(said(task).unwrap_or_else(|| "its task failed, and Swarm does not say why".to_owned()));
+        }
+        match own.last().map(|task| (state(task), said(task))) {
+            Some((Some(TaskState::RUNNING), _)) => Run::Running,
+            Some((Some(TaskState::COMPLETE), _)) => Run::Over,
+            Some((_, said)) => Run::Waiting(said),
+            None => Run::Waiting(None),
         }
     }
 

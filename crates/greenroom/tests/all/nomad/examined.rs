@@ -1,6 +1,6 @@
 //! What a person is told who has Nomad examined.
 
-use greenroom::config::provider::{NomadConfig, Provider as Kind};
+use greenroom::config::provider::{NomadConfig, ProviderConfig as Kind};
 use greenroom::config::{Config, Sources};
 use greenroom::providers::Provider;
 use greenroom::providers::check::{Check, Verdict};

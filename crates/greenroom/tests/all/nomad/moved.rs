@@ -1,65 +1,148 @@
 //! A node that dies, or that only Nomad does not hear of any more.
 
-use greenroom::providers::{Provider, Stopped};
+use std::time::Duration;
+
+use domain::SlotName;
+use greenroom::providers::{Provider, Spec, Stopped};
+use serde_json::{Value, json};
 
 use super::{SLOT, agent, bot, count_of, expect_no_violations, provider, slot, statuses};
-use crate::support::{NomadFake, NomadNode, NomadOptions, until};
+use crate::support::{NomadFake, NomadNode, NomadOptions, NomadTiming, until};
+
+async fn two_nodes_with(timing: NomadTiming) -> NomadFake {
+    let nodes = vec![NomadNode::new("one"), NomadNode { memory: 30_000, ..NomadNode::new("two") }];
+    NomadFake::start_with(NomadOptions { nodes, timing, ..NomadOptions::default() }).await
+}
 
 async fn two_nodes() -> NomadFake {
-    let nodes = vec![NomadNode::new("one"), NomadNode { memory: 30_000, ..NomadNode::new("two") }];
-    NomadFake::start_with(NomadOptions { nodes, ..NomadOptions::default() }).await
+    two_nodes_with(NomadTiming::default()).await
 }
 
 fn node_of_last(nomad: &NomadFake) -> String {
     nomad.allocations(SLOT).last().unwrap()["NodeName"].as_str().unwrap().to_owned()
 }
 
-#[tokio::test]
-async fn a_slot_in_which_an_agent_waits_is_warm_again_on_another_node() {
-    let nomad = two_nodes().await;
-    let provider = provider(&nomad);
-    provider.start(&agent()).await.unwrap();
-    assert_eq!(node_of_last(&nomad), "one");
+/// Starts something, and has its node fall silent.
+async fn lost(nomad: &NomadFake, spec: &Spec) {
+    provider(nomad).start(spec).await.unwrap();
+    assert_eq!(node_of_last(nomad), "one");
     nomad.lose_node("one");
-    until("the agent is up elsewhere", async || statuses(&nomad) == ["lost", "running"]).await;
-    assert_eq!(node_of_last(&nomad), "two");
-    // Whoever starts it once more finds it there.
-    provider.start(&agent()).await.unwrap();
-    assert_eq!(statuses(&nomad), ["lost", "running"]);
-    nomad.lose_node("two");
-    until("there is no room any more", async || statuses(&nomad) == ["lost", "lost"]).await;
-    assert!(!provider.list().await.unwrap()[0].running);
-    expect_no_violations(&nomad);
+    until("nobody knows how it is", async || statuses(nomad) == ["unknown"]).await;
 }
 
 #[tokio::test]
-async fn a_bot_whose_node_falls_silent_is_never_started_twice() {
-    let nomad = two_nodes().await;
-    let provider = provider(&nomad);
-    provider.start(&bot("a")).await.unwrap();
-    nomad.lose_node("one");
-    until("nobody knows how it is", async || statuses(&nomad) == ["unknown"]).await;
-    assert!(provider.inspect(&slot()).await.unwrap().unwrap().running, "it may be in its meeting");
-    assert!(provider.list().await.unwrap()[0].running);
-    nomad.bring_back_node("one");
-    until("it went on", async || statuses(&nomad) == ["running"]).await;
-    expect_no_violations(&nomad);
+async fn what_is_on_a_silent_node_is_unwell_and_never_started_twice_by_nomad() {
+    for spec in [bot("a"), agent()] {
+        let nomad = two_nodes().await;
+        let provider = provider(&nomad);
+        lost(&nomad, &spec).await;
+        // It may be in its meeting, or have a bot by now that is.
+        let found = provider.inspect(&slot()).await.unwrap().unwrap();
+        assert!(found.running && found.unwell && found.state.contains("unknown on one"), "{found:?}");
+        let listed = provider.list().await.unwrap().remove(0);
+        assert!(listed.running && listed.unwell && listed.state.contains("unknown"), "{listed:?}");
+        nomad.bring_back_node("one");
+        until("it went on", async || statuses(&nomad) == ["running"]).await;
+        assert!(provider.inspect(&slot()).await.unwrap().unwrap().is_well());
+        assert!(provider.list().await.unwrap()[0].is_well());
+        // What Nomad meant to do about it tomorrow holds nobody up.
+        assert_eq!(provider.stop(&slot(), true).await.unwrap(), Stopped::Seen);
+        expect_no_violations(&nomad);
+    }
+}
+
+#[tokio::test]
+async fn what_is_on_a_silent_node_is_made_anew_elsewhere_by_a_start() {
+    for (spec, next) in [(agent(), agent()), (bot("a"), bot("a")), (agent(), Spec { generation: 2, ..agent() })] {
+        let nomad = two_nodes().await;
+        let provider = provider(&nomad);
+        lost(&nomad, &spec).await;
+        provider.start(&next).await.unwrap();
+        assert_eq!(
+            (statuses(&nomad), node_of_last(&nomad).as_str()),
+            (vec!["unknown".into(), "running".into()], "two")
+        );
+        assert!(provider.list().await.unwrap()[0].is_well(), "what is to stop is not counted");
+        assert!(provider.inspect(&slot()).await.unwrap().unwrap().is_well());
+        nomad.bring_back_node("one");
+        until("what was to stop has stopped", async || statuses(&nomad) == ["complete", "running"]).await;
+        expect_no_violations(&nomad);
+    }
 }
 
 #[tokio::test]
 async fn the_slot_of_a_bot_that_was_lost_with_its_node_is_free_for_the_next() {
     let nomad = two_nodes().await;
     let provider = provider(&nomad);
-    provider.start(&bot("a")).await.unwrap();
-    nomad.lose_node("one");
-    until("nobody knows how it is", async || statuses(&nomad) == ["unknown"]).await;
+    lost(&nomad, &bot("a")).await;
     assert_eq!(provider.stop(&slot(), true).await.unwrap(), Stopped::Seen);
-    assert_eq!(count_of(&nomad), serde_json::json!(0));
+    assert_eq!(count_of(&nomad), json!(0));
+    assert_eq!(nomad.jobs()[SLOT]["Status"], "pending", "Nomad means to look again tomorrow");
     assert!(!provider.inspect(&slot()).await.unwrap().unwrap().running);
     assert!(!provider.list().await.unwrap()[0].running);
     provider.start(&bot("b")).await.unwrap();
     assert_eq!(node_of_last(&nomad), "two");
     nomad.bring_back_node("one");
     until("what was to stop has stopped", async || statuses(&nomad) == ["complete", "running"]).await;
+    expect_no_violations(&nomad);
+}
+
+#[tokio::test]
+async fn the_slot_of_a_bot_that_was_lost_with_its_node_can_be_deleted() {
+    let nomad = two_nodes().await;
+    let provider = provider(&nomad);
+    lost(&nomad, &bot("a")).await;
+    provider.delete(&slot()).await.unwrap();
+    assert_eq!(provider.inspect(&slot()).await.unwrap(), None);
+    assert!(nomad.jobs().is_empty());
+    provider.start(&bot("b")).await.unwrap();
+    assert_eq!(node_of_last(&nomad), "two");
+    expect_no_violations(&nomad);
+}
+
+#[tokio::test]
+async fn a_stop_during_which_the_node_dies_is_over() {
+    let nomad = two_nodes_with(NomadTiming { stop: Duration::from_secs(1), ..NomadTiming::default() }).await;
+    let provider = provider(&nomad);
+    // Since this one is waited for, the node is not down but disconnected.
+    nomad.set_eligible("two", false);
+    let other = Spec { slot: SlotName::stored("pool-meet-002".to_owned()), ..bot("other") };
+    provider.start(&other).await.unwrap();
+    provider.start(&bot("a")).await.unwrap();
+    nomad.set_eligible("two", true);
+    let dies = async {
+        until("it is to stop", async || nomad.allocations(SLOT)[0]["DesiredStatus"] == "stop").await;
+        nomad.lose_node("one");
+    };
+    let name = slot();
+    let stops = tokio::time::timeout(Duration::from_secs(20), provider.stop(&name, true));
+    let (stopped, ()) = tokio::join!(stops, dies);
+    assert_eq!(stopped.expect("it is not waited for").unwrap(), Stopped::Seen);
+    assert_eq!(statuses(&nomad), ["running"], "so Nomad last heard of it");
+    assert!(!provider.inspect(&slot()).await.unwrap().unwrap().running);
+    assert!(!provider.list().await.unwrap()[0].running);
+    provider.start(&bot("b")).await.unwrap();
+    assert_eq!(node_of_last(&nomad), "two");
+    nomad.bring_back_node("one");
+    until("what was to stop has stopped", async || statuses(&nomad) == ["complete", "running"]).await;
+    expect_no_violations(&nomad);
+}
+
+/// Nomad does so whatever it is told; it is written in the documentation.
+#[tokio::test]
+async fn what_had_not_begun_when_its_node_fell_silent_is_placed_anew_by_nomad() {
+    let nomad = two_nodes_with(NomadTiming { start: Duration::from_millis(500), ..NomadTiming::default() }).await;
+    let provider = provider(&nomad);
+    let dies = async {
+        until("it is placed", async || statuses(&nomad) == ["pending"]).await;
+        nomad.lose_node("one");
+    };
+    let wanted = bot("a");
+    let (started, ()) = tokio::join!(provider.start(&wanted), dies);
+    started.unwrap();
+    assert_eq!((statuses(&nomad), node_of_last(&nomad).as_str()), (vec!["lost".into(), "running".into()], "two"));
+    let connections: Vec<Value> =
+        nomad.allocations(SLOT).iter().map(|one| one["Job"]["Meta"]["greenroom.connection"].clone()).collect();
+    assert_eq!(connections, [json!("a"), json!("a")]);
     expect_no_violations(&nomad);
 }

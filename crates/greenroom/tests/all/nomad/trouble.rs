@@ -10,14 +10,14 @@ use super::{SLOT, agent, bot, config, count_of, expect_no_violations, fails, pro
 use crate::support::{NomadFake, NomadFault, NomadOperation, NomadOptions, NomadTiming, NomadTls};
 
 /// So often something is asked in all, while Nomad has trouble.
-const TRIES: usize = 4;
+const ASKED_AT_MOST: usize = 4;
 
 #[tokio::test]
 async fn what_was_done_and_not_answered_is_not_done_twice() {
     let nomad = NomadFake::start().await;
     let provider = provider(&nomad);
     // Within one call, and when nobody answers until the call is given up.
-    for lost in [1, TRIES] {
+    for lost in [1, ASKED_AT_MOST] {
         let may_fail = |error: Option<ProviderError>| assert!(error.is_none_or(|error| error.may_help));
         nomad.break_next(NomadOperation::Register, NomadFault::Lost, lost);
         may_fail(provider.start(&bot("a")).await.err());
@@ -79,8 +79,8 @@ async fn trouble_that_lasts_is_told_and_may_pass() {
     let provider = provider(&nomad);
     provider.start(&bot("a")).await.unwrap();
     for (fault, words) in [(NomadFault::Throttled, "429"), (NomadFault::NoLeader, "No cluster leader")] {
-        nomad.break_next(NomadOperation::Read, fault, 4 * TRIES);
-        nomad.break_next(NomadOperation::List, fault, 2 * TRIES);
+        nomad.break_next(NomadOperation::Read, fault, 4 * ASKED_AT_MOST);
+        nomad.break_next(NomadOperation::List, fault, 2 * ASKED_AT_MOST);
         let errors = [
             fails(provider.start(&bot("b"))).await,
             fails(provider.stop(&slot(), true)).await,
@@ -221,10 +221,27 @@ async fn nomad_is_known_by_its_certificate_and_knows_us_by_ours() {
     let nomad = NomadFake::start_with(options(NomadTls::On)).await;
     with(secured(&nomad, &folder, true, false), "ours").start(&bot("a")).await.unwrap();
     let error = fails(with(secured(&nomad, &folder, false, false), "ours").ping()).await;
-    assert!(error.may_help && error.words.contains("certificate"), "{error}");
+    assert!(!error.may_help && error.words.contains("certificate"), "{error}");
     let nomad = NomadFake::start_with(options(NomadTls::Mutual)).await;
     with(secured(&nomad, &folder, true, true), "ours").start(&bot("a")).await.unwrap();
     assert!(with(secured(&nomad, &folder, true, false), "ours").ping().await.is_err());
+    expect_no_violations(&nomad);
+}
+
+#[tokio::test]
+async fn a_server_is_known_by_the_name_that_is_said_wherever_it_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = NomadOptions { tls: NomadTls::Mutual, host: "127.0.0.2", ..NomadOptions::default() };
+    let nomad = NomadFake::start_with(options).await;
+    let config = secured(&nomad, &folder, true, true);
+    let named = |name: &str| with(NomadConfig { tls_server_name: Some(name.to_owned()), ..config.clone() }, "ours");
+    named("server.global.nomad").start(&bot("a")).await.unwrap();
+    // Its certificate is neither for its address nor for another region, and stays so however often it is asked.
+    for provider in [with(config.clone(), "ours"), named("server.mars.nomad")] {
+        let error = fails(provider.ping()).await;
+        assert!(!error.may_help && error.words.contains("certificate"), "{error}");
+        assert!(error.words.contains("127.0.0.2"), "{error}");
+    }
     expect_no_violations(&nomad);
 }
 

@@ -192,6 +192,7 @@ fn of_application(world: &mut World, asked: &Asked) -> Answer {
             Answer::message(200, "Application stopping request queued.")
         }
         Operation::Delete => {
+            world.deleted_volumes += usize::from(asked.flag("delete_volumes", true));
             world.delete(&uuid, asked.flag("docker_cleanup", true));
             Answer::message(200, "Application deletion request queued.")
         }
@@ -237,6 +238,9 @@ fn deployments_of(world: &World, uuid: &str, asked: &Asked) -> Answer {
 }
 
 fn logs(world: &mut World, uuid: &str, asked: &Asked) -> Answer {
+    if world.settings.server_is_down {
+        return Answer::message(500, "Server Error");
+    }
     let application = world.application(uuid).expect("it was looked up");
     if !application.is_running() {
         return Answer::message(400, "Application is not running.");

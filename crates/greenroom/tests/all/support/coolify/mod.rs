@@ -76,6 +76,14 @@ pub struct CoolifySettings {
     pub serves_http: bool,
     /// Whether the token may read secrets: values of variables and logs of deployments are left out otherwise.
     pub reads_secrets: bool,
+    /// How long a container runs before its application is shown as running.
+    pub shown_after: Duration,
+    /// A stop ends nothing, and the application is shown as exited all the same: what Docker said to it is not looked at.
+    pub stop_only_shows: bool,
+    /// A deletion forgets the application, and its container runs on: the server could not be reached just then.
+    pub delete_leaves: bool,
+    /// Coolify does not reach the server: a stop does nothing, and what runs there cannot be asked for.
+    pub server_is_down: bool,
     /// Whether the list of deployments is an object whose names are numbers, as it is now and then.
     pub deployments_as_object: bool,
 }
@@ -95,6 +103,10 @@ impl Default for CoolifySettings {
             restart: Duration::from_millis(20),
             serves_http: false,
             reads_secrets: true,
+            shown_after: Duration::ZERO,
+            stop_only_shows: false,
+            delete_leaves: false,
+            server_is_down: false,
             deployments_as_object: false,
         }
     }
@@ -111,6 +123,14 @@ pub enum CoolifyFault {
     Fail,
     /// It is refused for so many seconds, and not done.
     Throttle(u64),
+    /// The same, and it is told as the moment at which it may be asked again.
+    ThrottleUntil(u64),
+    /// The same, and it is not told for how long.
+    ThrottleSilently,
+    /// Something between answers with a page of its own, and it is not done.
+    Page(u16),
+    /// It is refused in these words, and not done.
+    Refuse(u16, &'static str),
     /// It is never answered, and not done.
     Hang,
 }
@@ -228,6 +248,44 @@ impl CoolifyFake {
     /// What runs in a container ends by itself, with whatever exit code: Docker starts it again.
     pub fn exit(&self, uuid: &str) {
         self.state().world.exit(uuid);
+    }
+
+    /// A person has an application copied, with all that it was made with.
+    pub fn clone_application(&self, uuid: &str) -> String {
+        let mut state = self.state();
+        let source = state.world.application(uuid).expect("it is there").clone();
+        let mut fields = source.fields;
+        fields.insert("name".to_owned(), format!("clone-of-{uuid}").into());
+        let clone = state.world.create(source.environment_id, fields);
+        clone.variables = source.variables;
+        clone.uuid.clone()
+    }
+
+    /// Somebody has an application run.
+    pub fn run(&self, uuid: &str) {
+        self.state().world.deploy(uuid, true, true, false);
+        self.state().world.finish_now(uuid);
+    }
+
+    pub fn set_field(&self, uuid: &str, field: &str, value: &str) {
+        let mut state = self.state();
+        let application = state.world.application(uuid).expect("it is there");
+        application.fields.insert(field.to_owned(), value.into());
+    }
+
+    /// How many deletions were to take the volumes along.
+    pub fn deleted_volumes(&self) -> usize {
+        self.state().world.deleted_volumes
+    }
+
+    /// Whether a container of an application runs, whatever its status says.
+    pub fn runs(&self, uuid: &str) -> bool {
+        self.state().world.application(uuid).is_some_and(|application| application.is_running())
+    }
+
+    /// How many containers run whose applications are forgotten.
+    pub fn orphans(&self) -> usize {
+        self.state().world.orphans
     }
 
     pub fn set_status(&self, uuid: &str, status: &str) {

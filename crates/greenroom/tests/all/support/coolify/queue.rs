@@ -133,7 +133,8 @@ impl World {
     /// The end of a deployment. Without a consistent name or a mapped port the new container runs before the old one
     /// is stopped.
     pub(super) fn finish(&mut self, place: usize, now: Instant) {
-        let healthy_at = self.settings.healthy_after.map(|after| now + after);
+        let shown_at = now + self.settings.shown_after;
+        let healthy_at = self.settings.healthy_after.map(|after| shown_at + after);
         let serves_http = self.settings.serves_http;
         let Deployment { application: uuid, envs, fails, .. } = self.deployments[place].clone();
         let Some(application) = self.application(&uuid).filter(|_| !fails) else {
@@ -156,12 +157,22 @@ impl World {
         }
         let old = application.container.replace(container).filter(|old| old.again_at.is_none());
         application.restarts = 0;
-        application.status = if is_unhealthy { "running:unhealthy" } else { "running:unknown" }.to_owned();
+        let status = if is_unhealthy { "running:unhealthy" } else { "running:unknown" };
+        application.status = if shown_at > now { "exited" } else { status }.to_owned();
+        application.shown_at = Some((shown_at, status)).filter(|_| shown_at > now);
         let stopped = old.map(|old| CoolifyEvent::Stopped { uuid, container: old.name });
         let (first, then) = if is_alone { (stopped, Some(started)) } else { (Some(started), stopped) };
         first.into_iter().chain(then).for_each(|event| self.tell(event));
         self.deployments[place].stage = Stage::Finished;
         self.deployments[place].lines.push("New container started.".to_owned());
+    }
+
+    /// Has what is being deployed in an application come to run at once.
+    pub fn finish_now(&mut self, uuid: &str) {
+        let is_it = |deployment: &Deployment| deployment.application == uuid && deployment.stage == Stage::InProgress;
+        if let Some(place) = self.deployments.iter().position(is_it) {
+            self.finish(place, Instant::now());
+        }
     }
 
     fn fail(&mut self, place: usize) {

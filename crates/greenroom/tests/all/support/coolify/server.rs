@@ -126,6 +126,10 @@ impl State {
         let answer = match fault {
             Some(CoolifyFault::Fail) => Answer::message(500, "Server Error"),
             Some(CoolifyFault::Throttle(seconds)) => too_many(parts).header("Retry-After", seconds),
+            Some(CoolifyFault::ThrottleUntil(seconds)) => too_many(parts).header("Retry-After", moment(seconds)),
+            Some(CoolifyFault::ThrottleSilently) => too_many(parts),
+            Some(CoolifyFault::Page(status)) => Answer::text(status, "<html><h1>nginx</h1></html>"),
+            Some(CoolifyFault::Refuse(status, message)) => Answer::message(status, message),
             Some(CoolifyFault::Hang) => Answer::text(0, ""),
             _ => self.act(parts, body, shape, places),
         };
@@ -188,6 +192,12 @@ impl State {
 fn has_token(parts: &Parts) -> bool {
     let given = parts.headers.get("Authorization").and_then(|header| header.to_str().ok());
     given == Some(&format!("Bearer {COOLIFY_TOKEN}"))
+}
+
+/// So many seconds from now, as HTTP writes it.
+fn moment(seconds: u64) -> String {
+    let then = jiff::Timestamp::now() + Duration::from_secs(seconds);
+    then.strftime("%a, %d %b %Y %H:%M:%S GMT").to_string()
 }
 
 /// Who does not ask for JSON gets a page.

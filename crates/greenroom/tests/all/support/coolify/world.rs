@@ -47,6 +47,8 @@ pub struct Application {
     pub created: String,
     pub(super) container: Option<Container>,
     pub(super) containers: usize,
+    /// When its container is shown, and as what.
+    pub(super) shown_at: Option<(Instant, &'static str)>,
     stops: Vec<Stop>,
     deleted_at: Option<Instant>,
 }
@@ -64,6 +66,7 @@ pub(super) struct Container {
 struct Stop {
     at: Instant,
     prunes: bool,
+    is_deletion: bool,
 }
 
 #[derive(Debug)]
@@ -73,6 +76,9 @@ pub struct World {
     pub deployments: Vec<Deployment>,
     pub pulls: Vec<String>,
     pub prunes: usize,
+    /// Containers that run on although their applications are forgotten.
+    pub orphans: usize,
+    pub deleted_volumes: usize,
     pub env_changes_after_deployment: usize,
     pub most_deployments_at_once: usize,
     /// The log lines with which the next deployments fail.
@@ -150,6 +156,8 @@ impl World {
             deployments: Vec::new(),
             pulls: Vec::new(),
             prunes: 0,
+            orphans: 0,
+            deleted_volumes: 0,
             env_changes_after_deployment: 0,
             most_deployments_at_once: 0,
             failing: VecDeque::new(),
@@ -179,6 +187,7 @@ impl World {
             created: now(),
             container: None,
             containers: 0,
+            shown_at: None,
             stops: Vec::new(),
             deleted_at: None,
         };
@@ -190,7 +199,7 @@ impl World {
     pub fn stop(&mut self, uuid: &str, prunes: bool) {
         let at = Instant::now() + self.settings.stop;
         if let Some(application) = self.application(uuid) {
-            application.stops.push(Stop { at, prunes });
+            application.stops.push(Stop { at, prunes, is_deletion: false });
         }
     }
 
@@ -198,7 +207,7 @@ impl World {
         let at = Instant::now() + self.settings.delete;
         if let Some(application) = self.application(uuid) {
             application.deleted_at.get_or_insert(at);
-            application.stops.push(Stop { at, prunes });
+            application.stops.push(Stop { at, prunes, is_deletion: true });
         }
     }
 
@@ -261,6 +270,9 @@ impl World {
         let healthy_after = self.settings.healthy_after;
         let Some(application) = self.application(uuid) else { return };
         if let Some(container) = &mut application.container {
+            if let Some((_, status)) = application.shown_at.take_if(|(at, _)| *at <= now) {
+                application.status = status.to_owned();
+            }
             if is_due(container.healthy_at) {
                 container.healthy_at = None;
                 application.status = "running:healthy".to_owned();
@@ -278,17 +290,36 @@ impl World {
         let is_deleted = is_due(application.deleted_at);
         let due: Vec<Stop> = application.stops.extract_if(.., |stop| stop.at <= now).collect();
         self.prunes += due.iter().filter(|stop| stop.prunes).count();
-        if !due.is_empty() {
-            self.end_container(uuid);
+        for stop in due {
+            self.carry_out(uuid, stop);
         }
         if is_deleted {
-            self.remove(uuid);
+            self.forget(uuid);
         }
+    }
+
+    fn carry_out(&mut self, uuid: &str, stop: Stop) {
+        if self.settings.server_is_down || (stop.is_deletion && self.settings.delete_leaves) {
+            return;
+        }
+        if !self.settings.stop_only_shows {
+            return self.end_container(uuid);
+        }
+        if let Some(application) = self.application(uuid) {
+            application.status = "exited".to_owned();
+        }
+    }
+
+    /// An application is deleted, whether or not what ran in it could be ended.
+    fn forget(&mut self, uuid: &str) {
+        self.orphans += usize::from(self.application(uuid).is_some_and(|application| application.is_running()));
+        self.applications.retain(|application| application.uuid != uuid);
     }
 
     fn end_container(&mut self, uuid: &str) {
         let Some(application) = self.application(uuid) else { return };
         application.status = "exited".to_owned();
+        application.shown_at = None;
         // One that has ended by itself was told of then.
         let ended = application.container.take().filter(|container| container.again_at.is_none());
         if let Some(Container { name, .. }) = ended {

@@ -73,8 +73,13 @@ impl PrivateEngine {
     }
 
     /// Lets it answer nothing, while its containers run.
+    /// The signal only asks for it: it stands still when its last thread does.
     pub fn freeze(&self) {
-        send(self.dockerd(), Signal::SIGSTOP);
+        let pid = self.dockerd();
+        send(pid, Signal::SIGSTOP);
+        while !stands_still(pid) {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
     }
 
     pub fn thaw(&self) {
@@ -143,6 +148,15 @@ fn children(pid: i32) -> Vec<i32> {
     let list = PathBuf::from(format!("/proc/{pid}/task/{pid}/children"));
     let list = std::fs::read_to_string(list).unwrap_or_default();
     list.split_whitespace().map(|pid| pid.parse().unwrap()).collect()
+}
+
+/// Whether every thread of a process is stopped.
+fn stands_still(pid: i32) -> bool {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten();
+    threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("stat")).ok()).all(|stat| {
+        // The name, which is in brackets, may have anything in it.
+        stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('T'))
+    })
 }
 
 fn send(pid: i32, signal: Signal) {

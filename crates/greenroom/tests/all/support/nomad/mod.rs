@@ -12,6 +12,7 @@ mod operation;
 mod scheduler;
 mod schema;
 mod server;
+mod silence;
 mod state;
 mod text;
 mod tls;
@@ -50,6 +51,8 @@ pub struct NomadOptions {
     pub nodes: Vec<NomadNode>,
     pub timing: NomadTiming,
     pub tls: NomadTls,
+    /// Where it listens. Its certificate is for 127.0.0.1, as those are that Nomad makes, and for no other address.
+    pub host: &'static str,
 }
 
 impl Default for NomadOptions {
@@ -63,6 +66,7 @@ impl Default for NomadOptions {
             nodes: vec![NomadNode::new("node-1")],
             timing: NomadTiming::default(),
             tls: NomadTls::default(),
+            host: "127.0.0.1",
         }
     }
 }
@@ -100,7 +104,7 @@ impl NomadFake {
         let certificates = NomadCertificates::new();
         let acceptor = certificates.acceptor(options.tls);
         let scheme = if acceptor.is_some() { "https" } else { "http" };
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let listener = TcpListener::bind((options.host, 0)).await.unwrap();
         let url = format!("{scheme}://{}", listener.local_addr().unwrap());
         let token = options.token.clone();
         let server = Arc::new(Server { cluster: cluster.clone(), options });
@@ -217,14 +221,25 @@ impl NomadFake {
         self.cluster.end_and_maybe_restart(allocation, event).await;
     }
 
-    /// A node goes down. What runs on it is lost, and is placed elsewhere if there is room.
+    /// A node falls silent. It is waited for if something on it is to run that wants that. Otherwise it is down: what runs on
+    /// it is lost, and is placed elsewhere if there is room.
     pub fn lose_node(&self, name: &str) {
-        self.change_node(name, |node| node.is_up = false);
+        let state = self.cluster.state();
+        let node = state.nodes.iter().find(|node| node.name == name).expect("there is a node of this name").id.clone();
+        let is_waiting = |one: &state::Allocation| one.node == node && one.desired == "run" && one.lost_after() > 0;
+        let is_awaited = state.allocations.iter().any(|one| is_waiting(one) && !one.has_ended());
+        drop(state);
+        self.change_node(name, |node| (node.is_up, node.is_awaited) = (false, is_awaited));
     }
 
     /// A node that was down is up again.
     pub fn bring_back_node(&self, name: &str) {
         self.change_node(name, |node| node.is_up = true);
+    }
+
+    /// Somebody stops an allocation, or drains its node, or something of more importance takes its place.
+    pub fn move_allocation(&self, allocation: &str) {
+        self.cluster.move_away(allocation).expect("there is an allocation of this name");
     }
 
     pub fn set_eligible(&self, name: &str, is_eligible: bool) {

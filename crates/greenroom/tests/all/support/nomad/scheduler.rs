@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 use super::job::{is_destructive, list, number, text};
+use super::silence::mark_lost;
 use super::state::{Allocation, Deployment, Evaluation, Job, Key, NomadNode, State, Task};
 use super::text::{identifier, nanoseconds};
 
@@ -19,8 +20,6 @@ pub enum Order {
 
 const NOT_NEEDED: &str = "alloc not needed due to job update";
 const UPDATING: &str = "alloc is being updated due to job update";
-const LOST: &str = "alloc is lost since its node is down";
-const UNKNOWN: &str = "alloc is unknown since its node is disconnected";
 const RESCHEDULED: &str = "alloc was rescheduled because it failed";
 const MIGRATING: &str = "alloc is being migrated";
 
@@ -35,7 +34,7 @@ pub fn process(state: &mut State, id: &str) -> Vec<Order> {
     let mut queued = BTreeMap::new();
     let key = &evaluation.key;
     let job = state.jobs.get(key).map(|job| (job.spec.clone(), job.created, job.version, job.is_stopped()));
-    mark_lost(state, key, &mut orders);
+    mark_lost(state, &evaluation, &mut orders);
     stop_others(state, key, job.as_ref().map(|(_, created, _, _)| *created), &mut orders);
     match job {
         Some((spec, _, version, false)) => {
@@ -58,37 +57,6 @@ pub fn process(state: &mut State, id: &str) -> Vec<Order> {
     finish(state, &evaluation, failed, queued);
     state.settle();
     orders
-}
-
-/// What ran on a node that is down is lost, and is to be replaced like something that is not there. Where its group does
-/// not want that, nobody knows how it is until the node comes back: it goes on then, or is stopped if that was decided
-/// meanwhile.
-fn mark_lost(state: &mut State, key: &Key, orders: &mut Vec<Order>) {
-    let index = state.next_index();
-    let down: Vec<String> = state.nodes.iter().filter(|node| !node.is_up).map(|node| node.id.clone()).collect();
-    for one in state.allocations.iter_mut().filter(|one| one.key == *key && !one.has_ended()) {
-        let is_down = down.contains(&one.node);
-        if !is_down && one.client != "unknown" || is_down && one.client == "unknown" {
-            continue;
-        }
-        one.modified = index;
-        one.modified_at = nanoseconds();
-        if !is_down {
-            (one.client, one.client_description) = ("running", "Tasks are running");
-            if one.desired == "stop" {
-                orders.push(Order::Stop(one.id.clone()));
-            }
-        } else if one.client == "running" && one.desired == "run" && one.waits_for_its_node() {
-            (one.client, one.client_description) = ("unknown", "");
-            one.desired_description = UNKNOWN.to_owned();
-        } else {
-            one.client = "lost";
-            if one.desired == "run" {
-                one.desired = "stop";
-                one.desired_description = LOST.to_owned();
-            }
-        }
-    }
 }
 
 /// Stops what is left of a job that was purged before one of the same name was registered.

@@ -52,6 +52,8 @@ pub struct Evaluation {
     /// Why groups could not be placed.
     pub failed: BTreeMap<String, Value>,
     pub queued: BTreeMap<String, u64>,
+    /// When it is to be processed, if it was put off. Until then it is pending, and so is a job of which nothing runs.
+    pub wait_until: Option<i64>,
     pub created: u64,
     pub modified: u64,
     pub at: i64,
@@ -127,12 +129,19 @@ impl Allocation {
         self.desired != "run" || self.has_ended()
     }
 
-    /// Whether it is left where it is when its node is not heard of. Nomad wants to know for how long, and takes it for
-    /// lost at its next look otherwise.
-    pub fn waits_for_its_node(&self) -> bool {
+    fn disconnect(&self) -> Option<&Value> {
         let group = list(&self.spec, "TaskGroups").iter().find(|group| text(group, "Name") == self.group);
-        let disconnect = group.map(|group| &group["Disconnect"]);
-        disconnect.is_some_and(|of| of["Replace"] == json!(false) && number(of, "LostAfter") > 0)
+        group.map(|group| &group["Disconnect"])
+    }
+
+    /// For how long it is waited for when its node is not heard of. One of which this is not said is lost at once.
+    pub fn lost_after(&self) -> i64 {
+        self.disconnect().map_or(0, |of| number(of, "LostAfter"))
+    }
+
+    /// Whether it is left where it is when its node is not heard of.
+    pub fn waits_for_its_node(&self) -> bool {
+        self.lost_after() > 0 && self.disconnect().is_some_and(|of| of["Replace"] == json!(false))
     }
 
     pub fn environment(&self) -> BTreeMap<String, String> {
@@ -154,6 +163,9 @@ pub struct NomadNode {
     pub drivers: Vec<String>,
     /// Whether it is up. What runs on one that is down is lost.
     pub is_up: bool,
+    /// Whether one that is not up is waited for, since something that is to run there wants that. Then it is not down, and
+    /// what is to stop there stays as it was last heard of.
+    pub is_awaited: bool,
     /// Whether anything may be placed on it.
     pub is_eligible: bool,
 }
@@ -169,7 +181,16 @@ impl NomadNode {
             memory: 32_768,
             drivers: vec!["docker".to_owned()],
             is_up: true,
+            is_awaited: false,
             is_eligible: true,
+        }
+    }
+
+    pub fn status(&self) -> &'static str {
+        match (self.is_up, self.is_awaited) {
+            (true, _) => "ready",
+            (false, true) => "disconnected",
+            (false, false) => "down",
         }
     }
 }
@@ -225,6 +246,7 @@ impl State {
             blocked: String::new(),
             failed: BTreeMap::new(),
             queued: BTreeMap::new(),
+            wait_until: None,
             created: index,
             modified: index,
             at: nanoseconds(),

@@ -90,7 +90,7 @@ pub fn evaluation(one: &Evaluation) -> Value {
         "TriggeredBy": one.trigger, "Status": one.status, "StatusDescription": one.description,
         "QueuedAllocations": one.queued, "PreviousEval": one.previous, "NextEval": "", "BlockedEval": one.blocked,
         "DeploymentID": one.deployment, "JobModifyIndex": 0, "SnapshotIndex": one.modified, "CreateIndex": one.created,
-        "ModifyIndex": one.modified, "CreateTime": one.at, "ModifyTime": one.at,
+        "ModifyIndex": one.modified, "CreateTime": one.at, "ModifyTime": one.at, "WaitUntil": time(one.wait_until),
     });
     if !one.failed.is_empty() {
         extend(&mut shown, json!({"FailedTGAllocs": one.failed}));
@@ -167,7 +167,7 @@ pub fn node_stub(node: &NomadNode, with_resources: bool) -> Value {
     let mut shown = json!({
         "ID": node.id, "Name": node.name, "Address": "127.0.0.1", "Datacenter": node.datacenter,
         "NodePool": "default", "NodeClass": "", "Version": "1.10.0", "Drain": false, "StatusDescription": "",
-        "Status": if node.is_up { "ready" } else { "down" },
+        "Status": node.status(),
         "SchedulingEligibility": if node.is_eligible { "eligible" } else { "ineligible" },
         "Drivers": drivers.collect::<Map<_, _>>(), "HostVolumes": null, "LastDrain": null, "CreateIndex": 1,
         "ModifyIndex": 1,

@@ -1,0 +1,22 @@
+//! What stands for the recipe by which something was made.
+
+use sha2::{Digest, Sha256};
+
+/// Short enough for a label. Two recipes that differ in anything have different ones.
+pub fn fingerprint(recipe: &str) -> String {
+    let digest = Sha256::digest(recipe.as_bytes());
+    digest.iter().take(6).map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What runs is replaced when its fingerprint changes, so it may never change by itself.
+    #[test]
+    fn the_same_recipe_has_the_same_fingerprint_in_every_version() {
+        assert_eq!(fingerprint("bot"), fingerprint("bot"));
+        assert_eq!(fingerprint(""), "e3b0c44298fc");
+        assert_ne!(fingerprint("bot"), fingerprint("bot "));
+    }
+}

@@ -1,0 +1,206 @@
+//! What is placed on a node for a job: how it is, how it ended, and whether another try may help.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+use super::job::{Job, TASK};
+use crate::providers::ProviderError;
+
+/// Said when a node is in trouble itself, or on its way to somebody else, whatever else is said.
+const TROUBLE: [&str; 5] = ["docker.sock", "dial ", "docker daemon", "toomanyrequests", "too many requests"];
+/// Said when a registry does not have an image, or does not give it.
+const NOT_PULLED: [&str; 7] = [
+    "not found",
+    "manifest unknown",
+    "denied",
+    "unauthorized",
+    "invalid reference",
+    "no matching manifest",
+    "repository does not exist",
+];
+/// Said when there is nothing to execute in an image.
+const NOT_EXECUTED: [&str; 4] = ["not found", "no such file or directory", "permission denied", "exec format error"];
+/// Said when a task is written in a way that no driver understands.
+const MISWRITTEN: [&str; 3] = ["failed to parse config", "image name required", "invalid reference format"];
+/// Events that only say that others happened.
+const IDLE_EVENTS: [&str; 9] = [
+    "Received",
+    "Task Setup",
+    "Driver",
+    "Started",
+    "Not Restarting",
+    "Restarting",
+    "Killing",
+    "Killed",
+    "Alloc Unhealthy",
+];
+
+/// An allocation as it is listed.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub struct Allocation {
+    #[serde(rename = "ID")]
+    pub id: String,
+    job_version: u64,
+    #[serde(rename = "NodeID")]
+    pub node: String,
+    node_name: Option<String>,
+    desired_status: String,
+    client_status: String,
+    client_description: Option<String>,
+    task_states: Option<BTreeMap<String, TaskState>>,
+    create_index: u64,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct TaskState {
+    events: Option<Vec<Event>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Event {
+    r#type: String,
+    #[serde(default)]
+    display_message: String,
+    #[serde(default)]
+    driver_error: String,
+    #[serde(default)]
+    exit_code: i64,
+}
+
+impl Allocation {
+    /// Whether something runs, or may. On a node that nobody hears of, what is to run may run; of what is to stop nobody
+    /// will know more before the node comes back, and then it is stopped.
+    pub fn is_live(&self) -> bool {
+        match self.client_status.as_str() {
+            "complete" | "failed" | "lost" => false,
+            "unknown" => self.is_wanted(),
+            _ => true,
+        }
+    }
+
+    /// Whether it was placed for a job as that is now. One of the same name that was purged before had versions too.
+    pub fn is_of(&self, job: &Job) -> bool {
+        self.job_version == job.version && self.create_index >= job.index
+    }
+
+    pub fn is_running(&self) -> bool {
+        self.client_status == "running"
+    }
+
+    /// Whether it is to run, and nobody knows whether it does, since its node is silent.
+    pub fn is_unheard_of(&self) -> bool {
+        self.client_status == "unknown" && self.is_wanted()
+    }
+
+    /// Whether Nomad leaves it at that when it is over. Of one that went with its node, or was moved from it, there will be
+    /// another.
+    pub fn is_wanted(&self) -> bool {
+        self.desired_status == "run"
+    }
+
+    /// How it is, in Nomad's words.
+    pub fn state(&self) -> String {
+        let Self { client_status, .. } = self;
+        let node = self.node_name.as_deref().unwrap_or("a node");
+        let description = self.client_description.as_deref().filter(|words| !words.is_empty());
+        match (self.is_live(), self.ended()) {
+            (false, Some(event)) => format!("{client_status} on {node}: {}", event.words()),
+            _ => match description {
+                Some(description) => format!("{client_status} on {node}: {description}"),
+                None => format!("{client_status} on {node}"),
+            },
+        }
+    }
+
+    /// What happened to its task last that explains something.
+    fn ended(&self) -> Option<&Event> {
+        let events = self.task_states.as_ref()?.get(TASK)?.events.as_deref()?;
+        events.iter().rev().find(|event| !IDLE_EVENTS.contains(&event.r#type.as_str()))
+    }
+
+    /// What it means for a start that it is over. A bot that was quick and ended well has been started.
+    pub fn failure(&self) -> Result<(), ProviderError> {
+        let node = self.node_name.as_deref().unwrap_or("a node");
+        let Some(event) = self.ended() else {
+            return Err(ProviderError::again(format!("its allocation on {node} is {}", self.client_status)));
+        };
+        let words = format!("on {node}: {}", event.words());
+        match event.r#type.as_str() {
+            "Terminated" if event.exit_code == 0 => Ok(()),
+            "Terminated" => Err(ProviderError::never(format!("its task ended at once {words}"))),
+            "Failed Validation" => Err(ProviderError::never(format!("its task cannot run {words}"))),
+            _ => {
+                let text = format!("its task could not be started {words}");
+                Err(if is_final(&event.words()) { ProviderError::never(text) } else { ProviderError::again(text) })
+            }
+        }
+    }
+}
+
+impl Event {
+    fn words(&self) -> String {
+        let said = [&self.display_message, &self.driver_error].into_iter().find(|words| !words.is_empty());
+        said.unwrap_or(&self.r#type).trim().to_owned()
+    }
+}
+
+/// Those of a list that run, or may.
+pub fn live(allocations: &[Allocation]) -> impl Iterator<Item = &Allocation> {
+    allocations.iter().filter(|one| one.is_live())
+}
+
+pub fn newest<'a>(allocations: impl IntoIterator<Item = &'a Allocation>) -> Option<&'a Allocation> {
+    allocations.into_iter().max_by_key(|one| one.create_index)
+}
+
+/// Whether what a driver says stays so on every node: the image, the command, or how they are written. Words such as "not
+/// found" mean that only where a pull or an execution is told of: a node that lacks its docker says them too.
+fn is_final(words: &str) -> bool {
+    let words = words.to_ascii_lowercase();
+    let says = |any: &[&str]| any.iter().any(|part| words.contains(part));
+    let is_about =
+        |what: &str, any: &[&str]| words.find(what).is_some_and(|at| any.iter().any(|part| words[at..].contains(part)));
+    !says(&TROUBLE)
+        && (says(&MISWRITTEN)
+            || is_about("failed to pull", &NOT_PULLED)
+            || is_about("exec: ", &NOT_EXECUTED)
+            || is_about("exec /", &NOT_EXECUTED))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_wrong_with_an_image_or_a_command_stays_and_a_nodes_own_trouble_passes() {
+        let stays = [
+            "Failed to pull `team/bot:9`: Error response from daemon: manifest for team/bot:9 not found: manifest unknown",
+            "Failed to pull `team/bot`: API error (404): pull access denied for team/bot, repository does not exist",
+            "Failed to start container 7f: Error response from daemon: failed to create task for container: OCI runtime \
+             create failed: runc create failed: unable to start container process: exec: \"run\": executable file not \
+             found in $PATH: unknown",
+            "Failed to start container 7f: API error (400): exec: \"/run\": stat /run: no such file or directory: unknown",
+            "failed to parse config: Invalid label: No argument or block type is named \"imag\".",
+        ];
+        for words in stays {
+            assert!(is_final(words), "{words}");
+        }
+        let passes = [
+            "Failed to pull `team/bot`: dial unix /var/run/docker.sock: connect: no such file or directory",
+            "failed to create container: dial unix /var/run/docker.sock: connect: permission denied",
+            "Cannot connect to the Docker daemon at tcp://127.0.0.1:2375: not found. Is the docker daemon running?",
+            "Failed to pull `team/bot`: Get \"https://registry\": dial tcp: lookup registry: no such host, not found",
+            "Failed to pull `team/bot`: toomanyrequests: access denied: You have reached your pull rate limit",
+            "failed to launch logmon: open /opt/nomad/alloc/7f/alloc/logs: no such file or directory",
+            "failed to build task directory: mkdir /opt/nomad/alloc/7f/bot: permission denied",
+            "driver not found",
+        ];
+        for words in passes {
+            assert!(!is_final(words), "{words}");
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! The way to Nomad: whom we trust, who we are, and by which name a server is known.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use reqwest::dns::{Addrs, Name, Resolve, Resolving};
+use reqwest::{Certificate, Client, Identity, Url};
+
+use crate::config::provider::NomadConfig;
+use crate::providers::words::with_causes;
+
+const CONNECT_WITHIN: Duration = Duration::from_secs(10);
+const ANSWER_WITHIN: Duration = Duration::from_secs(30);
+
+/// The client, and the address as it is asked for. Or why there is none.
+pub fn client(config: &NomadConfig) -> Result<(Client, Url), String> {
+    let mut url = Url::parse(&config.address).map_err(|error| format!("the address of Nomad is none: {error}"))?;
+    let file = |path: &String| std::fs::read(path).map_err(|error| format!("{path} cannot be read: {error}"));
+    let mut builder = Client::builder()
+        .connect_timeout(CONNECT_WITHIN)
+        .timeout(ANSWER_WITHIN)
+        // The token is for the address that was configured, and no other.
+        .redirect(reqwest::redirect::Policy::none());
+    if let Some(path) = &config.ca_cert {
+        let wrong = |error| format!("{path} is no certificate in PEM: {}", with_causes(&error));
+        let authorities = Certificate::from_pem_bundle(&file(path)?).map_err(wrong)?;
+        if authorities.is_empty() {
+            return Err(format!("{path} is no certificate in PEM"));
+        }
+        builder = builder.tls_certs_only(authorities);
+    } else if config.address.starts_with("http://") {
+        // Nobody is trusted where nobody is asked: certificates of the system, which a small image may not have, are not
+        // needed.
+        builder = builder.tls_certs_only([]);
+    }
+    if let (Some(certificate), Some(key)) = (&config.client_cert, &config.client_key) {
+        let pem = [file(key)?, b"\n".to_vec(), file(certificate)?].concat();
+        let wrong =
+            |error| format!("{certificate} and {key} are no certificate and its key in PEM: {}", with_causes(&error));
+        builder = builder.identity(Identity::from_pem(&pem).map_err(wrong)?);
+    }
+    if let Some(name) = &config.tls_server_name {
+        let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']).to_owned();
+        url.set_host(Some(name)).map_err(|error| format!("{name} is no name of a server: {error}"))?;
+        // A proxy would not know where that is.
+        builder = builder.dns_resolver(Arc::new(Always(host))).no_proxy();
+    }
+    let client = builder.build().map_err(|error| format!("there is no way to reach Nomad: {}", with_causes(&error)))?;
+    Ok((client, url))
+}
+
+/// Finds one host, by whatever name it is asked for: a server is asked by the name in its certificate, which nobody else
+/// need know.
+struct Always(String);
+
+impl Resolve for Always {
+    fn resolve(&self, _: Name) -> Resolving {
+        let host = self.0.clone();
+        Box::pin(async move {
+            let found: Vec<SocketAddr> = tokio::net::lookup_host((host, 0)).await?.collect();
+            Ok(Box::new(found.into_iter()) as Addrs)
+        })
+    }
+}

@@ -1,0 +1,144 @@
+//! Ending what runs of a job, and waiting for what is to run. Nomad is told what to do, and says only when it is looked at
+//! whether it has done it.
+
+use std::time::Duration;
+
+use domain::SlotName;
+use tokio::time::Instant;
+
+use super::allocation::{Allocation, live};
+use super::follow::{self, Evaluation, Outcome};
+use super::job::Job;
+use super::{CHANGES_AT_MOST, ENDED_WITHIN, Name, NomadProvider, foreign, others};
+use crate::providers::{ProviderError, Spec};
+
+/// How long Nomad may leave it open what becomes of a job that is to run.
+const DECIDED_WITHIN: Duration = Duration::from_secs(30);
+/// After how many of the longest pauses it is asked whether what does not end is on a node that is silent. With a pause of a
+/// second that is longer than anything has to end by itself.
+const PAUSES: u32 = 5;
+
+impl NomadProvider {
+    /// Ends all that runs of a slot's job, and sees it. What is left there is a job of which nothing runs, or none; answers
+    /// with the index by which to change it. Of a job that was purged something may run still.
+    pub(super) async fn at_rest(&self, slot: &SlotName) -> Result<u64, ProviderError> {
+        let index = self.rest(slot, |_| true).await?;
+        index.ok_or_else(|| others(slot))
+    }
+
+    /// The same for the jobs that may be ended; `None` when there is another by now, which is left alone.
+    async fn rest(&self, slot: &SlotName, may_end: impl Fn(&Job) -> bool) -> Result<Option<u64>, ProviderError> {
+        let (begun, mut pace, mut changes) = (Instant::now(), self.pace, 0);
+        loop {
+            let index = match self.find(slot).await? {
+                Name::Free => Some(0),
+                Name::Foreign => return Err(foreign(slot)),
+                Name::Ours(job) if job.is_off() => self.is_settled(slot, &job).await?.then_some(job.index),
+                Name::Ours(job) if !may_end(&job) => return Ok(None),
+                Name::Ours(_) if changes == CHANGES_AT_MOST => return Err(others(slot)),
+                Name::Ours(job) => {
+                    changes += 1;
+                    self.api.register(self.recipe.resting(slot), job.index).await?;
+                    continue;
+                }
+            };
+            // After the job was seen to be settled: nothing is placed any more that is not listed.
+            let allocations = self.api.allocations(slot.as_str()).await?;
+            let is_late = begun.elapsed() > self.pace.longest * PAUSES;
+            let left = if is_late { self.unended(&allocations).await } else { live(&allocations).next() };
+            match (index, left) {
+                (Some(index), None) => return Ok(Some(index)),
+                (_, Some(one)) if begun.elapsed() > ENDED_WITHIN => {
+                    let mut text = format!("the allocation {} does not end: it is {}", one.id, one.state());
+                    if let Err(error) = self.api.node_status(&one.node).await {
+                        text = format!("{text}; how its node is cannot be seen: {}", error.words);
+                    }
+                    return Err(ProviderError::again(text));
+                }
+                (None, None) if begun.elapsed() > ENDED_WITHIN => {
+                    let text = format!("Nomad does not evaluate the job {slot}, which is to be stopped");
+                    return Err(ProviderError::again(text));
+                }
+                _ => pace.wait().await,
+            }
+        }
+    }
+
+    /// Whether Nomad has decided about a job of which nothing is to run. Its status does not say: for Nomad a job is pending
+    /// until the last of its evaluations is over, also one that is put off until tomorrow. One that waits for room has
+    /// nothing to place any more.
+    async fn is_settled(&self, slot: &SlotName, job: &Job) -> Result<bool, ProviderError> {
+        if job.is_dead() {
+            return Ok(true);
+        }
+        Ok(!self.api.evaluations(slot.as_str()).await?.iter().any(Evaluation::is_open))
+    }
+
+    /// The first of some allocations that has not ended. One that is to stop, and whose node is silent, has: nobody will know
+    /// more before the node comes back, and then it is stopped.
+    pub(super) async fn unended<'a>(&self, allocations: &'a [Allocation]) -> Option<&'a Allocation> {
+        for one in live(allocations) {
+            if one.is_wanted() || !self.is_silent(&one.node).await {
+                return Some(one);
+            }
+        }
+        None
+    }
+
+    /// Whether Nomad hears nothing of a node. Where that cannot be seen, it is not so.
+    async fn is_silent(&self, node: &str) -> bool {
+        match self.api.node_status(node).await {
+            Ok(status) => matches!(status.as_deref(), None | Some("disconnected" | "down")),
+            Err(error) => {
+                tracing::debug!(node, error = error.words, "how a node is cannot be seen");
+                false
+            }
+        }
+    }
+
+    /// Waits until a job that is to run does, as it was registered for this, and answers with its index; `None` when it has
+    /// become another by now.
+    pub(super) async fn follow(&self, spec: &Spec) -> Result<Option<(Outcome, u64)>, ProviderError> {
+        let (mut pace, mut open_since) = (self.pace, None);
+        let slot = spec.slot.as_str();
+        loop {
+            let job = match self.find(&spec.slot).await? {
+                Name::Ours(job) if self.recipe.fits(&job, spec) => job,
+                _ => return Ok(None),
+            };
+            let allocations = self.api.allocations(slot).await?;
+            // Asked for only while nothing is placed.
+            let is_placed = allocations.iter().any(|one| one.is_of(&job) && one.is_live());
+            let evaluations = if is_placed { Vec::new() } else { self.api.evaluations(slot).await? };
+            match follow::outcome(&job, &allocations, &evaluations, &self.recipe.config.datacenters) {
+                Some(Outcome::Waits) => open_since = None,
+                Some(outcome) => return Ok(Some((outcome, job.index))),
+                None => {
+                    let since = *open_since.get_or_insert_with(Instant::now);
+                    if since.elapsed() > DECIDED_WITHIN {
+                        let text = format!("Nomad places nothing for the job {slot}, and does not say why");
+                        return Ok(Some((Outcome::Failed(ProviderError::again(text)), job.index)));
+                    }
+                }
+            }
+            pace.wait().await;
+        }
+    }
+
+    /// Takes back what did not come to run, and nothing that another has begun since. An error tells more if it is the first
+    /// one.
+    pub(super) async fn withdraw(&self, slot: &SlotName, index: u64, error: ProviderError) -> ProviderError {
+        if let Err(more) = self.rest(slot, |job| job.index == index).await {
+            tracing::warn!(%slot, error = more.words, "a job that could not be started is left to be stopped");
+        }
+        error
+    }
+
+    /// Whether something runs in the slot for just this, or will in a moment.
+    pub(super) async fn runs_already(&self, spec: &Spec) -> Result<bool, ProviderError> {
+        if !matches!(self.follow(spec).await?, Some((Outcome::Runs, _))) {
+            return Ok(false);
+        }
+        Ok(live(&self.api.allocations(spec.slot.as_str()).await?).next().is_some())
+    }
+}

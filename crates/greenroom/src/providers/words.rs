@@ -1,0 +1,35 @@
+//! How errors of all kinds are told.
+
+/// An error with all that it stems from: "client error" or "error sending request" alone explains nothing.
+pub fn with_causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let more = error.to_string();
+        if !text.contains(&more) {
+            text = format!("{text}: {more}");
+        }
+        cause = error.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("{words}")]
+    struct Told {
+        words: &'static str,
+        source: Option<Box<Told>>,
+    }
+
+    #[test]
+    fn an_error_is_told_down_to_its_first_cause_and_nothing_of_it_twice() {
+        let first = Told { words: "connection refused", source: None };
+        let second = Told { words: "cannot connect: connection refused", source: Some(Box::new(first)) };
+        let third = Told { words: "error sending request", source: Some(Box::new(second)) };
+        assert_eq!(with_causes(&third), "error sending request: cannot connect: connection refused");
+    }
+}

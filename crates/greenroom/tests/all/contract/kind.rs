@@ -1,0 +1,219 @@
+//! The providers, each with what it needs: the real thing where it can be had, and what may go wrong on the way to it.
+
+use std::collections::BTreeMap;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use domain::SlotName;
+use greenroom::config::provider::DockerConfig;
+use greenroom::providers::docker::DockerProvider;
+use greenroom::providers::process::ProcessProvider;
+use greenroom::providers::swarm::SwarmProvider;
+use greenroom::providers::{Found, Provider, Spec};
+
+use crate::support::{
+    CoolifyFault, CoolifyScene, Dialect, Engine, NomadFake, NomadFault, NomadOperation, Recipe, Relay, Swarm, until,
+};
+
+/// A provider, and how to have another one for the same slots, as after a crash.
+pub struct Kind {
+    pub provider: Arc<dyn Provider>,
+    pub again: Box<dyn Fn() -> Arc<dyn Provider>>,
+    /// The same provider for another installation.
+    pub stranger: Arc<dyn Provider>,
+    /// Its slots have names of their own, because what runs them may be shared by many tests.
+    pool: String,
+    pub trouble: Box<dyn Trouble>,
+}
+
+/// What goes wrong between a provider and what runs its slots. It lives as long as the test.
+pub trait Trouble {
+    /// The next answers to changes come late.
+    fn delay(&self, _count: usize) {}
+
+    /// The next answers to changes are lost, although what was asked for is done.
+    fn lose(&self, _count: usize) {}
+
+    /// Expects that nothing was sent that the real thing would not take.
+    fn expect_no_fault(&self) {}
+}
+
+/// There is nothing between a provider of processes and the kernel.
+impl Trouble for tempfile::TempDir {}
+
+/// An engine is reached through a relay; what is behind it goes with the test.
+impl<B> Trouble for (Relay, B) {
+    fn delay(&self, count: usize) {
+        self.0.delay(count);
+    }
+
+    fn lose(&self, count: usize) {
+        self.0.lose(count);
+    }
+}
+
+pub type Made = Pin<Box<dyn Future<Output = Kind>>>;
+
+fn new_installation() -> String {
+    uuid::Uuid::new_v4().to_string()
+}
+
+impl Kind {
+    /// `made` makes a provider for an installation.
+    fn new(
+        installation: String,
+        made: impl Fn(String) -> Arc<dyn Provider> + 'static,
+        trouble: impl Trouble + 'static,
+    ) -> Self {
+        let (provider, stranger) = (made(installation.clone()), made(new_installation()));
+        let again = Box::new(move || made(installation.clone()));
+        let pool = format!("c{}", &uuid::Uuid::new_v4().simple().to_string()[..12]);
+        Self { provider, stranger, again, pool, trouble: Box::new(trouble) }
+    }
+
+    pub fn slot(&self, number: i64) -> SlotName {
+        SlotName::new(&self.pool, number)
+    }
+
+    pub fn spec(&self, number: i64, connection: &str) -> Spec {
+        let environment = BTreeMap::from([("GREENROOM_SLOT".to_owned(), self.slot(number).to_string())]);
+        let connection = Some(connection.to_owned());
+        Spec { slot: self.slot(number), generation: 1, connection, environment, fresh: true }
+    }
+
+    /// For an agent that waits.
+    pub fn waiting(&self, number: i64) -> Spec {
+        Spec { connection: None, ..self.spec(number, "") }
+    }
+
+    /// What is there under a slot's name, and whether something runs in it.
+    pub async fn look(&self, number: i64) -> Option<bool> {
+        self.provider.inspect(&self.slot(number)).await.unwrap().map(|found| found.running)
+    }
+
+    pub async fn runs(&self, number: i64) {
+        until("it runs", async || self.look(number).await == Some(true)).await;
+    }
+
+    pub async fn list(&self) -> Vec<There> {
+        list(&*self.provider).await
+    }
+
+    pub fn there(&self, number: i64, running: bool) -> There {
+        (self.slot(number), running)
+    }
+
+    pub async fn end(self) {
+        for found in self.provider.list().await.unwrap() {
+            self.provider.delete(&found.slot).await.unwrap();
+        }
+        until("nothing is left", async || self.list().await.is_empty()).await;
+        self.trouble.expect_no_fault();
+    }
+}
+
+/// A slot that is there, and whether something runs in it.
+pub type There = (SlotName, bool);
+
+pub async fn list(provider: &dyn Provider) -> Vec<There> {
+    provider.list().await.unwrap().into_iter().map(|Found { slot, running, .. }| (slot, running)).collect()
+}
+
+/// Slots that are processes, each of which runs until it is ended.
+pub fn process() -> Made {
+    Box::pin(async {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().to_owned();
+        let made = move |installation| -> Arc<dyn Provider> {
+            let command = ["sh", "-c", "sleep 1000 & wait"].map(str::to_owned).to_vec();
+            Arc::new(ProcessProvider::new(path.clone(), command, installation))
+        };
+        Kind::new(new_installation(), made, folder)
+    })
+}
+
+/// Slots that are containers.
+pub fn docker() -> Made {
+    Box::pin(async {
+        let engine = Engine::shared().await;
+        let image = engine.image(&Recipe::script("trap 'exit 0' TERM; sleep 1000 & wait")).await;
+        let relay = Relay::to(&engine.host).await;
+        let host = Some(format!("tcp://{}", relay.address));
+        let config = DockerConfig { host, image, ..DockerConfig::default() };
+        let installation = new_installation();
+        let ours = engine.ours(&format!("greenroom.installation={installation}"));
+        let made =
+            move |installation| -> Arc<dyn Provider> { Arc::new(DockerProvider::new(config.clone(), installation)) };
+        Kind::new(installation, made, (relay, ours))
+    })
+}
+
+/// Slots that are services of a swarm that only this test has.
+pub fn swarm() -> Made {
+    Box::pin(async {
+        let swarm = Swarm::single().await;
+        let image = swarm.image(&Recipe::script("trap 'exit 0' TERM; sleep 1000 & wait")).await;
+        let relay = Relay::to(&swarm.manager().host).await;
+        let host = Some(format!("tcp://{}", relay.address));
+        let config = DockerConfig { host, image, ..DockerConfig::default() };
+        let made =
+            move |installation| -> Arc<dyn Provider> { Arc::new(SwarmProvider::new(config.clone(), installation)) };
+        Kind::new(new_installation(), made, (relay, swarm))
+    })
+}
+
+impl Trouble for Arc<CoolifyScene> {
+    fn delay(&self, count: usize) {
+        self.break_changes(CoolifyFault::Slow(Duration::from_millis(300)), count);
+    }
+
+    fn lose(&self, count: usize) {
+        self.break_changes(CoolifyFault::Lost, count);
+    }
+
+    fn expect_no_fault(&self) {
+        self.no_violations();
+    }
+}
+
+/// Slots that are applications of a Coolify that is none.
+pub fn coolify(dialect: Dialect) -> Made {
+    Box::pin(async move {
+        let scene = Arc::new(CoolifyScene::new(|settings| settings.dialect = dialect).await);
+        let processes = scene.clone();
+        let made = move |installation: String| -> Arc<dyn Provider> {
+            Arc::new(processes.process_of(&installation, processes.config()))
+        };
+        Kind::new(new_installation(), made, scene)
+    })
+}
+
+/// Slots that are jobs of a Nomad that runs nothing, and takes no mistake.
+pub fn nomad() -> Made {
+    Box::pin(async {
+        let fake = NomadFake::start().await;
+        let config = crate::nomad::config(&fake);
+        let made = move |installation: String| -> Arc<dyn Provider> {
+            Arc::new(crate::nomad::with(config.clone(), &installation))
+        };
+        Kind::new(new_installation(), made, fake)
+    })
+}
+
+impl Trouble for NomadFake {
+    fn delay(&self, count: usize) {
+        let late = NomadFault::Slow(Duration::from_millis(300));
+        self.break_next(NomadOperation::Register, late, count);
+    }
+
+    fn lose(&self, count: usize) {
+        for operation in [NomadOperation::Register, NomadOperation::Deregister] {
+            self.break_next(operation, NomadFault::Lost, count);
+        }
+    }
+
+    fn expect_no_fault(&self) {
+        assert_eq!(self.violations(), Vec::<String>::new());
+    }
+}

@@ -1,0 +1,126 @@
+//! What Coolify refuses, and what only stands between us and Coolify.
+
+use greenroom::config::provider::CoolifyConfig;
+use greenroom::providers::Provider;
+use greenroom::providers::check::Verdict;
+use rstest::rstest;
+
+use crate::support::{CoolifyFault as Fault, CoolifyOperation as Operation, CoolifyScene as Scene};
+
+#[tokio::test]
+async fn a_listing_that_fails_is_an_error() {
+    let scene = Scene::plain().await;
+    scene.fake.break_next(Operation::List, Fault::Fail, 3);
+    let error = scene.process().list().await.unwrap_err();
+    assert!(error.may_help && error.words.contains("Server Error"), "{error:?}");
+    assert_eq!(scene.process().list().await.unwrap(), []);
+    assert_eq!(scene.count(Operation::List), 4);
+}
+
+#[tokio::test]
+async fn lost_answers_and_errors_of_its_own_are_got_over() {
+    let scene = Scene::plain().await;
+    let provider = scene.process();
+    for operation in [Operation::Create, Operation::BulkEnvs, Operation::Describe, Operation::Start, Operation::Stop] {
+        scene.fake.break_next(operation, Fault::Lost, 1);
+    }
+    provider.start(&Scene::spec(1, "a")).await.unwrap();
+    provider.stop(&Scene::slot(1), true).await.unwrap();
+    assert_eq!((scene.only().status.as_str(), scene.fake.deployments()), ("exited", vec!["finished"]));
+    for operation in [Operation::Describe, Operation::Start, Operation::Deployments, Operation::Stop, Operation::Delete]
+    {
+        scene.fake.break_next(operation, Fault::Fail, 1);
+    }
+    provider.start(&Scene::spec(1, "b")).await.unwrap();
+    provider.stop(&Scene::slot(1), true).await.unwrap();
+    provider.delete(&Scene::slot(1)).await.unwrap();
+    assert_eq!(scene.fake.applications(), []);
+    scene.no_violations();
+}
+
+#[tokio::test]
+async fn what_it_refuses_stays_refused_in_its_own_words_and_without_the_token() {
+    let scene = Scene::plain().await;
+    let with = |change: fn(&mut CoolifyConfig)| {
+        let mut config = scene.config();
+        change(&mut config);
+        scene.process_with(config)
+    };
+    let refused = [
+        (with(|config| config.api_token = "2|other-secret".into()), "Unauthenticated"),
+        (with(|config| config.project_uuid = "nowhere".to_owned()), "Project not found"),
+        (with(|config| config.environment_name = "nowhere".to_owned()), "Environment not found"),
+        (with(|config| config.server_uuid = "nowhere".to_owned()), "Server not found"),
+        (with(|config| config.tag = "not a tag".to_owned()), "docker_registry_image_tag"),
+        (with(|config| drop(config.env.insert("no key".to_owned(), String::new()))), "key"),
+    ];
+    for (provider, words) in refused {
+        let error = provider.start(&Scene::spec(1, "a")).await.unwrap_err();
+        assert!(!error.may_help && error.words.contains(words), "{error:?}");
+        assert!(!error.words.contains("secret"), "{error:?}");
+        assert!(!format!("{provider:?}").contains("other-secret"));
+    }
+}
+
+#[tokio::test]
+async fn nobody_at_the_address_is_an_error_that_may_pass() {
+    let scene = Scene::plain().await;
+    let config = CoolifyConfig { api_url: "http://127.0.0.1:9".to_owned(), ..scene.config() };
+    let provider = scene.process_with(config);
+    for error in [provider.ping().await.unwrap_err(), provider.list().await.unwrap_err()] {
+        assert!(error.may_help && error.words.contains("does not answer"), "{error:?}");
+    }
+    assert_eq!(provider.check(3).await[0].verdict, Verdict::Bad);
+}
+
+#[tokio::test]
+async fn a_token_that_may_not_read_secrets_is_enough() {
+    let scene = Scene::new(|settings| settings.reads_secrets = false).await;
+    let provider = scene.process();
+    provider.start(&Scene::spec(1, "a")).await.unwrap();
+    assert_eq!(provider.list().await.unwrap().len(), 1);
+    provider.stop(&Scene::slot(1), true).await.unwrap();
+    scene.fake.fail_next_deployment(&["no"]);
+    let error = provider.start(&Scene::spec(1, "b")).await.unwrap_err();
+    // What nobody knows may pass.
+    assert!(error.may_help && error.words.contains("may read secrets"), "{error:?}");
+}
+
+#[rstest]
+#[case::page_of_a_proxy(Fault::Page(404))]
+#[case::refusal_of_a_proxy(Fault::Page(403))]
+#[case::gateway(Fault::Refuse(404, "no Route matched with those values"))]
+#[case::switched_off_for_a_while(Fault::Refuse(403, "API is disabled."))]
+#[case::odd(Fault::Refuse(400, "Invalid token."))]
+#[tokio::test]
+async fn a_look_that_is_refused_ends_no_start_for_good(#[case] fault: Fault) {
+    let scene = Scene::plain().await;
+    for operation in [Operation::Deployments, Operation::List] {
+        scene.fake.break_next(operation, fault, 3);
+        let error = scene.process().start(&Scene::spec(1, "a")).await.unwrap_err();
+        assert!(error.may_help, "{error:?}");
+        scene.fake.mend();
+    }
+    scene.process().start(&Scene::spec(1, "a")).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_page_of_a_proxy_is_no_word_of_coolify() {
+    let scene = Scene::plain().await;
+    let provider = scene.process();
+    for operation in [Operation::Create, Operation::BulkEnvs, Operation::Describe, Operation::Start] {
+        scene.fake.break_next(operation, Fault::Page(404), 1);
+    }
+    let mut tries = 0;
+    while let Err(error) = provider.start(&Scene::spec(1, "a")).await {
+        assert!(error.may_help && tries < 5, "{error:?}");
+        tries += 1;
+    }
+    assert_eq!(scene.fake.applications().len(), 1);
+    // Neither is an application gone because a page says so.
+    scene.fake.break_next(Operation::Stop, Fault::Page(404), 1);
+    scene.fake.break_next(Operation::Logs, Fault::Page(404), 1);
+    provider.stop(&Scene::slot(1), true).await.unwrap();
+    assert!(!scene.fake.runs(&scene.only().uuid));
+    scene.no_violations();
+}
