@@ -153,10 +153,17 @@ async fn slots_that_are_stuck_without_a_bot_are_recovered(#[case] backend: Backe
     stage.house.database.execute("UPDATE slots SET status = 'busy' WHERE number = 2").await;
     assert_eq!(stage.keep("recovery").await, did(0, 0, 0), "somebody may be at work on them");
     stage.house.clock.advance(Duration::from_secs(61));
-    assert_eq!(stage.keep("recovery").await, did(2, 0, 0));
+    // Whoever cleared them may still be at one of them: that one is left to the next run.
+    let mut recovered = 0;
+    until("both are recovered", async || {
+        recovered += stage.keep("recovery").await.counts["recovered"];
+        recovered == 2
+    })
+    .await;
     for (slot, status) in stage.slots().await {
         assert_eq!(status, SlotStatus::Idle, "{slot}");
     }
+    assert_eq!(stage.keep("recovery").await, did(0, 0, 0), "each was recovered once");
 }
 
 #[tokio::test]
