@@ -7,6 +7,8 @@ use crate::words::words;
 pub enum Kind {
     Created,
     Assigned,
+    /// It had a slot, and is back in line.
+    Requeued,
     StatusChanged,
     CommandSent,
     CommandAcknowledged,
@@ -31,6 +33,7 @@ pub struct UnknownWord(pub String);
 words!(Kind, UnknownWord {
     Created = "created",
     Assigned = "assigned",
+    Requeued = "requeued",
     StatusChanged = "status_changed",
     CommandSent = "command_sent",
     CommandAcknowledged = "command_acknowledged",

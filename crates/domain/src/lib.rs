@@ -9,6 +9,7 @@
 //! - [`reason`]: why a bot is where it is
 //! - [`lifecycle`]: the one transition table
 //! - [`slot`]: where a bot runs
+//! - [`requirements`]: what a bot asks of it, and whether it has that
 //! - [`deadline`]: how long a state may last, who watches it, what follows
 //! - [`command`]: what a caller may ask of a running bot
 //! - [`event`]: what is told of it
@@ -20,6 +21,7 @@ pub mod ids;
 pub mod lifecycle;
 pub mod meeting;
 pub mod reason;
+pub mod requirements;
 pub mod slot;
 pub mod status;
 mod words;
@@ -29,5 +31,6 @@ pub use deadline::Deadlines;
 pub use ids::{BotId, CommandId, ConnectionId, EventId, KeyId, UserId};
 pub use meeting::{Meeting, MeetingError, Platform};
 pub use reason::Reason;
+pub use requirements::{Attributes, Requirements, UsageClass};
 pub use slot::{SlotName, SlotStatus};
 pub use status::{ShownStatus, Status};

@@ -1,0 +1,71 @@
+//! What a slot or a runner has: the same attributes wherever it stands.
+
+use std::fmt;
+use std::str::FromStr;
+
+use super::{MOST, UsageClass};
+
+/// The longest name of a class or an instance type.
+const LONGEST_NAME: usize = 64;
+
+/// What a slot has. Where nothing is known, it has nothing that could be asked for.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Attributes {
+    pub resource_class: Option<String>,
+    pub usage_class: UsageClass,
+    pub instance_type: Option<String>,
+    pub cpu: u32,
+    /// In MiB.
+    pub mem: u32,
+}
+
+impl Attributes {
+    /// In which order it is given out: what stays before what may be taken away, then the smallest first.
+    pub fn size(&self) -> (UsageClass, u32, u32) {
+        (self.usage_class, self.cpu, self.mem)
+    }
+}
+
+/// Whether something can be the name of a class or an instance type: it is part of names elsewhere.
+pub fn is_class_name(name: &str) -> bool {
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
+    let first = name.bytes().next();
+    name.len() <= LONGEST_NAME && first.is_some_and(|byte| byte.is_ascii_alphanumeric()) && name.bytes().all(fits)
+}
+
+/// A text that says no attributes.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` says no attributes of a slot")]
+pub struct MalformedAttributes(pub String);
+
+/// As stored: `large on-demand c6i.large 2 4096`, with a dash for what is not known.
+impl fmt::Display for Attributes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [class, name] = [&self.resource_class, &self.instance_type].map(|text| text.as_deref().unwrap_or("-"));
+        write!(f, "{class} {} {name} {} {}", self.usage_class, self.cpu, self.mem)
+    }
+}
+
+impl FromStr for Attributes {
+    type Err = MalformedAttributes;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        read(text).ok_or_else(|| MalformedAttributes(text.to_owned()))
+    }
+}
+
+fn read(text: &str) -> Option<Attributes> {
+    let words: [&str; 5] = text.split(' ').collect::<Vec<_>>().try_into().ok()?;
+    let name = |word: &str| match word {
+        "-" => Some(None),
+        word => is_class_name(word).then(|| Some(word.to_owned())),
+    };
+    let number = |word: &str| word.parse().ok().filter(|number| *number <= MOST);
+    Some(Attributes {
+        resource_class: name(words[0])?,
+        usage_class: words[1].parse().ok()?,
+        instance_type: name(words[2])?,
+        cpu: number(words[3])?,
+        mem: number(words[4])?,
+    })
+}

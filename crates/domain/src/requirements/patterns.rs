@@ -1,0 +1,91 @@
+//! Names of instance types, as they are asked for: `c* m5.large`.
+
+use std::sync::OnceLock;
+
+use serde::{Deserialize, Serialize};
+
+/// More would be a mistake, and each is tried on every slot.
+const MOST_PATTERNS: usize = 64;
+const LONGEST_PATTERN: usize = 64;
+/// Of all of them together: what a bot waits for is a key of an index.
+const LONGEST: usize = 512;
+
+/// Patterns of instance types, of which one has to be met. `*` stands for any number of any characters; a pattern is about
+/// the whole name, and has no regard to case.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Patterns(Vec<String>);
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PatternsError {
+    #[error("has no pattern; write some, separated by spaces, such as `c* m5.large`, or leave it out")]
+    Empty,
+    #[error("has more than {MOST_PATTERNS} patterns, or more than {LONGEST} characters")]
+    TooMany,
+    #[error(
+        "has the pattern `{0}`, which no name of an instance type can meet: letters, digits, `.`, `_` and `-`, with * for any"
+    )]
+    Impossible(String),
+}
+
+impl Patterns {
+    /// What is allowed where nothing is said: general purpose, and those with more processors or more memory.
+    pub fn usual() -> &'static Self {
+        static USUAL: OnceLock<Patterns> = OnceLock::new();
+        USUAL.get_or_init(|| Patterns(["c*", "m*", "r*"].map(str::to_owned).to_vec()))
+    }
+
+    /// Whether the whole of this name meets one of them.
+    pub fn allow(&self, name: &str) -> bool {
+        let name = name.to_ascii_lowercase();
+        self.0.iter().any(|pattern| meets(name.as_bytes(), pattern.as_bytes()))
+    }
+}
+
+/// In one way through the name: after a mismatch, the last `*` takes one character more.
+fn meets(name: &[u8], pattern: &[u8]) -> bool {
+    let (mut at, mut of) = (0, 0);
+    let mut star: Option<(usize, usize)> = None;
+    while at < name.len() {
+        if pattern.get(of) == Some(&b'*') {
+            star = Some((at, of));
+            of += 1;
+        } else if pattern.get(of) == Some(&name[at]) {
+            at += 1;
+            of += 1;
+        } else if let Some((from, back)) = star {
+            star = Some((from + 1, back));
+            at = from + 1;
+            of = back + 1;
+        } else {
+            return false;
+        }
+    }
+    pattern[of..].iter().all(|byte| *byte == b'*')
+}
+
+impl TryFrom<String> for Patterns {
+    type Error = PatternsError;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        let patterns: Vec<String> = text.split_ascii_whitespace().map(str::to_ascii_lowercase).collect();
+        let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-' | b'*');
+        let impossible = |pattern: &&String| pattern.len() > LONGEST_PATTERN || !pattern.bytes().all(fits);
+        if patterns.is_empty() {
+            return Err(PatternsError::Empty);
+        }
+        if patterns.len() > MOST_PATTERNS || patterns.join(" ").len() > LONGEST {
+            return Err(PatternsError::TooMany);
+        }
+        match patterns.iter().find(impossible) {
+            Some(pattern) => Err(PatternsError::Impossible(pattern.clone())),
+            None => Ok(Self(patterns)),
+        }
+    }
+}
+
+impl From<Patterns> for String {
+    fn from(patterns: Patterns) -> Self {
+        patterns.0.join(" ")
+    }
+}
