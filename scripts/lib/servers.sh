@@ -480,3 +480,91 @@ stop_registry() {
     registry_pid=
     registry_folder=
 }
+
+# --- moto ---------------------------------------------------------------------------------------------------------
+
+# Of moto's extras only those of the services that are used, and what its server needs: `moto[server]` is for all
+# services and twice as large. Auto Scaling is made of EC2.
+moto_requirements=('moto[sqs,dynamodb,autoscaling,ec2]>=5.1,<6' 'flask>=3,<4' 'flask-cors>=5,<7')
+moto_python=target/moto/bin/python # of a virtual environment, which is kept
+moto_unfinished= # a virtual environment that is being made
+moto_pid=
+moto_log=
+
+find_moto() {
+    # Made for other requirements, or for a version of Python that is no longer there, it is made anew.
+    [[ $(cat target/moto/requirements 2>/dev/null) == "${moto_requirements[*]}" ]] &&
+        "$moto_python" -c 'import flask_cors, moto' 2>/dev/null
+}
+
+install_moto() {
+    local python
+    python=$(moto_find_python) || { apt_install python3 python3-venv && python=$(moto_find_python); } || {
+        missing_because=${missing_because:-'python3 cannot make virtual environments'}
+        return 1
+    }
+    say "installing ${moto_requirements[*]} into target/moto"
+    cleanups+=(moto_remove_unfinished)
+    moto_unfinished=$(mktemp -d target/moto-XXXXXX)
+    local pip=("$moto_unfinished/bin/python" -m pip --disable-pip-version-check --no-input)
+    if ! {
+        "$python" -m venv "$moto_unfinished" && "${pip[@]}" install --retries 2 "${moto_requirements[@]}"
+    } </dev/null >"$moto_unfinished/log" 2>&1; then
+        missing_because="moto is not installed, and could not be: $(tail -n 1 "$moto_unfinished/log")"
+        tail -n 20 "$moto_unfinished/log"
+        moto_remove_unfinished
+        return 1
+    fi
+    printf '%s\n' "${moto_requirements[*]}" >"$moto_unfinished/requirements"
+    rm -rf target/moto
+    mv -T "$moto_unfinished" target/moto
+    moto_unfinished=
+}
+
+# A Python that can make virtual environments. Debian has a package of its own for what that takes.
+moto_find_python() {
+    local python
+    for python in python3 /usr/bin/python3; do
+        "$python" -c 'import ensurepip, venv' 2>/dev/null && echo "$python" && return
+    done
+    return 1
+}
+
+moto_remove_unfinished() {
+    [[ $moto_unfinished ]] && rm -rf -- "$moto_unfinished"
+    moto_unfinished=
+}
+
+# Starts moto, which stands in for AWS, and exports TEST_MOTO_URL; and credentials that are none, so that no test can reach
+# a developer's account.
+start_moto() {
+    mkdir -p target/test-servers
+    cleanups+=(stop_moto)
+    moto_log=$(mktemp "$PWD/target/test-servers/moto-$$-XXXXXX.log")
+    start_process setpriv --pdeathsig KILL -- "$moto_python" scripts/lib/moto-server >"$moto_log" 2>&1
+    moto_pid=$started
+    local tries
+    for ((tries = 0; tries < 600; tries++)); do
+        TEST_MOTO_URL=$(sed -n 's/^serving at //p' "$moto_log")
+        if [[ $TEST_MOTO_URL ]]; then
+            export TEST_MOTO_URL
+            unset "${!AWS_@}"
+            export AWS_ACCESS_KEY_ID=moto AWS_SECRET_ACCESS_KEY=moto AWS_EC2_METADATA_DISABLED=true
+            export AWS_CONFIG_FILE=/dev/null AWS_SHARED_CREDENTIALS_FILE=/dev/null
+            say "moto at $TEST_MOTO_URL"
+            return
+        fi
+        kill -0 "$moto_pid" 2>/dev/null || break
+        sleep 0.05
+    done
+    say 'moto did not start; its log:'
+    cat "$moto_log" || true
+    exit 1
+}
+
+stop_moto() {
+    [[ $moto_pid ]] && end_process "$moto_pid" KILL
+    [[ $moto_log ]] && rm -f -- "$moto_log"
+    moto_pid=
+    moto_log=
+}

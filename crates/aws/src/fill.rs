@@ -1,0 +1,37 @@
+//! Many idle runners at once, without machines or agents: what a measurement of the pickup starts from.
+
+use domain::Attributes;
+use futures_util::future::try_join_all;
+
+use crate::message::Announcement;
+use crate::queue::Outgoing;
+use crate::{AwsError, Runner, RunnerPool};
+
+/// So many are written at the same time.
+const AT_ONCE: usize = 32;
+
+impl RunnerPool {
+    /// Writes idle runners, heard of just now, and announces them, by the name and the attributes of each. Announcements are
+    /// good for as long as the pool's pace says.
+    pub async fn fill(&self, runners: &[(String, Attributes)]) -> Result<(), AwsError> {
+        let (now, threshold) = (self.now(), self.new_threshold());
+        let announced =
+            |(instance, attributes): &(String, Attributes)| Announcement::new(instance, attributes, threshold);
+        let announced: Vec<_> = runners.iter().map(announced).collect();
+        for announced in announced.chunks(AT_ONCE) {
+            let write = async |announcement: &Announcement| {
+                let runner = Runner::announced(&self.0.settings, announcement, now);
+                self.0.table.beat(&runner.instance, now).await?;
+                self.0.table.insert(&runner.idle(now, threshold, self.0.settings.pace.idle)).await
+            };
+            try_join_all(announced.iter().map(write)).await?;
+        }
+        for (class, queue) in &self.0.queues {
+            let is_of_class = |one: &&Announcement| one.attributes.resource_class.as_ref() == Some(class);
+            let messages = announced.iter().filter(is_of_class);
+            let messages = messages.map(|one| Outgoing { body: one.body().to_owned(), delay: 0 });
+            queue.send(&messages.collect::<Vec<_>>()).await?;
+        }
+        Ok(())
+    }
+}

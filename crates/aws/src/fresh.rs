@@ -1,0 +1,202 @@
+//! Fresh capacity: who finds no runner says so in the table, and the group of the smallest class that fits grows by what is
+//! missing, never by more: whoever waits is counted once, and so is every machine that is on its way.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use domain::{Requirements, UsageClass, requirements};
+
+use crate::clock::before;
+use crate::groups::Group;
+use crate::table::Demand;
+use crate::{AwsError, Class, Runner, RunnerPool, RunnerState};
+
+/// Who has not asked again within this no longer waits.
+const STILL_WAITS: Duration = Duration::from_secs(30);
+/// A group that does not get the machines it wants for so long counts as full: AWS has none of them, or none for us.
+const LAUNCHES_WITHIN: Duration = Duration::from_mins(5);
+
+/// What came of asking for a fresh runner.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fresh {
+    /// One is on its way, in this group. Who waits for it has to ask again within half a minute.
+    Coming { group: String },
+    /// Every group that fits is at its maximum.
+    Full { words: String },
+    /// No group can ever have one that fits.
+    Never { words: String },
+}
+
+/// A group as far as one request is concerned.
+struct Counted<'a> {
+    group: &'a Group,
+    max: u32,
+    /// Registered runners that are of no use to the request.
+    others: u32,
+    /// Idle runners that fit, and machines that are not up yet.
+    coming: u32,
+    waiting: u32,
+    /// How many have waited for longer.
+    before_it: u32,
+}
+
+impl Counted<'_> {
+    fn has_room(&self) -> bool {
+        self.others.saturating_add(self.before_it) < self.max
+    }
+
+    fn target(&self) -> u32 {
+        self.others.saturating_add(self.coming.max(self.waiting)).min(self.max)
+    }
+}
+
+impl RunnerPool {
+    /// Says that a slot waits for a fresh runner, and makes a group grow if too few are on their way.
+    pub async fn ask_for_fresh(&self, wanted: Option<&Requirements>, slot: &str) -> Result<Fresh, AwsError> {
+        if self.classes_for(wanted).is_empty() {
+            return Ok(Fresh::Never { words: "no class of the pool has what is asked for".into() });
+        }
+        let could = self.groups_for(wanted);
+        if could.is_empty() {
+            // It would be bought again and again.
+            let words = "no class has only types that are allowed, so a fresh machine might not fit; one that does is waited for";
+            return Ok(Fresh::Full { words: words.into() });
+        }
+        let (groups, up) = tokio::join!(self.0.groups.all(), self.up());
+        let (groups, up) = (groups?, up?);
+        let is_there = |name: &String| groups.iter().find(|group| group.name == *name);
+        let mut there: Vec<_> = could.iter().filter_map(|(name, most)| Some((is_there(name)?, *most))).collect();
+        if there.is_empty() {
+            let names: Vec<_> = could.iter().map(|(name, _)| name.as_str()).collect();
+            let words = format!("none of the groups {} is there; `greenroom aws init` makes them", names.join(", "));
+            return Ok(Fresh::Never { words });
+        }
+        let (key, now) = (self.slot_key(slot), self.now());
+        let waits = |demand: &Demand| demand.at >= before(now, STILL_WAITS);
+        let own = self.0.table.demand(&key).await?.filter(waits);
+        if let Some(own) = &own {
+            // It stays where it is for as long as there is room.
+            there.sort_by_key(|(group, _)| group.name != own.group);
+        }
+        let mut full = Vec::new();
+        for (group, most) in there {
+            let first = own.as_ref().filter(|own| own.group == group.name).map_or(now, |own| own.first);
+            let demand = Demand { slot: key.clone(), group: group.name.clone(), at: now, first };
+            let mut others = self.0.table.demands(&group.name).await?;
+            others.retain(|other| waits(other) && other.slot != key);
+            let counted = self.count(group, most, wanted, &up, &others, &demand);
+            let waits_in_vain = group.desired > count(group.instances.len()) && first < before(now, LAUNCHES_WITHIN);
+            if waits_in_vain {
+                full.push(format!("{} (no machine comes up)", group.name));
+                continue;
+            }
+            if !counted.has_room() {
+                full.push(format!("{} ({})", group.name, counted.max));
+                continue;
+            }
+            self.0.table.put_demand(&demand).await?;
+            self.grow_to(counted.group, counted.target()).await?;
+            return Ok(Fresh::Coming { group: group.name.clone() });
+        }
+        self.0.table.forget_demand(&key).await?;
+        Ok(Fresh::Full { words: format!("every group that fits is at its maximum: {}", full.join(", ")) })
+    }
+
+    /// The slot no longer waits for a fresh runner.
+    pub async fn forget_demand(&self, slot: &str) -> Result<(), AwsError> {
+        self.0.table.forget_demand(&self.slot_key(slot)).await
+    }
+
+    /// The groups all of whose machines fit, and how large each may be: the smallest class first, and of each class
+    /// what stays before what may be taken away.
+    fn groups_for(&self, wanted: Option<&Requirements>) -> Vec<(String, u32)> {
+        let of_class = |class: &Class| {
+            let usage_classes = class.always_fits(wanted).into_iter();
+            let named = usage_classes.map(|usage| (self.0.settings.group(&class.name, usage), class.most(usage)));
+            named.collect::<Vec<_>>()
+        };
+        self.0.settings.classes.iter().flat_map(of_class).collect()
+    }
+
+    /// The runners that are up.
+    async fn up(&self) -> Result<Vec<Runner>, AwsError> {
+        let of = |state| self.0.table.runners(state);
+        let (mut up, claimed, running) =
+            tokio::try_join!(of(RunnerState::Idle), of(RunnerState::Claimed), of(RunnerState::Running))?;
+        up.extend(claimed);
+        up.extend(running);
+        Ok(up)
+    }
+
+    fn count<'a>(
+        &self,
+        group: &'a Group,
+        most: u32,
+        wanted: Option<&Requirements>,
+        up: &[Runner],
+        others: &[Demand],
+        own: &Demand,
+    ) -> Counted<'a> {
+        let now = self.now();
+        // Each once, and only those whose machine is still there: rows of others go in a while.
+        let is_there =
+            |runner: &&Runner| group.instances.iter().any(|machine| machine.id == runner.instance && !machine.going);
+        let mut of_group: Vec<_> = up.iter().filter(|runner| runner.group == group.name).filter(is_there).collect();
+        of_group.sort_by_key(|runner| &runner.instance);
+        of_group.dedup_by_key(|runner| &runner.instance);
+        let will_do = |runner: &&&Runner| {
+            let is_offered = runner.state == RunnerState::Idle && runner.threshold > now;
+            is_offered && requirements::fits(wanted, &runner.attributes)
+        };
+        let idle = of_group.iter().filter(will_do).count();
+        let earlier = |other: &&Demand| (other.first, &other.slot) < (own.first, &own.slot);
+        Counted {
+            group,
+            max: most.min(group.max),
+            others: count(of_group.len() - idle),
+            coming: count(idle).saturating_add(not_up(group, of_group.iter().copied())),
+            waiting: count(others.len() + 1),
+            before_it: count(others.iter().filter(earlier).count()),
+        }
+    }
+
+    /// Makes a group grow; never shrink.
+    async fn grow_to(&self, group: &Group, target: u32) -> Result<bool, AwsError> {
+        if target <= group.desired {
+            return Ok(false);
+        }
+        tracing::info!(group = group.name, from = group.desired, to = target, "a group grows");
+        self.0.groups.grow(&group.name, target).await?;
+        Ok(true)
+    }
+
+    /// Keeps as many idle runners on demand as the classes say; how many groups grow for it.
+    pub(crate) async fn keep_idle(&self, groups: &[Group], up: &[&Runner]) -> Result<u32, AwsError> {
+        let mut grown = 0;
+        for class in self.0.settings.classes.iter().filter(|class| class.min_idle > 0) {
+            let name = self.0.settings.group(&class.name, UsageClass::OnDemand);
+            let Some(group) = groups.iter().find(|group| group.name == name) else { continue };
+            let of_group = || up.iter().filter(|runner| runner.group == name).copied();
+            let idle = count(of_group().filter(|runner| runner.state == RunnerState::Idle).count());
+            if idle.saturating_add(not_up(group, of_group())) >= class.min_idle {
+                continue;
+            }
+            let busy = count(of_group().count()).saturating_sub(idle);
+            let target = busy.saturating_add(class.min_idle).min(class.max).min(group.max);
+            grown += u32::from(self.grow_to(group, target).await?);
+        }
+        Ok(grown)
+    }
+}
+
+/// How many machines of a group are on their way: there and not registered, or not there yet.
+fn not_up<'a>(group: &Group, up: impl Iterator<Item = &'a Runner>) -> u32 {
+    let up: HashSet<_> = up.map(|runner| runner.instance.as_str()).collect();
+    let staying: Vec<_> = group.instances.iter().filter(|instance| !instance.going).collect();
+    let missing = group.desired.saturating_sub(count(staying.len()));
+    missing + count(staying.iter().filter(|instance| !up.contains(instance.id.as_str())).count())
+}
+
+fn count(number: usize) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
+}

@@ -1,0 +1,321 @@
+//! What the table has of a runner and of a slot, and how it is written: attributes of DynamoDB, read with care, because
+//! other versions of this program write them too.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use aws_sdk_dynamodb::types::AttributeValue;
+use domain::requirements::Attributes;
+use jiff::Timestamp;
+
+use crate::clock::{after, from_millis};
+use crate::message::{Announcement, text};
+use crate::{AwsError, Settings};
+
+/// How long it is remembered that a runner is terminated.
+const REMEMBERED: Duration = Duration::from_hours(24);
+const READ: &str = "the table";
+
+pub(crate) type Item = HashMap<String, AttributeValue>;
+
+/// Where a runner stands. Terminated is final.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum RunnerState {
+    /// Its machine is there; its agent has not been heard of.
+    Created,
+    Idle,
+    /// It is to run a slot; its agent has not said that it will.
+    Claimed,
+    Running,
+    Terminated,
+}
+
+impl RunnerState {
+    pub const ALL: [Self; 5] = [Self::Created, Self::Idle, Self::Claimed, Self::Running, Self::Terminated];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Created => "created",
+            Self::Idle => "idle",
+            Self::Claimed => "claimed",
+            Self::Running => "running",
+            Self::Terminated => "terminated",
+        }
+    }
+}
+
+impl fmt::Display for RunnerState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// A machine that runs one slot after the other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Runner {
+    pub instance: String,
+    pub attributes: Attributes,
+    /// The Auto Scaling group that it is in.
+    pub group: String,
+    pub state: RunnerState,
+    /// Which run it is claimed for, or was last: another one for each claim.
+    pub run_id: Option<String>,
+    /// The slot, with its installation before it: `installation/slot`.
+    pub slot: Option<String>,
+    pub connection: Option<String>,
+    /// Until when its last announcement is good.
+    pub threshold: Timestamp,
+    pub idle_until: Option<Timestamp>,
+    /// When it came into its state.
+    pub since: Timestamp,
+    /// Its agent is to end the run and to give the runner back.
+    pub stop_asked: bool,
+    /// It is claimed together with others, of which some are missing yet.
+    pub held: bool,
+}
+
+impl Runner {
+    /// A runner whose machine was seen in a group; `None` when the group is not one of the pool's.
+    pub(crate) fn created(
+        settings: &Settings,
+        instance: &str,
+        group: &str,
+        instance_type: &str,
+        now: Timestamp,
+    ) -> Option<Self> {
+        let (class, usage_class) = settings.class_of_group(group)?;
+        let attributes = Attributes {
+            resource_class: Some(class.name.clone()),
+            usage_class,
+            instance_type: Some(instance_type.to_owned()),
+            cpu: class.cpu,
+            mem: class.mem,
+        };
+        Some(Self {
+            instance: instance.to_owned(),
+            attributes,
+            group: group.to_owned(),
+            state: RunnerState::Created,
+            run_id: None,
+            slot: None,
+            connection: None,
+            threshold: now,
+            idle_until: None,
+            since: now,
+            stop_asked: false,
+            held: false,
+        })
+    }
+
+    /// An idle runner as the table has it if an announcement is true.
+    pub(crate) fn announced(settings: &Settings, announcement: &Announcement, now: Timestamp) -> Self {
+        let attributes = announcement.attributes.clone();
+        let class = attributes.resource_class.clone().unwrap_or_default();
+        Self {
+            instance: announcement.instance.clone(),
+            group: settings.group(&class, attributes.usage_class),
+            attributes,
+            state: RunnerState::Idle,
+            run_id: None,
+            slot: None,
+            connection: None,
+            threshold: announcement.threshold,
+            idle_until: None,
+            since: now,
+            stop_asked: false,
+            held: false,
+        }
+    }
+
+    /// The same, idle from now on and announced until `threshold`.
+    pub(crate) fn idle(&self, now: Timestamp, threshold: Timestamp, idle: Duration) -> Self {
+        Self {
+            state: RunnerState::Idle,
+            run_id: None,
+            slot: None,
+            connection: None,
+            threshold,
+            idle_until: Some(after(now, idle)),
+            since: now,
+            stop_asked: false,
+            held: false,
+            ..self.clone()
+        }
+    }
+
+    /// The same, claimed for a slot.
+    pub(crate) fn claimed(&self, now: Timestamp, run_id: &str, slot: &str, connection: Option<&str>) -> Self {
+        Self {
+            state: RunnerState::Claimed,
+            run_id: Some(run_id.to_owned()),
+            slot: Some(slot.to_owned()),
+            connection: connection.map(str::to_owned),
+            idle_until: None,
+            since: now,
+            ..self.clone()
+        }
+    }
+
+    pub(crate) fn running(&self, now: Timestamp) -> Self {
+        Self { state: RunnerState::Running, since: now, held: false, ..self.clone() }
+    }
+
+    /// The same at its end. One that runs keeps its slot until its machine is known to end.
+    pub(crate) fn terminated(&self, now: Timestamp) -> Self {
+        let keeps = self.state == RunnerState::Running;
+        Self {
+            state: RunnerState::Terminated,
+            slot: self.slot.clone().filter(|_| keeps),
+            idle_until: None,
+            since: now,
+            held: false,
+            ..self.clone()
+        }
+    }
+
+    /// The name of its slot, if that is of this installation.
+    pub fn slot_of(&self, installation: &str) -> Option<&str> {
+        self.slot.as_deref()?.strip_prefix(installation)?.strip_prefix('/')
+    }
+
+    pub(crate) fn is_for(&self, run_id: &str) -> bool {
+        self.run_id.as_deref() == Some(run_id)
+    }
+
+    pub(crate) fn announcement(&self) -> Announcement {
+        Announcement::new(&self.instance, &self.attributes, self.threshold)
+    }
+
+    pub(crate) fn key(&self) -> String {
+        runner_key(&self.instance)
+    }
+
+    pub(crate) fn write(&self) -> Item {
+        let mut item = Item::new();
+        let mut put = |name: &str, value: AttributeValue| item.insert(name.to_owned(), value);
+        put("id", string(&self.key()));
+        put("state", string(self.state.as_str()));
+        put("run_id", string(self.run_id.as_deref().unwrap_or_default()));
+        put("threshold", string(&text(self.threshold)));
+        put("resource_class", string(self.attributes.resource_class.as_deref().unwrap_or_default()));
+        put("usage_class", string(self.attributes.usage_class.as_str()));
+        put("instance_type", string(self.attributes.instance_type.as_deref().unwrap_or_default()));
+        put("cpu", number(self.attributes.cpu.into()));
+        put("mem", number(self.attributes.mem.into()));
+        put("group", string(&self.group));
+        put("since", number(self.since.as_millisecond()));
+        if let Some(until) = self.idle_until {
+            put("idle_until", number(until.as_millisecond()));
+        }
+        if let Some(slot) = &self.slot {
+            put("slot", string(slot));
+        }
+        if let Some(connection) = &self.connection {
+            put("connection", string(connection));
+        }
+        if self.stop_asked {
+            put("stop_asked", AttributeValue::Bool(true));
+        }
+        if self.held {
+            put("held", AttributeValue::Bool(true));
+        }
+        if self.state == RunnerState::Terminated {
+            put("expires", number(after(self.since, REMEMBERED).as_second()));
+        }
+        item
+    }
+
+    pub(crate) fn read(item: &Item) -> Result<Self, AwsError> {
+        let fields = Fields(item);
+        let id = fields.text("id")?;
+        let instance = id.strip_prefix(RUNNER).ok_or_else(|| fields.wrong("id"))?;
+        let state = fields.text("state")?;
+        let state = RunnerState::ALL.into_iter().find(|known| known.as_str() == state);
+        let filled = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
+        Ok(Self {
+            instance: instance.to_owned(),
+            attributes: Attributes {
+                resource_class: filled(fields.text("resource_class")?),
+                usage_class: fields.parsed("usage_class")?,
+                instance_type: filled(fields.text("instance_type")?),
+                cpu: fields.number("cpu")?,
+                mem: fields.number("mem")?,
+            },
+            group: fields.text("group")?.to_owned(),
+            state: state.ok_or_else(|| fields.wrong("state"))?,
+            run_id: filled(fields.text("run_id")?),
+            slot: fields.optional_text("slot"),
+            connection: fields.optional_text("connection"),
+            threshold: fields.parsed("threshold")?,
+            idle_until: fields.optional_number("idle_until").map(from_millis),
+            since: from_millis(fields.number("since")?),
+            stop_asked: fields.flag("stop_asked"),
+            held: fields.flag("held"),
+        })
+    }
+}
+
+const RUNNER: &str = "runner#";
+
+pub(crate) fn runner_key(instance: &str) -> String {
+    format!("{RUNNER}{instance}")
+}
+
+pub(crate) fn beat_key(instance: &str) -> String {
+    format!("beat#{instance}")
+}
+
+/// `slot` with its installation before it.
+pub(crate) fn slot_key(slot: &str) -> String {
+    format!("slot#{slot}")
+}
+
+pub(crate) fn demand_key(slot: &str) -> String {
+    format!("demand#{slot}")
+}
+
+pub(crate) fn string(text: &str) -> AttributeValue {
+    AttributeValue::S(text.to_owned())
+}
+
+pub(crate) fn number(number: i64) -> AttributeValue {
+    AttributeValue::N(number.to_string())
+}
+
+/// An item that is being read. What it lacks is told with its name.
+pub(crate) struct Fields<'a>(pub &'a Item);
+
+impl Fields<'_> {
+    fn wrong(&self, name: &str) -> AwsError {
+        let id = self.0.get("id").and_then(|id| id.as_s().ok()).map_or("?", String::as_str);
+        AwsError::malformed(READ, format!("the item {id} has no usable `{name}`"))
+    }
+
+    pub fn text(&self, name: &str) -> Result<&str, AwsError> {
+        let value = self.0.get(name).and_then(|value| value.as_s().ok());
+        value.map(String::as_str).ok_or_else(|| self.wrong(name))
+    }
+
+    pub fn optional_text(&self, name: &str) -> Option<String> {
+        self.0.get(name).and_then(|value| value.as_s().ok()).cloned()
+    }
+
+    pub fn parsed<T: FromStr>(&self, name: &str) -> Result<T, AwsError> {
+        self.text(name)?.parse().map_err(|_| self.wrong(name))
+    }
+
+    pub fn number<T: FromStr>(&self, name: &str) -> Result<T, AwsError> {
+        let value = self.0.get(name).and_then(|value| value.as_n().ok());
+        value.and_then(|value| value.parse().ok()).ok_or_else(|| self.wrong(name))
+    }
+
+    pub fn optional_number(&self, name: &str) -> Option<i64> {
+        self.0.get(name)?.as_n().ok()?.parse().ok()
+    }
+
+    fn flag(&self, name: &str) -> bool {
+        self.0.get(name).and_then(|value| value.as_bool().ok()).copied().unwrap_or(false)
+    }
+}

@@ -1,0 +1,223 @@
+//! One look of the keeper, which brings queues, table and machines back together. Idle runners are announced again before
+//! their last announcement is over; claims that nobody confirmed fall back; machines that never came up, are not heard of or
+//! are idle for too long are let go. Each change is conditional on what was seen: whoever was faster is not disturbed.
+
+use std::collections::{HashMap, HashSet};
+use std::time::Duration;
+
+use domain::UsageClass;
+use futures_util::{StreamExt, stream};
+use jiff::Timestamp;
+
+use crate::clock::{after, before};
+use crate::groups::Group;
+use crate::steps::Step;
+use crate::table::Changed;
+use crate::{AwsError, Runner, RunnerPool, RunnerState};
+
+/// So long before its end an announcement is renewed: before the look after the next.
+const RENEWED_BEFORE: Duration = Duration::from_secs(10);
+/// How much is done at the same time.
+const AT_ONCE: usize = 16;
+
+/// What a look of the keeper came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Kept {
+    /// Idle runners that were announced again.
+    pub announced: u32,
+    /// Claims that were not confirmed, whose runners are idle again.
+    pub fell_back: u32,
+    /// Runners that were terminated because they did not come up or were not heard of.
+    pub reaped: u32,
+    /// Runners that were terminated because nobody needed them.
+    pub let_go: u32,
+    /// Machines that were seen for the first time.
+    pub created: u32,
+    /// Groups that grow.
+    pub grown: u32,
+}
+
+/// The runners as the index has them.
+struct Listed {
+    created: Vec<Runner>,
+    idle: Vec<Runner>,
+    claimed: Vec<Runner>,
+    running: Vec<Runner>,
+}
+
+/// What was done to a runner.
+enum Done {
+    Announced,
+    FellBack,
+    Reaped,
+    Nothing,
+}
+
+impl Kept {
+    fn add(&mut self, done: &Done) {
+        match done {
+            Done::Announced => self.announced += 1,
+            Done::FellBack => self.fell_back += 1,
+            Done::Reaped => self.reaped += 1,
+            Done::Nothing => {}
+        }
+    }
+}
+
+impl RunnerPool {
+    /// One look. What fails does not keep the rest from being done; the first error is told.
+    pub async fn keep(&self) -> Result<Kept, AwsError> {
+        let of = |state| self.0.table.runners(state);
+        let (created, idle, claimed, running) = tokio::try_join!(
+            of(RunnerState::Created),
+            of(RunnerState::Idle),
+            of(RunnerState::Claimed),
+            of(RunnerState::Running)
+        )
+        .inspect_err(|_| self.is_deaf())?;
+        let listed = Listed { created, idle, claimed, running };
+        self.0.steps.done(Step::Listed).await;
+        let (mut kept, mut failed) = (Kept::default(), None);
+        let spare = self.spare(&listed.idle);
+        for done in [self.renew(&listed, &spare).await, self.fall_back(&listed).await, self.reap(&listed).await] {
+            match done {
+                Ok(done) => done.iter().for_each(|done| kept.add(done)),
+                Err(error) => failed = failed.or(Some(error)),
+            }
+        }
+        for runner in spare {
+            match self.terminate(runner).await {
+                Ok(changed) => kept.let_go += u32::from(changed == Changed::Done),
+                Err(error) => failed = failed.or(Some(error)),
+            }
+        }
+        match self.see_machines(&listed, &mut kept).await {
+            Ok(()) => failed.map_or(Ok(kept), Err),
+            Err(error) => Err(failed.unwrap_or(error)),
+        }
+    }
+
+    /// Of each group the one that is idle for the longest past its time, if more are idle than have to be.
+    fn spare<'a>(&self, idle: &'a [Runner]) -> Vec<&'a Runner> {
+        let mut by_group: HashMap<&str, Vec<&Runner>> = HashMap::new();
+        for runner in idle {
+            by_group.entry(&runner.group).or_default().push(runner);
+        }
+        let now = self.now();
+        let oldest = |(group, runners): (&str, Vec<&'a Runner>)| {
+            let min_idle = match self.0.settings.class_of_group(group) {
+                Some((class, UsageClass::OnDemand)) => class.min_idle as usize,
+                _ => 0,
+            };
+            let is_over = |runner: &&Runner| runner.idle_until.is_some_and(|until| until <= now);
+            let oldest = runners.iter().copied().filter(is_over).min_by_key(|runner| runner.idle_until);
+            oldest.filter(|_| runners.len() > min_idle)
+        };
+        by_group.into_iter().filter_map(oldest).collect()
+    }
+
+    /// Announces idle runners again whose announcement is nearly over, and terminates those that are not heard of.
+    async fn renew(&self, listed: &Listed, spare: &[&Runner]) -> Result<Vec<Done>, AwsError> {
+        let soon = after(self.now(), RENEWED_BEFORE);
+        let is_spare = |runner: &Runner| spare.iter().any(|spare| spare.instance == runner.instance);
+        let is_due = |runner: &&Runner| runner.threshold <= soon && !is_spare(runner);
+        let due: Vec<_> = listed.idle.iter().filter(is_due).collect();
+        let heard = self.heard_of(&due).await?;
+        let renewed = due.iter().map(|runner| self.renew_one(runner, heard.get(&runner.instance).copied()));
+        all(renewed.collect()).await
+    }
+
+    async fn renew_one(&self, runner: &Runner, heard: Option<Timestamp>) -> Result<Done, AwsError> {
+        if self.is_healthy(heard) {
+            return self.announce_again(runner).await;
+        }
+        if self.heard_within(Some(heard.unwrap_or(runner.since)), self.0.settings.pace.claim) {
+            return Ok(Done::Nothing);
+        }
+        self.reaped(runner).await
+    }
+
+    async fn announce_again(&self, runner: &Runner) -> Result<Done, AwsError> {
+        let next = Runner { threshold: self.new_threshold(), ..runner.clone() };
+        if self.0.table.change(runner, &next).await? != Changed::Done {
+            return Ok(Done::Nothing);
+        }
+        self.0.steps.done(Step::Renewed).await;
+        self.announce(&next).await;
+        Ok(Done::Announced)
+    }
+
+    /// Claims that are not confirmed in time: their runners are idle again, if they are alive.
+    async fn fall_back(&self, listed: &Listed) -> Result<Vec<Done>, AwsError> {
+        let long_ago = before(self.now(), self.0.settings.pace.claim);
+        let over: Vec<_> = listed.claimed.iter().filter(|runner| runner.since <= long_ago).collect();
+        let heard = self.heard_of(&over).await?;
+        let fallen = over.iter().map(|runner| self.fall_back_one(runner, heard.get(&runner.instance).copied()));
+        all(fallen.collect()).await
+    }
+
+    async fn fall_back_one(&self, runner: &Runner, heard: Option<Timestamp>) -> Result<Done, AwsError> {
+        if !self.is_healthy(heard) {
+            return self.reaped(runner).await;
+        }
+        let changed = self.give_back(runner).await?;
+        Ok(if changed == Changed::Done { Done::FellBack } else { Done::Nothing })
+    }
+
+    /// Machines whose agent has never been heard of.
+    async fn reap(&self, listed: &Listed) -> Result<Vec<Done>, AwsError> {
+        let long_ago = before(self.now(), self.0.settings.pace.created);
+        let over = listed.created.iter().filter(|runner| runner.since.max(self.ears()) <= long_ago);
+        all(over.map(|runner| self.reaped(runner)).collect()).await
+    }
+
+    async fn reaped(&self, runner: &Runner) -> Result<Done, AwsError> {
+        let changed = self.terminate(runner).await?;
+        Ok(if changed == Changed::Done { Done::Reaped } else { Done::Nothing })
+    }
+
+    async fn heard_of(&self, runners: &[&Runner]) -> Result<HashMap<String, Timestamp>, AwsError> {
+        let instances: Vec<_> = runners.iter().map(|runner| runner.instance.as_str()).collect();
+        self.0.table.heard_of(&instances).await
+    }
+
+    /// Compares what Auto Scaling has with the table.
+    async fn see_machines(&self, listed: &Listed, kept: &mut Kept) -> Result<(), AwsError> {
+        let groups = self.0.groups.all().await?;
+        let taken_in = self.take_in(&groups, listed).await;
+        let up: Vec<_> = listed.idle.iter().chain(&listed.claimed).chain(&listed.running).collect();
+        kept.grown += self.keep_idle(&groups, &up).await?;
+        kept.created += taken_in?;
+        Ok(())
+    }
+
+    /// Machines that the table does not know are created ones; those of terminated runners are ended once more.
+    async fn take_in(&self, groups: &[Group], listed: &Listed) -> Result<u32, AwsError> {
+        let all = [&listed.created, &listed.idle, &listed.claimed, &listed.running];
+        let known: HashSet<_> = all.into_iter().flatten().map(|runner| runner.instance.as_str()).collect();
+        let machines = groups.iter().flat_map(|group| &group.instances);
+        let (mut created, mut failed) = (0, None);
+        for machine in machines.filter(|machine| !machine.going && !known.contains(machine.id.as_str())) {
+            match self.0.table.runner(&machine.id).await? {
+                Some(runner) if runner.state == RunnerState::Terminated => {
+                    // Another machine is no worse off for it.
+                    failed = failed.or(self.finish(&runner).await.err());
+                }
+                Some(_) => {}
+                None => {
+                    let (group, kind) = (&machine.group, &machine.instance_type);
+                    let made = Runner::created(&self.0.settings, &machine.id, group, kind, self.now());
+                    let Some(runner) = made else { continue };
+                    created += u32::from(self.0.table.insert(&runner).await?);
+                }
+            }
+        }
+        failed.map_or(Ok(created), Err)
+    }
+}
+
+/// Does all of it, some at a time.
+async fn all(acts: Vec<impl Future<Output = Result<Done, AwsError>>>) -> Result<Vec<Done>, AwsError> {
+    let done: Vec<_> = stream::iter(acts).buffer_unordered(AT_ONCE).collect().await;
+    done.into_iter().collect()
+}

@@ -1,0 +1,85 @@
+//! Several runners at once, all or none. They are held until all are there: no agent sees its run before, so that a shortfall
+//! costs nobody anything.
+
+use domain::Requirements;
+use futures_util::future::join_all;
+
+use crate::claim::Claimed;
+use crate::table::Changed;
+use crate::{AwsError, Holder, Runner, RunnerPool};
+
+impl RunnerPool {
+    /// A runner for each of the slots, or none at all: those that were claimed are idle again, under a new threshold.
+    pub async fn claim_all(
+        &self,
+        wanted: Option<&Requirements>,
+        holders: &[Holder],
+    ) -> Result<Option<Vec<Runner>>, AwsError> {
+        if let [holder] = holders {
+            return Ok(self.claim(wanted, holder).await?.map(|runner| vec![runner]));
+        }
+        let Some(held) = self.hold_all(wanted, holders).await? else { return Ok(None) };
+        let running = held.into_iter().zip(holders).map(|(claimed, holder)| self.run_held(claimed, wanted, holder));
+        let running = join_all(running).await;
+        let (mut all, mut failed) = (Vec::new(), None);
+        for runner in running {
+            match runner {
+                Ok(Some(runner)) => all.push(runner),
+                Ok(None) => {}
+                Err(error) => failed = Some(error),
+            }
+        }
+        if all.len() == holders.len() {
+            return Ok(Some(all));
+        }
+        // Some are running by now: their agents are told to give them back.
+        for stopped in join_all(holders.iter().map(|holder| self.stop(&holder.slot))).await {
+            failed = failed.or(stopped.err());
+        }
+        failed.map_or(Ok(None), Err)
+    }
+
+    /// Claims a healthy runner for each, of which no agent is told yet.
+    async fn hold_all(
+        &self,
+        wanted: Option<&Requirements>,
+        holders: &[Holder],
+    ) -> Result<Option<Vec<Claimed>>, AwsError> {
+        let search = async |holder| self.claim_next(&mut self.search(wanted), holder, true).await;
+        let found = join_all(holders.iter().map(search)).await;
+        let (mut held, mut failed) = (Vec::new(), None);
+        for claimed in found {
+            match claimed {
+                Ok(claimed) => held.extend(claimed),
+                Err(error) => failed = Some(error),
+            }
+        }
+        if held.len() == holders.len() {
+            return Ok(Some(held));
+        }
+        for back in join_all(held.iter().map(|claimed| self.give_back(&claimed.runner))).await {
+            failed = failed.or(back.err());
+        }
+        held.into_iter().for_each(|claimed| drop(claimed.keep()));
+        failed.map_or(Ok(None), Err)
+    }
+
+    /// Lets the agent of a held runner see its run, and waits for it; one that fails is replaced, if there is another.
+    async fn run_held(
+        &self,
+        claimed: Claimed,
+        wanted: Option<&Requirements>,
+        holder: &Holder,
+    ) -> Result<Option<Runner>, AwsError> {
+        let next = Runner { held: false, ..claimed.runner.clone() };
+        if self.0.table.change(&claimed.runner, &next).await? == Changed::Done {
+            self.0.signals.ring(&next.instance);
+            if let Some(runner) = self.registered(claimed).await? {
+                return Ok(Some(runner));
+            }
+        } else {
+            claimed.keep();
+        }
+        self.claim(wanted, holder).await
+    }
+}

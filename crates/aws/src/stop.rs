@@ -1,0 +1,118 @@
+//! The end of what runs in a slot, and the end of a runner. Whoever moves a runner to terminated ends its machine too; one
+//! that ran keeps its slot until Auto Scaling has been told, so that a slot that looks free is free.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::agent::in_the_way;
+use crate::table::Changed;
+use crate::{AwsError, Runner, RunnerPool, RunnerState};
+
+const LOOK_AGAIN: Duration = Duration::from_millis(250);
+/// How often what is seen of a slot may contradict itself, because it is changing.
+const TRIES: usize = 10;
+
+impl RunnerPool {
+    /// Ends what runs in a slot. Its agent is asked to give the runner back; one that is not heard of, or takes too long, is
+    /// terminated. Afterwards nothing of the slot runs.
+    pub async fn stop(&self, slot: &str) -> Result<(), AwsError> {
+        let key = self.slot_key(slot);
+        let deadline = Instant::now() + self.0.settings.pace.stop;
+        let mut contradictions = 0;
+        loop {
+            let Some(held) = self.0.table.slot(&key).await? else { return Ok(()) };
+            let bell = self.0.signals.of(&held.runner);
+            let rung = bell.notified();
+            tokio::pin!(rung);
+            rung.as_mut().enable();
+            let runner = self.0.table.runner(&held.runner).await?.filter(|runner| runner.is_for(&held.run_id));
+            match runner {
+                // Its agent has not been told to begin, and will not be.
+                Some(runner) if runner.state == RunnerState::Claimed => {
+                    if self.give_back(&runner).await? == Changed::Done {
+                        return Ok(());
+                    }
+                    continue;
+                }
+                Some(runner) if runner.state == RunnerState::Running => {
+                    if self.asked_to_stop(&runner, deadline).await? {
+                        continue;
+                    }
+                }
+                Some(runner) if runner.state == RunnerState::Terminated => return self.finish(&runner).await,
+                _ => {
+                    contradictions += 1;
+                    if contradictions >= TRIES {
+                        tracing::warn!(slot, runner = held.runner, "a slot had a run that its runner knows nothing of");
+                        return self.0.table.forget_slot(&key, &held.run_id).await;
+                    }
+                }
+            }
+            tokio::select! {
+                () = tokio::time::sleep(LOOK_AGAIN) => {}
+                () = rung => {}
+            }
+        }
+    }
+
+    /// Asks the agent to give its runner back, or terminates the runner; whether it is worth to look again at once.
+    async fn asked_to_stop(&self, runner: &Runner, deadline: Instant) -> Result<bool, AwsError> {
+        let heard = self.0.table.heard(&runner.instance).await?;
+        if Instant::now() >= deadline || !self.is_healthy(heard) {
+            tracing::warn!(runner = runner.instance, slot = runner.slot, "a runner that does not stop is terminated");
+            self.terminate(runner).await?;
+            return Ok(true);
+        }
+        if !runner.stop_asked {
+            let asked = Runner { stop_asked: true, ..runner.clone() };
+            self.0.table.change(runner, &asked).await?;
+            self.0.signals.ring(&runner.instance);
+        }
+        Ok(false)
+    }
+
+    /// A runner is terminated, whatever it does, and its machine ends.
+    pub async fn end(&self, instance: &str) -> Result<(), AwsError> {
+        for _ in 0..TRIES {
+            let Some(runner) = self.0.table.runner(instance).await? else {
+                return self.0.groups.terminate(instance, None).await;
+            };
+            if runner.state == RunnerState::Terminated {
+                return self.finish(&runner).await;
+            }
+            if self.terminate(&runner).await? == Changed::Done {
+                return Ok(());
+            }
+        }
+        Err(in_the_way("end"))
+    }
+
+    /// Terminates a runner that is as it was seen, and its machine. Where Auto Scaling has trouble the keeper tries again,
+    /// unless something runs there: then it is an error.
+    pub(crate) async fn terminate(&self, seen: &Runner) -> Result<Changed, AwsError> {
+        let next = seen.terminated(self.now());
+        let changed = self.0.table.change(seen, &next).await?;
+        if changed != Changed::Done {
+            return Ok(changed);
+        }
+        tracing::info!(runner = next.instance, from = %seen.state, "a runner is terminated");
+        self.0.signals.ring(&next.instance);
+        if next.slot.is_some() {
+            self.finish(&next).await?;
+        } else if let Err(error) = self.0.groups.terminate(&next.instance, Some(&next.group)).await {
+            tracing::warn!(runner = next.instance, %error, "a machine could not be ended; the keeper tries again");
+        }
+        Ok(changed)
+    }
+
+    /// Ends the machine of a runner that is terminated, and then frees the slot that it ran.
+    pub(crate) async fn finish(&self, terminated: &Runner) -> Result<(), AwsError> {
+        self.0.groups.terminate(&terminated.instance, Some(&terminated.group)).await?;
+        if terminated.slot.is_some() {
+            let next = Runner { slot: None, ..terminated.clone() };
+            self.0.table.change(terminated, &next).await?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,237 @@
+//! Claims on moto's DynamoDB: one runner has one slot whoever asks, what fails is done away with, and several are had all
+//! together or not at all.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use aws::{AwsError, Pace, RunnerPool, RunnerState, Settings};
+use domain::UsageClass;
+use futures_util::future::join_all;
+
+use crate::moto;
+use crate::support::{World, agent, eventually, holder, large, runner, state, xlarge};
+
+/// How long to wait for an agent that never answers; those that do have to be faster, on whatever machine.
+const SHORT: Duration = Duration::from_secs(3);
+const MINUTE: Duration = Duration::from_secs(60);
+
+fn settings() -> Settings {
+    moto::settings(vec![large()])
+}
+
+fn impatient() -> Settings {
+    Settings { pace: Pace { registration: SHORT, ..Pace::default() }, ..settings() }
+}
+
+/// A runner whose agent takes what comes.
+async fn served(world: &World, pool: &RunnerPool, name: &str) {
+    world.idle(pool, "large", &[name]).await;
+    agent(pool, name);
+}
+
+#[tokio::test]
+async fn a_runner_that_is_claimed_runs_the_slot_and_is_given_back_under_a_new_threshold() {
+    let world = World::new(vec![large()]).await;
+    let pool = world.pool().await;
+    world.idle(&pool, "large", &["i-1"]).await;
+    let before = runner(&pool, "i-1").await;
+    let (one, agents) = (holder("pool-a-001"), async {
+        let run = pool.await_claim("i-1", MINUTE).await.unwrap().unwrap();
+        assert_eq!((run.slot.as_str(), run.connection.as_deref()), ("pool-a-001", Some("connection-of-pool-a-001")));
+        assert!(pool.acknowledge("i-1", &run.run_id).await.unwrap());
+        run.run_id
+    });
+    let (claimed, run_id) = tokio::join!(pool.claim(None, &one), agents);
+    let claimed = claimed.unwrap().unwrap();
+    assert_eq!((claimed.state, claimed.run_id.as_deref()), (RunnerState::Running, Some(run_id.as_str())));
+    assert_eq!(claimed.slot_of("here"), Some("pool-a-001"));
+    assert_eq!(pool.runner_of("pool-a-001").await.unwrap(), Some(claimed));
+    assert_eq!(pool.claim(None, &holder("pool-a-002")).await.unwrap(), None);
+
+    world.clock.advance(Duration::from_secs(1));
+    assert!(!pool.release("i-1", "another").await.unwrap());
+    assert!(pool.release("i-1", &run_id).await.unwrap());
+    assert!(!pool.release("i-1", &run_id).await.unwrap());
+    let back = runner(&pool, "i-1").await;
+    assert_eq!((back.state, &back.run_id, &back.slot), (RunnerState::Idle, &None, &None));
+    assert!(back.threshold > before.threshold && back.idle_until > before.idle_until);
+    assert_eq!(pool.runner_of("pool-a-001").await.unwrap(), None);
+    let announced = pool.pick(None).await.unwrap().unwrap();
+    assert_eq!((announced.instance.as_str(), announced.threshold), ("i-1", back.threshold));
+}
+
+#[tokio::test]
+async fn a_runner_is_not_claimed_under_another_threshold_or_in_another_state() {
+    let world = World::new(vec![large()]).await;
+    let pool = world.pool().await;
+    world.idle(&pool, "large", &["i-1"]).await;
+    let true_one = pool.pick(None).await.unwrap().unwrap();
+    let attributes = world.attributes("large", UsageClass::OnDemand);
+
+    world.send("large", world.announcement("i-1", &attributes, MINUTE).body()).await;
+    assert_eq!(pool.claim_unchecked(None, &holder("pool-a-001")).await.unwrap(), None);
+    assert_eq!(state(&pool, "i-1").await, RunnerState::Idle);
+
+    for slot in ["pool-a-001", "pool-a-002"] {
+        world.send("large", true_one.body()).await;
+        let claimed = pool.claim_unchecked(None, &holder(slot)).await.unwrap();
+        assert_eq!(claimed.is_some(), slot == "pool-a-001");
+    }
+    assert_eq!(pool.runner_of("pool-a-002").await.unwrap(), None);
+    // A runner that nobody has ever heard of.
+    world.send("large", world.announcement("i-2", &attributes, MINUTE).body()).await;
+    assert_eq!(pool.claim_unchecked(None, &holder("pool-a-002")).await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn a_slot_has_one_runner_and_the_other_stays_to_be_claimed() {
+    let world = World::new(vec![large()]).await;
+    let pool = world.pool().await;
+    world.idle(&pool, "large", &["i-1", "i-2"]).await;
+    let first = pool.claim_unchecked(None, &holder("pool-a-001")).await.unwrap().unwrap();
+    let again = pool.claim_unchecked(None, &holder("pool-a-001")).await.unwrap_err();
+    assert_eq!(again, AwsError::Taken { slot: "pool-a-001".into() });
+    let second =
+        eventually("the other runner", async || pool.claim_unchecked(None, &holder("pool-a-002")).await.unwrap());
+    assert_ne!(second.await.instance, first.instance);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_replicas_and_a_hundred_requests_never_give_a_runner_twice_and_lose_none() {
+    let world = World::new(vec![large()]).await;
+    let replicas = [world.pool().await, world.pool().await];
+    let names: Vec<_> = (0..50).map(|number| format!("i-{number}")).collect();
+    world.idle(&replicas[0], "large", &names.iter().map(String::as_str).collect::<Vec<_>>()).await;
+    for (number, name) in names.iter().enumerate() {
+        agent(&replicas[number % 2], name);
+    }
+    let claims = (0..100).map(|number| {
+        let pool = replicas[number % 2].clone();
+        tokio::spawn(async move { pool.claim(None, &holder(&format!("pool-a-{number:03}"))).await.unwrap() })
+    });
+    let claimed: Vec<_> = join_all(claims).await.into_iter().filter_map(Result::unwrap).collect();
+    let distinct: HashSet<_> = claimed.iter().map(|runner| runner.instance.clone()).collect();
+    assert_eq!((claimed.len(), distinct.len()), (50, 50));
+    let slots: HashSet<_> = claimed.iter().map(|runner| runner.slot.clone().unwrap()).collect();
+    assert_eq!(slots.len(), 50);
+    for claimed in &claimed {
+        let now = runner(&replicas[0], &claimed.instance).await;
+        assert_eq!((now.state, &now.slot), (RunnerState::Running, &claimed.slot));
+    }
+}
+
+#[tokio::test]
+async fn a_runner_that_is_not_heard_of_is_expired_and_the_next_one_is_tried() {
+    let world = World::new(vec![large(), xlarge()]).await;
+    let pool = world.pool().await;
+    world.idle(&pool, "large", &["i-silent"]).await;
+    world.idle(&pool, "xlarge", &["i-healthy"]).await;
+    world.clock.advance(Duration::from_secs(20));
+    agent(&pool, "i-healthy");
+    pool.beat("i-healthy", None).await.unwrap();
+    let claimed = pool.claim(None, &holder("pool-a-001")).await.unwrap().unwrap();
+    assert_eq!(claimed.instance, "i-healthy");
+    let silent = runner(&pool, "i-silent").await;
+    assert_eq!((silent.state, silent.slot), (RunnerState::Idle, None));
+    assert!(silent.threshold < world.clock.now());
+    // Nobody is offered it, until it is heard of again.
+    assert_eq!(pool.keep().await.unwrap().announced, 0);
+    assert_eq!(pool.pick(None).await.unwrap(), None);
+    pool.beat("i-silent", None).await.unwrap();
+    assert_eq!(pool.keep().await.unwrap().announced, 1);
+    assert_eq!(pool.pick(None).await.unwrap().unwrap().instance, "i-silent");
+}
+
+#[tokio::test]
+async fn a_runner_that_does_not_take_its_slot_is_terminated_and_the_next_one_is_tried() {
+    let world = World::with(Settings { classes: vec![large(), xlarge()], ..impatient() }, false).await;
+    let pool = world.pool().await;
+    world.idle(&pool, "large", &["i-deaf"]).await;
+    world.idle(&pool, "xlarge", &["i-awake"]).await;
+    agent(&pool, "i-awake");
+    let claimed = pool.claim(None, &holder("pool-a-001")).await.unwrap().unwrap();
+    assert_eq!(claimed.instance, "i-awake");
+    assert_eq!(state(&pool, "i-deaf").await, RunnerState::Terminated);
+    assert!(pool.beat("i-deaf", None).await.unwrap().end);
+    assert_eq!(pool.runner_of("pool-a-001").await.unwrap(), Some(claimed));
+}
+
+#[tokio::test]
+async fn a_claim_that_is_not_confirmed_falls_back_after_its_time() {
+    let world = World::new(vec![large()]).await;
+    let pool = world.pool().await;
+    world.idle(&pool, "large", &["i-alive", "i-dead"]).await;
+    for slot in ["pool-a-001", "pool-a-002"] {
+        pool.claim_unchecked(None, &holder(slot)).await.unwrap().unwrap();
+    }
+    let before = runner(&pool, "i-alive").await;
+    world.clock.advance(world.settings.pace.claim - Duration::from_secs(20));
+    assert_eq!(pool.keep().await.unwrap(), aws::Kept::default());
+    world.clock.advance(Duration::from_secs(20));
+    pool.beat("i-alive", None).await.unwrap();
+    let kept = pool.keep().await.unwrap();
+    assert_eq!((kept.fell_back, kept.reaped), (1, 1));
+    let back = runner(&pool, "i-alive").await;
+    assert_eq!((back.state, back.slot, back.run_id), (RunnerState::Idle, None, None));
+    assert!(back.threshold > before.threshold);
+    assert_eq!(state(&pool, "i-dead").await, RunnerState::Terminated);
+    assert_eq!(pool.claim_unchecked(None, &holder("pool-a-001")).await.unwrap().unwrap().instance, "i-alive");
+}
+
+#[tokio::test]
+async fn several_are_claimed_all_together() {
+    let world = World::new(vec![large()]).await;
+    let pool = world.pool().await;
+    for name in ["i-1", "i-2", "i-3"] {
+        served(&world, &pool, name).await;
+    }
+    let holders = ["pool-a-001", "pool-a-002", "pool-a-003"].map(holder);
+    let all = pool.claim_all(None, &holders).await.unwrap().unwrap();
+    let slots: Vec<_> = all.iter().map(|runner| runner.slot_of("here").unwrap()).collect();
+    assert_eq!(slots, ["pool-a-001", "pool-a-002", "pool-a-003"]);
+    assert!(all.iter().all(|runner| runner.state == RunnerState::Running && !runner.held));
+}
+
+#[tokio::test]
+async fn on_a_shortfall_none_is_claimed_and_those_that_were_are_claimable_under_a_new_threshold() {
+    let world = World::new(vec![large()]).await;
+    let (pool, agents) = (world.pool().await, world.pool().await);
+    world.idle(&pool, "large", &["i-1", "i-2"]).await;
+    let before = [runner(&pool, "i-1").await, runner(&pool, "i-2").await];
+    world.clock.advance(Duration::from_secs(1));
+    // No agent is told of a run that is not to be.
+    let watching = ["i-1", "i-2"].map(|name| {
+        let agents = agents.clone();
+        tokio::spawn(async move { agents.await_claim(name, Duration::from_secs(2)).await.unwrap() })
+    });
+    let holders = ["pool-a-001", "pool-a-002", "pool-a-003"].map(holder);
+    assert_eq!(pool.claim_all(None, &holders).await.unwrap(), None);
+    for before in before {
+        let after = runner(&pool, &before.instance).await;
+        assert_eq!((after.state, &after.slot, after.held), (RunnerState::Idle, &None, false));
+        assert!(after.threshold > before.threshold);
+    }
+    for seen in watching {
+        assert_eq!(seen.await.unwrap(), None);
+    }
+    let mut again = Vec::new();
+    for slot in ["pool-a-001", "pool-a-002"] {
+        again.push(pool.claim_unchecked(None, &holder(slot)).await.unwrap().unwrap().instance);
+    }
+    again.sort();
+    assert_eq!(again, ["i-1", "i-2"]);
+}
+
+#[tokio::test]
+async fn when_one_of_several_does_not_take_its_slot_those_that_did_are_given_back() {
+    let world = World::with(impatient(), false).await;
+    let pool = world.pool().await;
+    served(&world, &pool, "i-1").await;
+    world.idle(&pool, "large", &["i-deaf"]).await;
+    let holders = ["pool-a-001", "pool-a-002"].map(holder);
+    assert_eq!(pool.claim_all(None, &holders).await.unwrap(), None);
+    assert_eq!(state(&pool, "i-deaf").await, RunnerState::Terminated);
+    let back = runner(&pool, "i-1").await;
+    assert_eq!((back.state, back.slot), (RunnerState::Idle, None));
+    assert_eq!(pool.claim(None, &holder("pool-a-003")).await.unwrap().unwrap().instance, "i-1");
+}
