@@ -17,6 +17,10 @@ const SHORTEST_HEARTBEAT: Duration = Duration::from_millis(10);
 pub struct Token(String);
 
 impl Token {
+    pub fn new(text: &str) -> Self {
+        Self(text.trim().to_owned())
+    }
+
     pub fn reveal(&self) -> &str {
         &self.0
     }
@@ -101,7 +105,7 @@ pub enum Source {
     Server(Waiting),
 }
 
-/// Waits at the server under the token of the slot.
+/// Waits at the server under the token of the slot, or of the runner.
 #[derive(Debug)]
 pub struct Waiting {
     url: Url,
@@ -116,6 +120,8 @@ pub enum SourceError {
     Nothing,
     #[error("{0} is not set, but is needed to wait for bots; or set BOT_DATA to a bot's data")]
     Half(&'static str),
+    #[error("{0} is not set, but is needed on a runner")]
+    Runner(&'static str),
     #[error("BOT_DATA {0}")]
     Data(#[from] DataError),
     #[error("{0} is not valid UTF-8")]
@@ -126,11 +132,7 @@ pub enum SourceError {
 
 impl Source {
     pub fn from_environment() -> Result<Self, SourceError> {
-        Self::from_variables(|name| match std::env::var(name) {
-            Err(std::env::VarError::NotUnicode(_)) => Err(SourceError::NotText(name)),
-            // An empty variable is how many tools say that there is none.
-            other => Ok(other.ok().filter(|value| !value.trim().is_empty())),
-        })
+        Self::from_variables(variable)
     }
 
     fn from_variables(
@@ -140,15 +142,29 @@ impl Source {
             return Ok(Source::Given(Box::new(BotData::parse(text)?)));
         }
         let (url, token) = match (variable("GREENROOM_URL")?, variable("GREENROOM_SLOT_TOKEN")?) {
-            (Some(url), Some(token)) => (url, Token(token.trim().to_owned())),
+            (Some(url), Some(token)) => (url, Token::new(&token)),
             (Some(_), None) => return Err(SourceError::Half("GREENROOM_SLOT_TOKEN")),
             (None, Some(_)) => return Err(SourceError::Half("GREENROOM_URL")),
             (None, None) => return Err(SourceError::Nothing),
         };
-        let url = format!("{}/agent/assignment?wait_ms={WAIT_MS}", url.trim().trim_end_matches('/'));
-        let url = Url::parse(&url).ok().filter(|url| matches!(url.scheme(), "http" | "https"));
-        Ok(Source::Server(Waiting { url: url.ok_or(SourceError::Url)?, token }))
+        Ok(Source::Server(Waiting::at(&server_url(&url)?, token)?))
     }
+}
+
+/// What a variable says, if it says anything.
+pub fn variable(name: &'static str) -> Result<Option<String>, SourceError> {
+    match std::env::var(name) {
+        Err(std::env::VarError::NotUnicode(_)) => Err(SourceError::NotText(name)),
+        // An empty variable is how many tools say that there is none.
+        other => Ok(other.ok().filter(|value| !value.trim().is_empty())),
+    }
+}
+
+/// Where the server is, to put a path behind.
+pub fn server_url(text: &str) -> Result<String, SourceError> {
+    let text = text.trim().trim_end_matches('/');
+    let url = Url::parse(text).ok().filter(|url| matches!(url.scheme(), "http" | "https"));
+    url.map(|_| text.to_owned()).ok_or(SourceError::Url)
 }
 
 /// The server does not know this slot.
@@ -157,8 +173,27 @@ impl Source {
 pub struct UnknownSlot(String);
 
 impl Waiting {
+    pub fn at(server: &str, token: Token) -> Result<Self, SourceError> {
+        let url = Url::parse(&format!("{server}/agent/assignment?wait_ms={WAIT_MS}"));
+        Ok(Self { url: url.map_err(|_| SourceError::Url)?, token })
+    }
+
     /// The next bot's data, however long that takes.
     pub async fn next(&self, http: &Client) -> Result<BotData, UnknownSlot> {
+        let next = self.until(http, BotData::parse, |status| status == StatusCode::UNAUTHORIZED).await;
+        next.map_err(|refusal| match refusal {
+            Refusal::Refused { detail, .. } if !detail.is_empty() => UnknownSlot(detail),
+            other => UnknownSlot(other.to_string()),
+        })
+    }
+
+    /// Waits until there is something that can be read, or the server says what is final.
+    pub async fn until<T>(
+        &self,
+        http: &Client,
+        read: impl Fn(String) -> Result<T, DataError>,
+        is_final: impl Fn(StatusCode) -> bool,
+    ) -> Result<T, Refusal> {
         let what = "waiting for a bot";
         let mut backoff = Backoff::default();
         let mut early = Backoff::default();
@@ -166,7 +201,7 @@ impl Waiting {
             let request = http.get(self.url.clone()).bearer_auth(self.token.reveal());
             let begun = Instant::now();
             let refusal = match http::send(request.timeout(Duration::from_millis(WAIT_MS + 15_000))).await {
-                Ok((StatusCode::OK, text)) => match BotData::parse(text) {
+                Ok((StatusCode::OK, text)) => match read(text) {
                     Ok(data) => return Ok(data),
                     Err(error) => Refusal::Away { why: format!("the bot's data {error}"), retry_after: None },
                 },
@@ -180,9 +215,7 @@ impl Waiting {
                     }
                     continue;
                 }
-                Err(Refusal::Refused { status: StatusCode::UNAUTHORIZED, detail, .. }) => {
-                    return Err(UnknownSlot(if detail.is_empty() { "401 Unauthorized".to_owned() } else { detail }));
-                }
+                Err(refusal) if refusal.status().is_some_and(&is_final) => return Err(refusal),
                 Err(refusal) => refusal,
             };
             backoff.wait(what, &refusal).await;

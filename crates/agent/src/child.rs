@@ -4,6 +4,7 @@
 use std::ffi::OsString;
 use std::io::ErrorKind;
 use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
 use std::process::{ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
@@ -51,17 +52,31 @@ pub fn adopt_orphans() {
     }
 }
 
+/// Keeps what this process was started with, tokens among it, from others of the same user.
+pub fn hide_environment() {
+    #[cfg(target_os = "linux")]
+    if let Err(error) = nix::sys::prctl::set_dumpable(false) {
+        log!("the environment of this process cannot be hidden from its bots ({error})");
+    }
+}
+
 impl Process {
     pub fn spawn(
         command: &CommandLine,
         data: &BotText,
+        folder: Option<&Path>,
     ) -> Result<(Self, Option<ChildStdin>, Option<ChildStdout>), CannotRun> {
         let CommandLine { program, arguments } = command;
         let cannot = |source| CannotRun { program: program.clone(), source };
-        let mut child = Command::new(program)
+        let mut child = Command::new(program);
+        if let Some(folder) = folder {
+            child.current_dir(folder).env("HOME", folder).env("TMPDIR", folder);
+        }
+        let mut child = child
             .args(arguments)
             .env("BOT_DATA", &data.0)
             .env_remove("GREENROOM_SLOT_TOKEN")
+            .env_remove("GREENROOM_RUNNER_TOKEN")
             // What the slot was started for is the agent, not its bot.
             .env_remove("GREENROOM_PROCESS_START")
             .stdin(Stdio::piped())

@@ -4,8 +4,9 @@
 use std::error::Error;
 use std::time::Duration;
 
-use reqwest::{Certificate, Client, RequestBuilder, StatusCode};
+use reqwest::{Certificate, Client, ClientBuilder, RequestBuilder, StatusCode};
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 
 use crate::log::log;
 
@@ -37,6 +38,14 @@ fn refused(status: StatusCode, code: &str, detail: &str) -> String {
 }
 
 impl Refusal {
+    /// What the server decided with, if it did.
+    pub fn status(&self) -> Option<StatusCode> {
+        match self {
+            Refusal::Away { .. } => None,
+            Refusal::Refused { status, .. } => Some(*status),
+        }
+    }
+
     /// Whether the server will not listen to this assignment any more.
     pub fn ends_assignment(&self) -> bool {
         match self {
@@ -67,8 +76,17 @@ struct Problem {
 /// Trusts what the machine trusts. A bare container trusts nobody, which must not keep the agent from speaking plain
 /// HTTP, so there the roots that were built in take over.
 pub fn client() -> Result<Client, reqwest::Error> {
+    build(Client::builder)
+}
+
+/// For what is on this machine's own link, where no proxy could reach.
+pub fn direct_client() -> Result<Client, reqwest::Error> {
+    build(|| Client::builder().no_proxy())
+}
+
+fn build(begin: impl Fn() -> ClientBuilder) -> Result<Client, reqwest::Error> {
     let builder = || {
-        Client::builder()
+        begin()
             .connect_timeout(CONNECT_TIMEOUT)
             // A redirected POST would arrive as a GET.
             .redirect(reqwest::redirect::Policy::none())
@@ -99,6 +117,13 @@ pub async fn send(request: RequestBuilder) -> Result<(StatusCode, String), Refus
     }
     let problem: Problem = serde_json::from_str(&text).unwrap_or_default();
     Err(Refusal::Refused { status, code: problem.code, detail: problem.detail })
+}
+
+/// Reads the text of a success. One that is not understood comes from something on the way that does not know better.
+pub fn read<T: DeserializeOwned>(answer: Result<(StatusCode, String), Refusal>) -> Result<T, Refusal> {
+    let (_, text) = answer?;
+    serde_json::from_str(&text)
+        .map_err(|_| Refusal::Away { why: "the answer was not understood".to_owned(), retry_after: None })
 }
 
 /// The cause at the bottom, which is the one that helps. Without the address, which is nobody's business in a log.

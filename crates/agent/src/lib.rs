@@ -10,23 +10,34 @@ mod life;
 mod lines;
 mod log;
 mod options;
+mod runner;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use assignment::Source;
-use life::{Shutdown, live};
+use assignment::{Source, Waiting};
+use life::{Place, Shutdown, live};
 use log::log;
-use options::{Asked, Options};
+use options::{Asked, Options, RunnerOptions};
+use reqwest::Client;
+use runner::Settings;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
 const MISUSED: u8 = 2;
 
+/// What this agent is for.
+#[derive(Debug)]
+enum Work {
+    Slot(Options, Source),
+    Runner(RunnerOptions, Settings),
+}
+
 /// Does what the arguments say, which are those after the program's name.
 pub fn run(arguments: impl Iterator<Item = OsString>) -> ExitCode {
-    let options = match options::parse(arguments) {
-        Ok(Asked::Run(options)) => options,
+    let work = match options::parse(arguments) {
+        Ok(Asked::Run(options)) => Source::from_environment().map(|source| Work::Slot(options, source)),
+        Ok(Asked::Runner(options)) => Settings::from_environment().map(|settings| Work::Runner(options, settings)),
         Ok(Asked::Help) => return print(options::HELP),
         Ok(Asked::Version) => return print(concat!("greenroom-agent ", env!("CARGO_PKG_VERSION"), "\n")),
         Err(error) => {
@@ -34,8 +45,8 @@ pub fn run(arguments: impl Iterator<Item = OsString>) -> ExitCode {
             return ExitCode::from(MISUSED);
         }
     };
-    let source = match Source::from_environment() {
-        Ok(source) => source,
+    let work = match work {
+        Ok(work) => work,
         Err(error) => {
             log!("{error}");
             return ExitCode::from(MISUSED);
@@ -48,7 +59,7 @@ pub fn run(arguments: impl Iterator<Item = OsString>) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let code = runtime.block_on(serve(options, source));
+    let code = runtime.block_on(serve(work));
     // Its threads may still be at a name that does not resolve, or at an output that nobody reads.
     runtime.shutdown_background();
     code
@@ -62,7 +73,7 @@ fn print(text: &str) -> ExitCode {
     }
 }
 
-async fn serve(options: Options, source: Source) -> ExitCode {
+async fn serve(work: Work) -> ExitCode {
     let (shutdown, http) = match (shutdown(), http::client()) {
         (Ok(shutdown), Ok(http)) => (shutdown, http),
         (Err(error), _) => {
@@ -75,13 +86,18 @@ async fn serve(options: Options, source: Source) -> ExitCode {
         }
     };
     child::adopt_orphans();
-    let waiting = match source {
-        Source::Given(data) => {
-            let code = live(&http, &options, *data, shutdown).await;
-            return ExitCode::from(u8::try_from(code & 0xFF).unwrap_or(u8::MAX));
+    match work {
+        Work::Slot(options, Source::Given(data)) => {
+            let code = live(&http, &options, *data, Place::slot(), shutdown).await;
+            ExitCode::from(u8::try_from(code & 0xFF).unwrap_or(u8::MAX))
         }
-        Source::Server(waiting) => waiting,
-    };
+        Work::Slot(options, Source::Server(waiting)) => wait_in_slot(&http, &options, &waiting, shutdown).await,
+        Work::Runner(options, settings) => runner::serve(http, options, settings, shutdown).await,
+    }
+}
+
+/// Runs one bot after the other.
+async fn wait_in_slot(http: &Client, options: &Options, waiting: &Waiting, shutdown: Shutdown) -> ExitCode {
     let mut asked = shutdown.clone();
     loop {
         log!("waits for a bot");
@@ -90,10 +106,10 @@ async fn serve(options: Options, source: Source) -> ExitCode {
                 log!("ends");
                 return ExitCode::SUCCESS;
             }
-            data = waiting.next(&http) => data,
+            data = waiting.next(http) => data,
         };
         match data {
-            Ok(data) => live(&http, &options, data, shutdown.clone()).await,
+            Ok(data) => live(http, options, data, Place::slot(), shutdown.clone()).await,
             Err(error) => {
                 log!("{error}");
                 return ExitCode::FAILURE;

@@ -1,6 +1,7 @@
 //! One bot's life in this slot: its process from its start to its end, and everything that is said of it meanwhile.
 //! Ends only when nothing of the process is left and its end was reported, or cannot be.
 
+use std::path::PathBuf;
 use std::process::ExitStatus;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -45,7 +46,7 @@ pub type Shutdown = watch::Receiver<u32>;
 
 /// A task that ends with the one who wanted it.
 #[derive(Debug)]
-struct Task<T>(JoinHandle<T>);
+pub struct Task<T>(JoinHandle<T>);
 
 impl<T> Drop for Task<T> {
     fn drop(&mut self) {
@@ -53,8 +54,23 @@ impl<T> Drop for Task<T> {
     }
 }
 
-fn task<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> Task<T> {
+pub fn task<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> Task<T> {
     Task(tokio::spawn(work))
+}
+
+/// Where a bot runs.
+#[derive(Debug)]
+pub struct Place {
+    /// What the server knows it by.
+    pub id: Option<String>,
+    /// The bot's own, if it has one.
+    pub folder: Option<PathBuf>,
+}
+
+impl Place {
+    pub fn slot() -> Self {
+        Self { id: container_id(), folder: None }
+    }
 }
 
 /// How far the bot's leaving has got.
@@ -68,7 +84,7 @@ struct Leaving {
 }
 
 /// Runs the bot to its end and reports it. Gives the exit code that was reported, or would have been.
-pub async fn live(http: &Client, options: &Options, data: BotData, mut shutdown: Shutdown) -> i32 {
+pub async fn live(http: &Client, options: &Options, data: BotData, place: Place, mut shutdown: Shutdown) -> i32 {
     let data = Arc::new(data);
     let voice = Voice::new(http.clone(), data.clone());
     let (news_sender, mut news) = mpsc::unbounded_channel();
@@ -77,7 +93,7 @@ pub async fn live(http: &Client, options: &Options, data: BotData, mut shutdown:
     let heard = Arc::new(Commands::default());
     let mut report = Report { outbox, delivery, heard, beating: None, waiting: None, over: false };
 
-    let (process, stdin, stdout) = match Process::spawn(&options.command, &data.text) {
+    let (process, stdin, stdout) = match Process::spawn(&options.command, &data.text, place.folder.as_deref()) {
         Ok(spawned) => spawned,
         Err(error) => {
             log!("bot {}: {error}", data.bot_id);
@@ -87,7 +103,7 @@ pub async fn live(http: &Client, options: &Options, data: BotData, mut shutdown:
         }
     };
     log!("bot {} on connection {}: runs as process {}", data.bot_id, data.connection_id, process.id());
-    report.outbox.put(Message::Started { container_id: container_id() }).await;
+    report.outbox.put(Message::Started { container_id: place.id }).await;
 
     let (lines, to_write) = mpsc::unbounded_channel();
     let _writing = task(write(stdin, to_write, report.heard.clone()));

@@ -4,17 +4,22 @@
 use std::ffi::OsString;
 use std::time::Duration;
 
-use lexopt::{Arg, Parser};
+use lexopt::{Arg, Parser, ValueExt};
 
 pub const HELP: &str = "\
 Runs a bot's command in a slot and speaks to Greenroom for it.
 
 Usage: greenroom-agent [options] -- command [arguments…]
+       greenroom-agent runner [options] -- command [arguments…]
+
+As `runner` it is the agent of a machine in a runner pool: it registers the machine, runs the command for each bot in a fresh folder,
+and ends the machine when its time is over.
 
 Options:
       --leave-grace <duration>  How long the command may take to go after it was told to leave, before SIGTERM [20s]
       --kill-grace <duration>   How long it may take after SIGTERM, before SIGKILL [10s]
       --report-for <duration>   How long to try to report what is left to report after the command's end [15m]
+      --end-command <command>   As runner: what ends the machine, its words parted by spaces; none for nothing [shutdown -h now]
   -h, --help                    Print this
   -V, --version                 Print the version
 
@@ -25,6 +30,12 @@ Environment:
   GREENROOM_URL           Without BOT_DATA: where to wait for bots. The agent runs the command for each, one by one.
   GREENROOM_SLOT_TOKEN    The token of the slot, for GREENROOM_URL.
   GREENROOM_CONTAINER_ID  What this runs in, if HOSTNAME does not say it.
+
+Environment as runner:
+  GREENROOM_URL           Where the server is.
+  GREENROOM_RUNNER_TOKEN  The runner token of the pool.
+  GREENROOM_INSTANCE_ID   What this machine is. Without it the instance metadata service is asked.
+  GREENROOM_RUNNER_DIR    Where the folders of bots are made, instead of the folder for temporary files.
 
 The command gets BOT_DATA in its environment. It may print one JSON object per line on standard output:
   {\"event\":\"joined\"}
@@ -43,7 +54,15 @@ pub struct Options {
     pub command: CommandLine,
 }
 
-/// The bot's command.
+/// As on a runner.
+#[derive(Clone, Debug)]
+pub struct RunnerOptions {
+    pub bot: Options,
+    /// What ends the machine, if anything does.
+    pub end_command: Option<CommandLine>,
+}
+
+/// The bot's command, or the one that ends the machine.
 #[derive(Clone, Debug)]
 pub struct CommandLine {
     pub program: OsString,
@@ -53,6 +72,7 @@ pub struct CommandLine {
 #[derive(Debug)]
 pub enum Asked {
     Run(Options),
+    Runner(RunnerOptions),
     Help,
     Version,
 }
@@ -66,6 +86,10 @@ pub enum OptionsError {
 }
 
 pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Asked, OptionsError> {
+    let mut arguments = arguments.into_iter().peekable();
+    // Only as the very first word: behind options or the dashes it is a command of that name.
+    let runner = arguments.next_if(|first| first == "runner").is_some();
+    let mut end_command = default_end();
     let mut parser = Parser::from_args(arguments);
     let mut leave_grace = Duration::from_secs(20);
     let mut kill_grace = Duration::from_secs(10);
@@ -75,11 +99,13 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Asked, Opt
             Arg::Long("leave-grace") => leave_grace = value(&mut parser)?,
             Arg::Long("kill-grace") => kill_grace = value(&mut parser)?,
             Arg::Long("report-for") => report_for = value(&mut parser)?,
+            Arg::Long("end-command") if runner => end_command = parser.value()?.parse_with(command_line)?,
             Arg::Long("help") | Arg::Short('h') => return Ok(Asked::Help),
             Arg::Long("version") | Arg::Short('V') => return Ok(Asked::Version),
             Arg::Value(program) => {
                 let command = CommandLine { program, arguments: parser.raw_args()?.collect() };
-                return Ok(Asked::Run(Options { leave_grace, kill_grace, report_for, command }));
+                let bot = Options { leave_grace, kill_grace, report_for, command };
+                return Ok(if runner { Asked::Runner(RunnerOptions { bot, end_command }) } else { Asked::Run(bot) });
             }
             other => return Err(other.unexpected().into()),
         }
@@ -88,8 +114,21 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Asked, Opt
 }
 
 fn value(parser: &mut Parser) -> Result<Duration, lexopt::Error> {
-    use lexopt::ValueExt;
     parser.value()?.parse_with(duration)
+}
+
+fn default_end() -> Option<CommandLine> {
+    Some(CommandLine { program: "shutdown".into(), arguments: vec!["-h".into(), "now".into()] })
+}
+
+/// Words parted by spaces; none for nothing.
+fn command_line(text: &str) -> Result<Option<CommandLine>, &'static str> {
+    let mut words = text.split_whitespace().map(OsString::from);
+    match words.next() {
+        None => Err("a command has words; write none for nothing"),
+        Some(program) if program == "none" => Ok(None),
+        Some(program) => Ok(Some(CommandLine { program, arguments: words.collect() })),
+    }
 }
 
 fn duration(text: &str) -> Result<Duration, &'static str> {
@@ -124,6 +163,32 @@ mod tests {
         assert_eq!(options.command.arguments, ["--help", "--", "-V"]);
         assert_eq!(options.leave_grace, Duration::from_millis(500));
         assert_eq!(options.kill_grace, Duration::from_secs(10));
+    }
+
+    #[test]
+    fn runner_is_a_mode_only_as_the_first_word() {
+        let Asked::Runner(options) = parsed(&["runner", "--end-command", "poweroff -f", "--", "runner", "x"]).unwrap()
+        else {
+            panic!("it is a runner");
+        };
+        assert_eq!((options.bot.command.program, options.bot.command.arguments), ("runner".into(), vec!["x".into()]));
+        let end = options.end_command.unwrap();
+        assert_eq!((end.program, end.arguments), ("poweroff".into(), vec!["-f".into()]));
+        for arguments in [&["--", "runner"][..], &["--kill-grace", "1s", "runner"]] {
+            assert!(matches!(parsed(arguments), Ok(Asked::Run(options)) if options.command.program == "runner"));
+        }
+    }
+
+    #[test]
+    fn a_machine_is_ended_by_shutdown_unless_said_otherwise() {
+        let end = |arguments: &[&str]| match parsed(arguments).unwrap() {
+            Asked::Runner(options) => options.end_command.map(|command| command.program),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(end(&["runner", "bot"]), Some("shutdown".into()));
+        assert_eq!(end(&["runner", "--end-command", "none", "bot"]), None);
+        assert!(parsed(&["runner", "--end-command", " ", "bot"]).is_err());
+        assert!(parsed(&["--end-command", "none", "bot"]).is_err(), "only a runner has one");
     }
 
     #[test]

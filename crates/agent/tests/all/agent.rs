@@ -9,6 +9,7 @@ use tokio::process::{Child, Command};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
+use crate::runner::side::{OWN_TOKEN, POOL_TOKEN};
 use crate::server::{DEADLINE, Data, SLOT_TOKEN, Server};
 
 #[derive(Debug)]
@@ -122,7 +123,7 @@ impl Agent {
             panic!("it does not end; it printed {} and logged {}", self.stdout.text(), self.stderr.text());
         };
         let ended = Ended { code: status.code(), stdout: self.stdout.text(), stderr: self.stderr.text() };
-        for secret in ["grb_secret", SLOT_TOKEN] {
+        for secret in ["grb_secret", SLOT_TOKEN, POOL_TOKEN, OWN_TOKEN] {
             assert!(!ended.stdout.contains(secret) && !ended.stderr.contains(secret), "it told a token: {ended:?}");
         }
         ended

@@ -8,5 +8,7 @@ mod life;
 mod misuse;
 mod outage;
 mod refusals;
+mod request;
+mod runner;
 mod server;
 mod slot;

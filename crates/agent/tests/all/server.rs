@@ -7,10 +7,13 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::io::{AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
+
+use crate::request::{Request, read};
+use crate::runner::side::{self, Machine};
 
 pub const SLOT_TOKEN: &str = "grs_the-token-of-the-slot";
 pub const DEADLINE: Duration = Duration::from_secs(30);
@@ -40,8 +43,10 @@ pub struct State {
     /// What to answer to the next calls of a name instead of what would be right.
     told: HashMap<&'static str, VecDeque<Answer>>,
     assignments: VecDeque<Value>,
+    told_always: HashMap<&'static str, Answer>,
     /// How many commands were given.
     commands: usize,
+    pub machine: Machine,
 }
 
 #[derive(Debug)]
@@ -149,6 +154,21 @@ impl Server {
         self.shared.state().told.entry(name).or_default().push_back((status, body, retry_after));
     }
 
+    /// What to answer to every call of this name, or no longer. The status 0 is no answer at all: the line breaks.
+    pub fn tell_always(&self, name: &'static str, answer: Option<(u16, Value)>) {
+        let mut state = self.shared.state();
+        match answer {
+            Some((status, body)) => state.told_always.insert(name, (status, body, None)),
+            None => state.told_always.remove(name),
+        };
+    }
+
+    /// Changes what is known of the machine of a runner.
+    pub fn machine(&self, change: impl FnOnce(&mut Machine)) {
+        change(&mut self.shared.state().machine);
+        self.shared.changed.send_replace(());
+    }
+
     pub fn calls(&self) -> Vec<Call> {
         self.shared.state().calls.clone()
     }
@@ -156,9 +176,8 @@ impl Server {
     /// The accepted calls without the heartbeats and the waiting, in order: what was said.
     pub fn said(&self) -> Vec<(String, Value)> {
         let said = self.calls().into_iter().filter(|call| call.status == 200);
-        said.filter(|call| !matches!(call.name.as_str(), "heartbeat" | "commands" | "assignment"))
-            .map(|call| (call.name, call.body))
-            .collect()
+        let words = ["started", "joined", "status", "transcript", "exited"];
+        said.filter(|call| words.contains(&call.name.as_str())).map(|call| (call.name, call.body)).collect()
     }
 
     pub fn said_names(&self) -> Vec<String> {
@@ -219,50 +238,19 @@ async fn serve(listener: TcpListener, shared: Arc<Shared>) {
     }
 }
 
-#[derive(Debug, Default)]
-struct Request {
-    method: String,
-    path: String,
-    query: HashMap<String, String>,
-    token: String,
-    content_type: String,
-    body: Vec<u8>,
-}
-
-/// None when the other side has gone.
-async fn read(stream: &mut BufReader<TcpStream>) -> Option<Request> {
-    let mut line = String::new();
-    stream.read_line(&mut line).await.ok().filter(|read| *read > 0)?;
-    let mut words = line.split_whitespace();
-    let mut request = Request { method: words.next()?.to_owned(), ..Request::default() };
-    let target = words.next()?;
-    let (path, query) = target.split_once('?').unwrap_or((target, ""));
-    request.path = path.to_owned();
-    request.query =
-        query.split('&').filter_map(|pair| pair.split_once('=')).map(|(k, v)| (k.to_owned(), v.to_owned())).collect();
-    let mut length = 0;
-    loop {
-        let mut line = String::new();
-        stream.read_line(&mut line).await.ok().filter(|read| *read > 0)?;
-        let Some((name, value)) = line.trim_end().split_once(": ") else { break };
-        match name.to_ascii_lowercase().as_str() {
-            "content-length" => length = value.parse().unwrap(),
-            "content-type" => request.content_type = value.to_owned(),
-            "authorization" => request.token = value.strip_prefix("Bearer ").unwrap_or_default().to_owned(),
-            _ => {}
-        }
-    }
-    request.body = vec![0; length];
-    stream.read_exact(&mut request.body).await.ok()?;
-    Some(request)
-}
-
 async fn connection(stream: TcpStream, shared: Arc<Shared>) {
     let mut stream = BufReader::new(stream);
     while let Some(request) = read(&mut stream).await {
         let (status, body, retry_after) = answer(request, &shared).await;
         shared.changed.send_replace(());
-        let text = if status == 204 { String::new() } else { body.to_string() };
+        if status == 0 {
+            return;
+        }
+        let text = match body {
+            _ if status == 204 => String::new(),
+            Value::String(text) => text,
+            body => body.to_string(),
+        };
         let retry_after = retry_after.map(|seconds| format!("retry-after: {seconds}\r\n")).unwrap_or_default();
         let length = text.len();
         let answer = format!("HTTP/1.1 {status} Said\r\ncontent-length: {length}\r\n{retry_after}\r\n{text}");
@@ -280,7 +268,7 @@ struct Look {
 }
 
 /// Status, body, Retry-After.
-type Answer = (u16, Value, Option<u32>);
+pub type Answer = (u16, Value, Option<u32>);
 
 async fn answer(request: Request, shared: &Shared) -> Answer {
     let (name, waits_ms) = match request.path.strip_prefix("/callback/") {
@@ -289,7 +277,7 @@ async fn answer(request: Request, shared: &Shared) -> Answer {
         None if request.path == "/agent/assignment" => {
             ("assignment".to_owned(), request.query["wait_ms"].parse().unwrap())
         }
-        None => (request.path.clone(), 0),
+        None => (side::name(&request.path).unwrap_or(&request.path).to_owned(), 0),
     };
     let deadline = tokio::time::Instant::now() + Duration::from_millis(waits_ms);
     let mut changed = shared.changed.subscribe();
@@ -306,11 +294,14 @@ async fn answer(request: Request, shared: &Shared) -> Answer {
 }
 
 fn answer_now(request: &Request, name: &str, state: &mut State, look: Look) -> Option<Answer> {
-    let body: Value = if request.method == "GET" { json!({}) } else { serde_json::from_slice(&request.body).unwrap() };
+    let body = if request.body.is_empty() { json!({}) } else { serde_json::from_slice(&request.body).unwrap() };
     let told = state.told.get_mut(name).and_then(VecDeque::pop_front);
+    let told = told.or_else(|| state.told_always.get(name).cloned());
     let answer = match told {
         Some(told) => told,
+        None if name == "assignment" && request.token == side::OWN_TOKEN => side::assignment(state, look.last)?,
         None if name == "assignment" => assignment(request, state, look)?,
+        None if side::name(&request.path).is_some() => side::answer(request, name, &body, state),
         None => callback(request, name, &body, state, look)?,
     };
     let token = request.token.clone();

@@ -1,0 +1,130 @@
+//! A folder for each bot, empty when the bot comes and gone after it. What an agent that was killed left behind is
+//! removed by the next, which only one agent at a time may do below a folder.
+
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// What makes a folder ours: others may have theirs beside it.
+const PREFIX: &str = "greenroom-bot-";
+const LOCK: &str = "greenroom-runner.lock";
+const TRIES: u32 = 5;
+const TRY_AGAIN: Duration = Duration::from_millis(500);
+
+/// Where the folders of bots are made.
+#[derive(Debug)]
+pub struct Folders {
+    base: PathBuf,
+    /// Held open: its lock goes with this process, however that ends.
+    _lock: File,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum FolderError {
+    #[error("{} cannot be used: {source}", .path.display())]
+    Unusable { path: PathBuf, source: io::Error },
+    #[error("{} is held by another agent: there is one for a machine", .0.display())]
+    Taken(PathBuf),
+    #[error("what an earlier bot left cannot be removed: {}: {source}", .path.display())]
+    Left { path: PathBuf, source: io::Error },
+}
+
+impl Folders {
+    pub async fn open(base: PathBuf) -> Result<Self, FolderError> {
+        let failed = FolderError::Unusable { path: base.clone(), source: io::Error::other("the look at it failed") };
+        tokio::task::spawn_blocking(move || Self::open_now(&base)).await.unwrap_or(Err(failed))
+    }
+
+    fn open_now(base: &Path) -> Result<Self, FolderError> {
+        let unusable = |source| FolderError::Unusable { path: base.to_owned(), source };
+        fs::create_dir_all(base).map_err(unusable)?;
+        // Bots run elsewhere than the agent, and are to find it all the same.
+        let base = base.canonicalize().map_err(unusable)?;
+        let lock = base.join(LOCK);
+        let opened = OpenOptions::new().write(true).create(true).truncate(false).open(&lock);
+        let locked = opened.map_err(|source| FolderError::Unusable { path: lock.clone(), source })?;
+        locked.try_lock().map_err(|_| FolderError::Taken(lock))?;
+        for entry in fs::read_dir(&base).map_err(unusable)?.flatten() {
+            if entry.file_name().to_string_lossy().starts_with(PREFIX) {
+                remove(&entry.path()).map_err(|source| FolderError::Left { path: entry.path(), source })?;
+            }
+        }
+        Ok(Self { base, _lock: locked })
+    }
+
+    /// A new one, which nobody else may look into.
+    pub fn make(&self) -> Result<PathBuf, FolderError> {
+        // Short: programs put sockets below it, whose paths have little room.
+        let path = self.base.join(format!("{PREFIX}{:08x}", fastrand::u32(..)));
+        match DirBuilder::new().mode(0o700).create(&path) {
+            Ok(()) => Ok(path),
+            Err(source) => Err(FolderError::Unusable { path, source }),
+        }
+    }
+
+    /// Removes one with all that it has, in the background: it may be a lot.
+    pub async fn remove(&self, path: PathBuf) -> Result<(), FolderError> {
+        let mut tries = 0;
+        loop {
+            let removing = path.clone();
+            let removed = tokio::task::spawn_blocking(move || remove(&removing)).await;
+            let Err(source) = removed.unwrap_or_else(|error| Err(io::Error::other(error))) else { return Ok(()) };
+            tries += 1;
+            if tries == TRIES {
+                return Err(FolderError::Left { path, source });
+            }
+            tokio::time::sleep(TRY_AGAIN).await;
+        }
+    }
+}
+
+fn remove(path: &Path) -> io::Result<()> {
+    // What a bot has mounted there is somewhere else, and not ours to remove.
+    if is_mounted_below(path, &fs::read_to_string("/proc/self/mountinfo").unwrap_or_default()) {
+        return Err(io::Error::other("something is mounted below it"));
+    }
+    let removed = match fs::remove_dir_all(path) {
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+            open_up(path)?;
+            fs::remove_dir_all(path)
+        }
+        removed => removed,
+    };
+    removed.or_else(|error| if error.kind() == ErrorKind::NotFound { Ok(()) } else { Err(error) })
+}
+
+/// Whether something is mounted at or below a folder, by the list of the kernel.
+fn is_mounted_below(path: &Path, mounts: &str) -> bool {
+    // The fifth field, in which a blank is \040.
+    let points = mounts.lines().filter_map(|line| line.split(' ').nth(4));
+    points.map(|point| point.replace("\\040", " ")).any(|point| Path::new(&point).starts_with(path))
+}
+
+/// Lets us into folders that a bot has closed, as some tools do with what they downloaded.
+fn open_up(path: &Path) -> io::Result<()> {
+    fs::set_permissions(path, Permissions::from_mode(0o700))?;
+    for entry in fs::read_dir(path)? {
+        let entry = entry?;
+        // Not what a link points to.
+        if entry.file_type()?.is_dir() {
+            open_up(&entry.path())?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_mounted_at_or_below_a_folder_is_seen() {
+        let mounts = "36 35 98:0 / / rw - ext4 /dev/a rw\n37 36 0:5 / /bots/greenroom-bot-1/a\\040b rw - fuse b rw\n";
+        assert!(is_mounted_below(Path::new("/bots/greenroom-bot-1"), mounts));
+        assert!(is_mounted_below(Path::new("/bots/greenroom-bot-1/a b"), mounts));
+        assert!(!is_mounted_below(Path::new("/bots/greenroom-bot-10"), mounts));
+        assert!(!is_mounted_below(Path::new("/bots/greenroom-bot-1/a"), mounts));
+    }
+}

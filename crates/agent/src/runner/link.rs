@@ -1,0 +1,158 @@
+//! What a registered runner says to the server under its own token, each call with the patience that it can afford.
+
+use std::time::Duration;
+
+use reqwest::{Client, StatusCode};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use super::Over;
+use crate::assignment::{BotData, DataError, SourceError, Token, Waiting};
+use crate::http::{self, Backoff, Refusal};
+use crate::log::log;
+
+/// The server takes a runner that has not acknowledged its bot within 10 s for dead, and gives the bot to another.
+const ACKNOWLEDGING: Duration = Duration::from_secs(8);
+const ACKNOWLEDGE_TIMEOUT: Duration = Duration::from_secs(3);
+const ACKNOWLEDGE_AGAIN: Duration = Duration::from_millis(500);
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(15);
+const SHORTEST_BEAT_TIMEOUT: Duration = Duration::from_secs(3);
+const LONGEST_BEAT_TIMEOUT: Duration = Duration::from_secs(30);
+
+#[derive(Clone, Debug)]
+pub struct Link {
+    http: Client,
+    url: String,
+    token: Token,
+}
+
+/// A bot that this runner is to run, as one run of the runner.
+#[derive(Debug)]
+pub struct Run {
+    pub id: String,
+    pub data: BotData,
+}
+
+impl Run {
+    fn parse(text: String) -> Result<Self, DataError> {
+        #[derive(Deserialize)]
+        struct Named {
+            run_id: String,
+        }
+        let named = serde_json::from_str(&text);
+        let data = BotData::parse(text)?;
+        let Named { run_id: id } = named.map_err(|_| DataError::Missing("run_id"))?;
+        Ok(Self { id, data })
+    }
+}
+
+/// What the server answers to a heartbeat.
+#[derive(Debug, Deserialize)]
+pub struct Standing {
+    pub stop: bool,
+    pub end: bool,
+}
+
+/// Whether a bot may be run.
+#[derive(Debug)]
+pub enum Acknowledged {
+    Yes,
+    No(String),
+}
+
+/// What a refusal means for the runner, if it is about the runner itself.
+fn over(refusal: &Refusal) -> Option<Over> {
+    match refusal.status()? {
+        StatusCode::GONE => Some(Over::Machine(refusal.to_string())),
+        StatusCode::UNAUTHORIZED => Some(Over::Unknown(refusal.to_string())),
+        _ => None,
+    }
+}
+
+impl Link {
+    pub fn new(http: Client, url: String, token: Token) -> Self {
+        Self { http, url, token }
+    }
+
+    async fn call<T: DeserializeOwned>(&self, path: &str, body: &Value, timeout: Duration) -> Result<T, Refusal> {
+        let request = self.http.post(format!("{}/agent/runner/{path}", self.url)).bearer_auth(self.token.reveal());
+        http::read(http::send(request.json(body).timeout(timeout)).await)
+    }
+
+    pub async fn heartbeat(&self, run: Option<&str>, interval: Duration) -> Result<Standing, Refusal> {
+        let timeout = interval.clamp(SHORTEST_BEAT_TIMEOUT, LONGEST_BEAT_TIMEOUT);
+        self.call("heartbeat", &json!({"run_id": run}), timeout).await
+    }
+
+    /// Waits for the next bot.
+    pub async fn next(&self) -> Result<Run, Over> {
+        let unusable = |error: SourceError| Over::Machine(error.to_string());
+        let waiting = Waiting::at(&self.url, self.token.clone()).map_err(unusable)?;
+        let is_final = |status| status == StatusCode::GONE || status == StatusCode::UNAUTHORIZED;
+        let next = waiting.until(&self.http, Run::parse, is_final).await;
+        next.map_err(|refusal| over(&refusal).unwrap_or_else(|| Over::Unknown(refusal.to_string())))
+    }
+
+    /// Takes the bot, if it is still this runner's. Without an answer it is not: the server may have given it away.
+    pub async fn acknowledge(&self, run: &str) -> Result<Acknowledged, Over> {
+        let body = json!({"run_id": run});
+        let mut backoff = Backoff::default();
+        let trying = async {
+            loop {
+                match self.call("acknowledge", &body, ACKNOWLEDGE_TIMEOUT).await {
+                    Err(refusal @ Refusal::Away { .. }) => {
+                        tokio::time::sleep(backoff.after("acknowledging", &refusal).min(ACKNOWLEDGE_AGAIN)).await;
+                    }
+                    decided => return decided.map(|_: Value| ()),
+                }
+            }
+        };
+        match tokio::time::timeout(ACKNOWLEDGING, trying).await {
+            Ok(Ok(())) => Ok(Acknowledged::Yes),
+            Ok(Err(refusal)) => over(&refusal).map_or_else(|| Ok(Acknowledged::No(refusal.to_string())), Err),
+            Err(_) => Ok(Acknowledged::No("no answer in time".to_owned())),
+        }
+    }
+
+    /// Gives the runner back, however long that takes.
+    pub async fn release(&self, run: &str) -> Result<(), Over> {
+        let what = "giving back";
+        let mut backoff = Backoff::default();
+        loop {
+            let refusal = match self.call::<Value>("release", &json!({"run_id": run}), RELEASE_TIMEOUT).await {
+                Ok(_) => {
+                    backoff.succeeded(what);
+                    return Ok(());
+                }
+                Err(refusal) => refusal,
+            };
+            if refusal.status() == Some(StatusCode::CONFLICT) {
+                log!("run {run} is not this runner's any more: {refusal}");
+                return Ok(());
+            }
+            if let Some(over) = over(&refusal) {
+                return Err(over);
+            }
+            // Waiting for the next without having given this one back could only bring the same run again.
+            backoff.wait(what, &refusal).await;
+        }
+    }
+
+    /// Says that this runner is no more, as well as that can be done in this time.
+    pub async fn end(&self, reason: &str, patience: Duration) {
+        let body = json!({"reason": reason});
+        let mut backoff = Backoff::default();
+        let trying = async {
+            while let Err(refusal) = self.call::<Value>("end", &body, patience).await {
+                if refusal.status().is_some() {
+                    return;
+                }
+                backoff.wait("saying the end", &refusal).await;
+            }
+        };
+        if tokio::time::timeout(patience, trying).await.is_err() {
+            log!("the server did not hear of the end");
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! The agent of a machine in a runner pool: registers the machine, takes one bot after the other, each in a folder of
+//! its own, and gives the machine back after each. When the machine's time is over it sees to it that the machine ends.
+
+mod folder;
+mod heartbeat;
+mod link;
+mod machine;
+mod register;
+mod session;
+
+use std::error::Error;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use reqwest::Client;
+
+use crate::child;
+use crate::http::{self, Backoff};
+use crate::life::Shutdown;
+use crate::log::log;
+use crate::options::RunnerOptions;
+use folder::Folders;
+use link::Link;
+use machine::Metadata;
+pub use register::Settings;
+use register::Unregistered;
+use session::Session;
+
+/// How long the server may take to hear that the machine ends. The machine ends all the same.
+const FAREWELL: Duration = Duration::from_secs(5);
+
+/// Why a runner takes no more bots.
+#[derive(Debug)]
+pub enum Over {
+    /// The machine's time is over: it is to end.
+    Machine(String),
+    /// Somebody else ends the machine, or only the agent is to end.
+    Agent(String),
+    /// The server does not know this registration any more.
+    Unknown(String),
+}
+
+/// What stays the same from one registration to the next.
+#[derive(Debug)]
+struct Runner {
+    http: Client,
+    options: RunnerOptions,
+    instance: String,
+    folders: Folders,
+    metadata: Metadata,
+}
+
+/// Serves until the machine's time is over, or the agent is asked to end.
+pub async fn serve(http: Client, options: RunnerOptions, settings: Settings, mut shutdown: Shutdown) -> ExitCode {
+    child::hide_environment();
+    let runner = tokio::select! {
+        () = asked(&mut shutdown) => return leave(),
+        runner = open(http, options, &settings) => match runner {
+            Ok(runner) => runner,
+            Err(error) => {
+                log!("{error}");
+                return ExitCode::FAILURE;
+            }
+        },
+    };
+    let mut again = Backoff::default();
+    loop {
+        let registered = tokio::select! {
+            () = asked(&mut shutdown) => return leave(),
+            registered = register::register(&runner.http, &settings, &runner.instance) => registered,
+        };
+        let registration = match registered {
+            Ok(registration) => registration,
+            Err(Unregistered::Ended(why)) => {
+                log!("the machine is to end: {why}");
+                return runner.end_machine(&mut shutdown).await;
+            }
+            Err(refused) => {
+                log!("{refused}");
+                return ExitCode::FAILURE;
+            }
+        };
+        log!("runner {} of pool {}: registered", runner.instance, registration.pool);
+        let link = Link::new(runner.http.clone(), settings.url.clone(), registration.token.clone());
+        match Session::begin(&runner, &link, &registration, shutdown.clone()).run().await {
+            Over::Unknown(why) => {
+                log!("registers again: {why}");
+                tokio::time::sleep(again.next(None)).await;
+            }
+            Over::Agent(why) => {
+                log!("ends: {why}");
+                link.end(&why, FAREWELL).await;
+                return ExitCode::SUCCESS;
+            }
+            Over::Machine(why) => {
+                log!("the machine is to end: {why}");
+                link.end(&why, FAREWELL).await;
+                return runner.end_machine(&mut shutdown).await;
+            }
+        }
+    }
+}
+
+async fn open(http: Client, options: RunnerOptions, settings: &Settings) -> Result<Runner, Box<dyn Error>> {
+    let metadata = Metadata::new(http::direct_client()?, settings.metadata.clone());
+    let folders = Folders::open(settings.folder.clone()).await?;
+    let instance = match &settings.instance {
+        Some(instance) => instance.clone(),
+        None => metadata.instance_id().await?,
+    };
+    Ok(Runner { http, options: settled(options), instance, folders, metadata })
+}
+
+/// Bots run in folders of their own, from where a path that starts here would lead nowhere.
+fn settled(mut options: RunnerOptions) -> RunnerOptions {
+    let program = Path::new(&options.bot.command.program);
+    if program.components().count() > 1
+        && let Ok(absolute) = std::path::absolute(program)
+    {
+        options.bot.command.program = absolute.into();
+    }
+    options
+}
+
+impl Runner {
+    async fn end_machine(&self, shutdown: &mut Shutdown) -> ExitCode {
+        machine::end(self.options.end_command.as_ref(), shutdown).await
+    }
+}
+
+fn leave() -> ExitCode {
+    log!("ends");
+    ExitCode::SUCCESS
+}
+
+async fn asked(shutdown: &mut Shutdown) {
+    if shutdown.wait_for(|times| *times > 0).await.is_err() {
+        std::future::pending().await
+    }
+}

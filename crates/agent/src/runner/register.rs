@@ -1,0 +1,112 @@
+//! Making the machine known to the server. A group may not list its machine yet when the agent is up already, and what
+//! an earlier agent of the machine left may still look alive: both pass, so the agent tries until they have.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use reqwest::{Client, StatusCode};
+use serde::Deserialize;
+use serde_json::json;
+
+use crate::assignment::{SourceError, Token, server_url, variable};
+use crate::http::{self, Backoff, Refusal};
+
+/// The server asks AWS for the machine.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
+const METADATA: &str = "http://169.254.169.254";
+const SHORTEST_HEARTBEAT: Duration = Duration::from_millis(10);
+const LONGEST_ORPHANHOOD: Duration = Duration::from_secs(30 * 24 * 3600);
+
+/// What the environment says.
+#[derive(Debug)]
+pub struct Settings {
+    /// Without a slash at its end.
+    pub url: String,
+    /// The pool's, with which a machine may register.
+    pub token: Token,
+    pub instance: Option<String>,
+    pub folder: PathBuf,
+    pub metadata: String,
+}
+
+impl Settings {
+    pub fn from_environment() -> Result<Self, SourceError> {
+        let needed = |name| variable(name)?.ok_or(SourceError::Runner(name));
+        let metadata = variable("GREENROOM_METADATA_URL")?.unwrap_or_else(|| METADATA.to_owned());
+        Ok(Self {
+            url: server_url(&needed("GREENROOM_URL")?)?,
+            token: Token::new(&needed("GREENROOM_RUNNER_TOKEN")?),
+            instance: variable("GREENROOM_INSTANCE_ID")?.map(|id| id.trim().to_owned()),
+            folder: std::env::var_os("GREENROOM_RUNNER_DIR")
+                .filter(|folder| !folder.is_empty())
+                .map_or_else(std::env::temp_dir, PathBuf::from),
+            metadata: metadata.trim().trim_end_matches('/').to_owned(),
+        })
+    }
+}
+
+/// What the server made of the machine.
+#[derive(Debug)]
+pub struct Registration {
+    /// The runner's own.
+    pub token: Token,
+    pub pool: String,
+    pub is_spot: bool,
+    pub heartbeat_interval: Duration,
+    /// How long an idle runner waits for a server that is away.
+    pub orphaned_after: Duration,
+}
+
+#[derive(Deserialize)]
+struct Answer {
+    token: String,
+    pool: String,
+    usage_class: String,
+    heartbeat_interval_ms: u64,
+    orphaned_after_ms: u64,
+}
+
+impl From<Answer> for Registration {
+    fn from(answer: Answer) -> Self {
+        Self {
+            token: Token::new(&answer.token),
+            pool: answer.pool,
+            is_spot: answer.usage_class == "spot",
+            heartbeat_interval: Duration::from_millis(answer.heartbeat_interval_ms).max(SHORTEST_HEARTBEAT),
+            orphaned_after: Duration::from_millis(answer.orphaned_after_ms).min(LONGEST_ORPHANHOOD),
+        }
+    }
+}
+
+/// The machine is not registered, and trying again would not help.
+#[derive(Debug, thiserror::Error)]
+pub enum Unregistered {
+    #[error("the server does not accept GREENROOM_RUNNER_TOKEN: {0}")]
+    Token(Refusal),
+    #[error("{0}")]
+    Ended(Refusal),
+    #[error("registering was refused: {0}")]
+    Refused(Refusal),
+}
+
+/// Registers, however long that takes.
+pub async fn register(http: &Client, settings: &Settings, instance: &str) -> Result<Registration, Unregistered> {
+    let what = "registering";
+    let mut backoff = Backoff::default();
+    // An answer that was lost is given again to whoever asks under the same word.
+    let agent = format!("{:016x}{:016x}", fastrand::u64(..), fastrand::u64(..));
+    loop {
+        let request = http.post(format!("{}/agent/runner", settings.url)).bearer_auth(settings.token.reveal());
+        let request = request.json(&json!({"instance_id": instance, "agent": agent})).timeout(ANSWER_TIMEOUT);
+        let refusal = match http::read(http::send(request).await) {
+            Ok::<Answer, _>(answer) => return Ok(answer.into()),
+            Err(refusal) => refusal,
+        };
+        match refusal.status() {
+            None | Some(StatusCode::NOT_FOUND | StatusCode::CONFLICT) => backoff.wait(what, &refusal).await,
+            Some(StatusCode::UNAUTHORIZED) => return Err(Unregistered::Token(refusal)),
+            Some(StatusCode::GONE) => return Err(Unregistered::Ended(refusal)),
+            Some(_) => return Err(Unregistered::Refused(refusal)),
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! A registered runner's time: waiting for a bot, taking it, running it, giving the machine back, and again. Nothing is
+//! run and nothing is said for a bot before the server has acknowledged that it is this runner's.
+
+use tokio::sync::watch;
+use tokio::time::{Duration, Instant};
+
+use super::heartbeat::Heartbeat;
+use super::link::{Acknowledged, Link, Run};
+use super::register::Registration;
+use super::{Over, Runner};
+use crate::http::Backoff;
+use crate::life::{Place, Shutdown, Task, live, task};
+use crate::log::log;
+
+#[derive(Debug)]
+pub struct Session<'a> {
+    runner: &'a Runner,
+    link: &'a Link,
+    shutdown: Shutdown,
+    heartbeat: Heartbeat,
+    /// Whether the machine is about to be taken away.
+    notice: watch::Receiver<bool>,
+    _looking: Option<Task<()>>,
+    orphaned_after: Duration,
+    /// Since when it has no bot.
+    idle_since: Instant,
+}
+
+impl<'a> Session<'a> {
+    pub fn begin(runner: &'a Runner, link: &'a Link, registration: &Registration, shutdown: Shutdown) -> Self {
+        let (notice, looking) = runner.metadata.notice(registration.is_spot);
+        Self {
+            runner,
+            link,
+            shutdown,
+            heartbeat: Heartbeat::begin(link.clone(), registration.heartbeat_interval),
+            notice,
+            _looking: looking,
+            orphaned_after: registration.orphaned_after,
+            idle_since: Instant::now(),
+        }
+    }
+
+    /// Takes one bot after the other, until there is a reason not to.
+    pub async fn run(mut self) -> Over {
+        let mut declined = Backoff::default();
+        let mut pause = Duration::ZERO;
+        log!("waits for a bot");
+        loop {
+            let next = async {
+                tokio::time::sleep(pause).await;
+                self.link.next().await
+            };
+            let run = match self.unless_over(next).await {
+                Ok(run) => run,
+                Err(over) => return over,
+            };
+            let run_id = run.id.clone();
+            match self.serve(run).await {
+                Ok(Acknowledged::Yes) => {
+                    declined = Backoff::default();
+                    pause = Duration::ZERO;
+                    log!("waits for a bot");
+                }
+                Ok(Acknowledged::No(why)) => {
+                    log!("run {run_id} is not run: {why}");
+                    // The server may offer the same one at once.
+                    pause = declined.next(None);
+                }
+                Err(over) => return over,
+            }
+        }
+    }
+
+    /// Runs the bot, if it is this runner's, and gives the runner back.
+    async fn serve(&mut self, run: Run) -> Result<Acknowledged, Over> {
+        let folders = &self.runner.folders;
+        // Before the bot is taken: a machine that has no room for it must leave it to another.
+        let folder = folders.make().map_err(|error| Over::Machine(error.to_string()))?;
+        let unclean = |error: super::folder::FolderError| Over::Machine(error.to_string());
+        match self.unless_over(self.link.acknowledge(&run.id)).await {
+            Ok(Acknowledged::Yes) => {}
+            other => {
+                folders.remove(folder).await.map_err(unclean)?;
+                return other;
+            }
+        }
+        self.heartbeat.run.send_replace(Some(run.id.clone()));
+        let place = Place { id: Some(self.runner.instance.clone()), folder: Some(folder.clone()) };
+        let (shutdown, _asking) = self.shutdown_of(run.id.clone());
+        live(&self.runner.http, &self.runner.options.bot, run.data, place, shutdown).await;
+        self.idle_since = Instant::now();
+        // The next bot must not find what this one left; a machine that cannot be cleared has no next one.
+        folders.remove(folder).await.map_err(unclean)?;
+        self.unless_over(self.link.release(&run.id)).await?;
+        self.heartbeat.run.send_replace(None);
+        Ok(Acknowledged::Yes)
+    }
+
+    /// Does the work, unless this runner is to take no more bots.
+    async fn unless_over<T>(&self, work: impl Future<Output = Result<T, Over>>) -> Result<T, Over> {
+        tokio::select! {
+            biased;
+            over = self.over() => Err(over),
+            done = work => done,
+        }
+    }
+
+    /// Waits for a reason to take no more bots.
+    async fn over(&self) -> Over {
+        let (mut shutdown, mut notice) = (self.shutdown.clone(), self.notice.clone());
+        let mut heard = self.heartbeat.heard.clone();
+        loop {
+            if *shutdown.borrow_and_update() > 0 {
+                return Over::Agent("the agent was asked to end".to_owned());
+            }
+            if *notice.borrow_and_update() {
+                return Over::Agent("the spot machine is taken back".to_owned());
+            }
+            let now = heard.borrow_and_update().clone();
+            if let Some(why) = now.end {
+                return Over::Machine(why);
+            }
+            if let Some(why) = now.unknown {
+                return Over::Unknown(why);
+            }
+            let orphaned = now.at.max(self.idle_since) + self.orphaned_after;
+            if Instant::now() >= orphaned {
+                return Over::Machine("the server was away for too long".to_owned());
+            }
+            tokio::select! {
+                Ok(()) = shutdown.changed() => {}
+                Ok(()) = notice.changed() => {}
+                Ok(()) = heard.changed() => {}
+                () = tokio::time::sleep_until(orphaned) => {}
+            }
+        }
+    }
+
+    /// What asks the bot of this run to end: whoever asks the agent, and the server, which asks once.
+    fn shutdown_of(&self, run: String) -> (Shutdown, Task<()>) {
+        let (sender, receiver) = watch::channel(0);
+        let (mut shutdown, mut heard) = (self.shutdown.clone(), self.heartbeat.heard.clone());
+        let asking = task(async move {
+            let mut stopped = false;
+            loop {
+                let stop = {
+                    let heard = heard.borrow_and_update();
+                    heard.end.is_some() || heard.stop.as_deref() == Some(run.as_str())
+                };
+                if stop && !stopped {
+                    log!("run {run} is to end, says the server");
+                    stopped = true;
+                }
+                let times = (*shutdown.borrow_and_update()).max(u32::from(stopped));
+                sender.send_if_modified(|said| std::mem::replace(said, times) != times);
+                tokio::select! {
+                    Ok(()) = shutdown.changed() => {}
+                    Ok(()) = heard.changed() => {}
+                    else => return,
+                }
+            }
+        });
+        (receiver, asking)
+    }
+}
