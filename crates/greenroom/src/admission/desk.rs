@@ -41,6 +41,7 @@ impl Desk {
         admission: &Admission,
         at: usize,
         request: &Request,
+        is_possible: bool,
         id: BotId,
     ) -> Result<Admitted, AdmissionError> {
         let known = self.known.get(at).and_then(Option::as_ref);
@@ -57,6 +58,9 @@ impl Desk {
             } else {
                 Err(AdmissionError::IdempotencyMismatch)
             };
+        }
+        if !is_possible {
+            return Err(AdmissionError::NothingFits);
         }
         if let Some(bot) = known.there.or_else(|| self.there.get(&meeting).copied()) {
             return Err(AdmissionError::DuplicateBot(bot));
@@ -85,6 +89,8 @@ fn new_bot(id: BotId, user_id: UserId, wish: &Wish) -> NewBot {
         bot_display_name: wish.bot_display_name.clone(),
         priority: wish.priority,
         queue_timeout_ms: wish.queue_timeout_ms,
+        requirements: wish.requirements.clone(),
+        wants: wish.wants.clone(),
         config: wish.config.clone(),
         metadata: wish.metadata.clone(),
         pool: None,

@@ -11,7 +11,7 @@ mod desk;
 pub mod keys;
 pub mod users;
 
-use domain::{BotId, Meeting};
+use domain::{BotId, Meeting, Requirements};
 use jiff::Timestamp;
 use serde_json::{Map, Value};
 
@@ -38,6 +38,9 @@ pub struct Wish {
     pub bot_display_name: Option<String>,
     pub priority: i64,
     pub queue_timeout_ms: i64,
+    /// What the bot asks of its slot, as it was asked, and read.
+    pub requirements: Option<Map<String, Value>>,
+    pub wants: Option<Requirements>,
     pub config: Map<String, Value>,
     pub metadata: Map<String, Value>,
     /// The caller's key, with a hash of all that was asked under it.
@@ -64,6 +67,9 @@ pub enum Admitted {
 pub enum AdmissionError {
     #[error("the API key is not known, or no longer valid")]
     Unauthorized,
+    /// Whoever asked for this knows why.
+    #[error("there is no slot that could ever do")]
+    NothingFits,
     #[error("the idempotency key was used before with another body")]
     IdempotencyMismatch,
     #[error("a bot of yours is already at this meeting")]
@@ -88,12 +94,13 @@ impl Admission {
         found.map(|(_, user)| user).ok_or(AdmissionError::Unauthorized)
     }
 
-    /// Decides on a batch of requests, one after the other, as of `tx`. What is admitted is not
-    /// written yet: that is placement's to do.
+    /// Decides on a batch of requests, one after the other, as of `tx`. Of each it is said whether a slot could ever do for it.
+    /// What is admitted is not written yet: that is placement's to do.
     pub async fn admit(
         &self,
         tx: &mut Tx,
         requests: &[Request],
+        possible: &[bool],
         now: Timestamp,
     ) -> Result<Vec<Result<Admitted, AdmissionError>>, AdmissionError> {
         if requests.is_empty() {
@@ -102,7 +109,8 @@ impl Admission {
         let mut desk = Desk::open(tx, requests).await?;
         let mut said = Vec::with_capacity(requests.len());
         for (at, request) in requests.iter().enumerate() {
-            said.push(desk.decide(self, at, request, BotId(self.random.id(now)?)));
+            let id = BotId(self.random.id(now)?);
+            said.push(desk.decide(self, at, request, possible.get(at).copied().unwrap_or(false), id));
         }
         Ok(said)
     }

@@ -262,6 +262,9 @@ pub struct BotData {
     pub token: String,
     pub heartbeat_interval_ms: u64,
     pub commands: CommandChannel,
+    /// For a runner only: the run that it acknowledges, and gives back in the end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub run_id: Option<String>,
 }
 
 /// Where commands arrive besides heartbeats.

@@ -1,4 +1,4 @@
-//! For agents: waiting in a slot for a bot. That an agent waits is the sign that its slot is hot.
+//! For agents: waiting for a bot, in a slot or on a runner. That an agent waits in a slot is the sign that it is hot.
 
 use std::time::Duration;
 
@@ -11,8 +11,10 @@ use utoipa::IntoParams;
 
 use super::App;
 use super::admin::BotData;
-use super::extract::{Asked, Slot};
+use super::extract::{Agent, Asked};
 use super::problem::{Problem, ProblemShape};
+use super::runners;
+use crate::lifecycle::tokens::SlotClaim;
 use crate::placement::SlotNews;
 use crate::store::{Beat, BotRow, SlotRow};
 
@@ -31,31 +33,42 @@ pub struct Waiting {
 
 /// Wait for a bot
 ///
-/// Answers with the bot's data as soon as one is assigned to this slot, and again until the bot has started.
+/// Answers with the bot's data as soon as one is assigned to this slot, and again until the bot has started. A runner is
+/// answered with its `run_id` too, which it acknowledges before it runs the bot.
 #[utoipa::path(
     get, path = "/agent/assignment", tag = "For bots", params(Waiting),
     responses((status = 200, description = "The bot's data, as in `BOT_DATA`", body = BotData),
               (status = 204, description = "None yet"),
               (status = 401, description = "`unauthorized`: the slot is gone, or was made fresh",
+               body = ProblemShape, content_type = "application/problem+json"),
+              (status = 410, description = "`runner_ended`: this machine is to end",
                body = ProblemShape, content_type = "application/problem+json")),
-    security(("slot_token" = [])),
+    security(("slot_token" = []), ("runner_token" = [])),
 )]
 pub async fn assignment(
     State(app): State<App>,
-    Slot(claim): Slot,
+    agent: Agent,
     Asked(asked): Asked<Waiting>,
 ) -> Result<Response, Problem> {
     let wait = asked.wait_ms.unwrap_or(DEFAULT_WAIT_MS);
     if wait > LONGEST_WAIT_MS {
         return Err(Problem::invalid("wait_ms", format!("must be at most {LONGEST_WAIT_MS}")));
     }
+    let wait = Duration::from_millis(wait);
+    match agent {
+        Agent::InSlot(claim) => wait_in_slot(&app, &claim, wait).await,
+        Agent::OnRunner(claim) => runners::wait(&app, &claim, wait).await,
+    }
+}
+
+async fn wait_in_slot(app: &App, claim: &SlotClaim, wait: Duration) -> Result<Response, Problem> {
     // Listens before it looks, so that nothing falls between the two.
     let mut listener = app.lifecycle.feed.listen_to_slot(&claim.slot);
-    let deadline = tokio::time::sleep(Duration::from_millis(wait));
+    let deadline = tokio::time::sleep(wait);
     tokio::pin!(deadline);
     let mut over = false;
     loop {
-        let slot = app.store.slot(&claim.slot).await?.filter(|slot| app.deployment.slot_claim(slot) == claim);
+        let slot = app.store.slot(&claim.slot).await?.filter(|slot| app.deployment.slot_claim(slot) == *claim);
         let slot = slot.ok_or_else(|| Problem::unauthorized("this slot is gone, or was made fresh"))?;
         // While its start is under way, whoever waits may be the one before.
         if slot.status == SlotStatus::Creating && slot.bot_id.is_none() && !app.store.is_at_gate(&slot.name).await? {

@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 use super::App;
 use super::problem::Problem;
 use crate::admission::keys::{self, ApiKey};
-use crate::lifecycle::tokens::{Claim, SlotClaim};
+use crate::lifecycle::tokens::{Claim, RunnerClaim, SlotClaim};
 use crate::store::UserRow;
 
 /// An API key that looks like one. Whose it is, if anyone's, is still to be seen.
@@ -31,9 +31,25 @@ pub struct Operator;
 #[derive(Debug)]
 pub struct Bot(pub Claim);
 
-/// An agent waits in a slot.
+/// An agent waits.
 #[derive(Debug)]
-pub struct Slot(pub SlotClaim);
+pub enum Agent {
+    InSlot(SlotClaim),
+    OnRunner(RunnerClaim),
+}
+
+/// A runner speaks.
+#[derive(Debug)]
+pub struct Runner(pub RunnerClaim);
+
+/// A machine wants to be a runner.
+#[derive(Debug)]
+pub enum Newcomer {
+    /// Of this pool.
+    OfPool(String),
+    /// It has been one before.
+    Again(RunnerClaim),
+}
 
 /// A JSON body of a known type.
 #[derive(Debug)]
@@ -98,14 +114,39 @@ impl FromRequestParts<App> for Bot {
     }
 }
 
-impl FromRequestParts<App> for Slot {
+impl FromRequestParts<App> for Agent {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
         let token = bearer(parts)
             .ok_or_else(|| Problem::unauthorized("send the slot's token as `Authorization: Bearer <token>`"))?;
-        let claim = app.lifecycle.slot_claim(token);
-        claim.map(Slot).ok_or_else(|| Problem::unauthorized("the token is not that of a slot"))
+        let in_slot = app.lifecycle.slot_claim(token).map(Agent::InSlot);
+        let agent = in_slot.or_else(|| app.lifecycle.tokens.read_runner(token).map(Agent::OnRunner));
+        agent.ok_or_else(|| Problem::unauthorized("the token is not that of a slot"))
+    }
+}
+
+impl FromRequestParts<App> for Runner {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
+        let token = bearer(parts)
+            .ok_or_else(|| Problem::unauthorized("send the runner's token as `Authorization: Bearer <token>`"))?;
+        let claim = app.lifecycle.tokens.read_runner(token);
+        claim.map(Runner).ok_or_else(|| Problem::unauthorized("the token is not that of a runner"))
+    }
+}
+
+impl FromRequestParts<App> for Newcomer {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
+        let token = bearer(parts)
+            .ok_or_else(|| Problem::unauthorized("send the pool's runner token as `Authorization: Bearer <token>`"))?;
+        let tokens = &app.lifecycle.tokens;
+        let again = tokens.read_runner(token).map(Newcomer::Again);
+        let newcomer = again.or_else(|| tokens.read_pool(token).map(Newcomer::OfPool));
+        newcomer.ok_or_else(|| Problem::unauthorized("the token is neither a pool's runner token nor a runner's own"))
     }
 }
 

@@ -4,8 +4,8 @@
 //! In reading order:
 //! - [`around`]: what stands around every request
 //! - [`extract`], [`problem`], [`shapes`]: what comes in and what goes out
-//! - [`wish`], [`bots`], [`reading`], [`events`]: for users
-//! - [`callbacks`], [`agent`]: for bots
+//! - [`wish`], [`requirements`], [`bots`], [`reading`], [`events`]: for users
+//! - [`callbacks`], [`agent`], [`runners`]: for bots
 //! - [`admin`], [`pools`], [`slots`], [`gate`], [`keepers`]: for operators
 //! - [`health`], [`docs`]: for everyone
 
@@ -23,6 +23,8 @@ pub mod keepers;
 pub mod pools;
 pub mod problem;
 pub mod reading;
+pub mod requirements;
+pub mod runners;
 pub mod shapes;
 pub mod slots;
 #[cfg(test)]
@@ -51,6 +53,7 @@ use crate::deployment::Deployment;
 use crate::keepers::driver::Keepers;
 use crate::lifecycle::Lifecycle;
 use crate::placement::Placement;
+use crate::providers::ec2::Runners;
 use crate::random::Random;
 use crate::store::Store;
 use around::Limits;
@@ -69,6 +72,7 @@ pub struct Inner {
     pub placement: Placement,
     pub deployment: Deployment,
     pub keepers: Keepers,
+    pub runners: Runners,
     pub deadlines: Deadlines,
     pub public_url: String,
     pub admin_token_hash: String,
@@ -152,6 +156,11 @@ fn documented() -> OpenApiRouter<App> {
         .routes(routes!(admin::bot))
         .routes(routes!(admin::assign))
         .routes(routes!(agent::assignment))
+        .routes(routes!(runners::register))
+        .routes(routes!(runners::heartbeat))
+        .routes(routes!(runners::acknowledge))
+        .routes(routes!(runners::release))
+        .routes(routes!(runners::end))
         .routes(routes!(pools::pools))
         .routes(routes!(pools::pool, pools::change_pool))
         .routes(routes!(slots::slots))
@@ -209,6 +218,9 @@ fn described(mut document: OpenApi) -> OpenApi {
     components.add_security_scheme("x_api_key", SecurityScheme::ApiKey(ApiKey::Header(ApiKeyValue::new("X-API-Key"))));
     components.add_security_scheme("bot_token", bearer("The token of a bot's assignment, `grb_…`"));
     components.add_security_scheme("slot_token", bearer("The token of a slot, `grs_…`"));
+    components
+        .add_security_scheme("pool_token", bearer("The token with which machines become runners of a pool, `grp_…`"));
+    components.add_security_scheme("runner_token", bearer("The token of a runner, `grr_…`"));
     components.add_security_scheme("admin_token", bearer("The admin token"));
     document
 }

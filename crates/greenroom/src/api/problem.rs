@@ -1,5 +1,6 @@
 //! Refusals: RFC 9457 problem documents. The one place that turns the errors of every module into what a caller sees.
 
+use aws::{AwsError, RegisterError};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use domain::MeetingError;
@@ -95,6 +96,11 @@ impl Problem {
         Self::new(StatusCode::NOT_FOUND, "not_found", format!("there is no such {what}"))
     }
 
+    /// A runner that was terminated, or is being.
+    pub fn runner_ended() -> Self {
+        Self::new(StatusCode::GONE, "runner_ended", "this runner is at an end, and its machine is to end")
+    }
+
     /// Something is wrong here, not there. What it is goes to the log; the caller gets the id to ask with.
     pub fn internal() -> Self {
         Self::new(
@@ -157,6 +163,36 @@ impl From<StoreError> for Problem {
     }
 }
 
+impl From<AwsError> for Problem {
+    fn from(error: AwsError) -> Self {
+        tracing::error!(%error, "AWS failed");
+        if error.may_help() {
+            Problem::unavailable("AWS does not answer as it should; try again")
+        } else {
+            Problem::internal()
+        }
+    }
+}
+
+impl From<RegisterError> for Problem {
+    fn from(error: RegisterError) -> Self {
+        match error {
+            RegisterError::Unknown => Problem::new(
+                StatusCode::NOT_FOUND,
+                "not_found",
+                "this machine is not in a group of the pool, or not yet",
+            ),
+            RegisterError::Known => Problem::new(
+                StatusCode::CONFLICT,
+                "already_registered",
+                "another agent has registered this machine and is heard of: use its own token, or wait until it is silent",
+            ),
+            RegisterError::Ended => Problem::runner_ended(),
+            RegisterError::Aws(error) => error.into(),
+        }
+    }
+}
+
 impl From<NoRandomness> for Problem {
     fn from(error: NoRandomness) -> Self {
         tracing::error!(%error, "no randomness");
@@ -168,6 +204,7 @@ impl From<AdmissionError> for Problem {
     fn from(error: AdmissionError) -> Self {
         match error {
             AdmissionError::Unauthorized => Problem::unauthorized(error.to_string()),
+            AdmissionError::NothingFits => Problem::invalid("requirements", error),
             AdmissionError::IdempotencyMismatch => {
                 Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "idempotency_mismatch", error.to_string())
             }
@@ -198,6 +235,7 @@ impl From<PlacementError> for Problem {
         match error {
             PlacementError::Admission(error) => error.into(),
             PlacementError::NoPool(_) => Problem::invalid("platform", error),
+            PlacementError::NoneFits(_) => Problem::invalid("requirements", error),
             PlacementError::Stopping => Problem::unavailable(error.to_string()),
         }
     }

@@ -99,7 +99,7 @@ impl From<BotRow> for BotShape {
             container_id: bot.container_id,
             connection_id: bot.connection_id.map(|id| id.0),
             priority: bot.priority,
-            requirements: None,
+            requirements: bot.requirements,
             config: bot.config,
             metadata: bot.metadata,
             join_at: None,

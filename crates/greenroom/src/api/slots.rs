@@ -3,7 +3,7 @@
 use axum::Json as Answer;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
-use domain::{SlotName, SlotStatus};
+use domain::{Attributes, SlotName, SlotStatus};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
@@ -32,6 +32,31 @@ pub struct SlotShape {
     pub recovery_attempts: i64,
     #[schema(value_type = String, format = DateTime)]
     pub created_at: Timestamp,
+    /// What it has of what a bot can ask for.
+    pub attributes: AttributesShape,
+    /// Until when it may be given out while it is idle.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub threshold: Option<Timestamp>,
+}
+
+/// What a slot has of what a bot can ask for; 0 and null where nothing is known.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Attributes)]
+pub struct AttributesShape {
+    pub resource_class: Option<String>,
+    /// `on-demand` or `spot`.
+    pub usage_class: &'static str,
+    pub instance_type: Option<String>,
+    pub cpu: u32,
+    /// In MiB.
+    pub mem: u32,
+}
+
+impl From<Attributes> for AttributesShape {
+    fn from(has: Attributes) -> Self {
+        let Attributes { resource_class, usage_class, instance_type, cpu, mem } = has;
+        Self { resource_class, usage_class: usage_class.as_str(), instance_type, cpu, mem }
+    }
 }
 
 impl From<SlotRow> for SlotShape {
@@ -47,6 +72,8 @@ impl From<SlotRow> for SlotShape {
             error_message: slot.error_message,
             recovery_attempts: slot.recovery_attempts,
             created_at: slot.created_at,
+            attributes: slot.attributes.into(),
+            threshold: slot.threshold,
         }
     }
 }

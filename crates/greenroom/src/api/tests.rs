@@ -50,6 +50,7 @@ async fn app() -> (App, tempfile::TempDir) {
         lifecycle,
         placement,
         keepers: Keepers::new(store.clone(), clock.clone(), Leadership::new(store.clone(), replica), Vec::new()),
+        runners: crate::providers::ec2::Runners::default(),
         deployment,
         store,
         clock,
@@ -194,4 +195,27 @@ async fn a_stream_ends_when_its_key_is_rotated_away() {
     app.admission.rotate_key(user.id, Duration::ZERO).await.unwrap();
     // All that is left of it: it has an end.
     tokio::time::timeout(Duration::from_secs(10), told.collect()).await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_runner_of_a_pool_that_has_none_any_more_is_refused() {
+    let (app, _folder) = app().await;
+    let tokens = &app.lifecycle.tokens;
+    let claim = crate::lifecycle::tokens::RunnerClaim { pool: "gone".to_owned(), instance: "i-0".to_owned() };
+    let (runner, pool) = (tokens.make_runner(&claim), tokens.make_pool("gone"));
+    let calls = [
+        ("POST", "/agent/runner", &pool, r#"{"instance_id": "i-0"}"#),
+        ("POST", "/agent/runner", &runner, r#"{"instance_id": "i-0"}"#),
+        ("POST", "/agent/runner/heartbeat", &runner, r#"{"run_id": null}"#),
+        ("POST", "/agent/runner/acknowledge", &runner, r#"{"run_id": "a"}"#),
+        ("POST", "/agent/runner/release", &runner, r#"{"run_id": "a"}"#),
+        ("POST", "/agent/runner/end", &runner, "{}"),
+        ("GET", "/agent/assignment", &runner, ""),
+    ];
+    for (method, path, token, body) in calls {
+        let asked = Request::builder().method(method).uri(path).header("authorization", format!("Bearer {token}"));
+        let answer = router(app.clone()).oneshot(asked.body(Body::from(body)).unwrap()).await.unwrap();
+        let (status, code, _) = problem(answer).await;
+        assert_eq!((status, code), (StatusCode::UNAUTHORIZED, "unauthorized".into()), "{method} {path}");
+    }
 }

@@ -10,6 +10,7 @@ use utoipa::ToSchema;
 
 use super::extract::document;
 use super::problem::Problem;
+use super::requirements::RequirementsBody;
 use super::shapes::PlatformWord;
 use crate::admission::{Wish, keys};
 
@@ -53,10 +54,9 @@ pub struct NewBotBody {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub join_at: Option<Value>,
-    /// Not supported yet: refused when it is given.
+    /// What the bot asks of its slot; any will do where it is left out.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<Object>)]
-    pub requirements: Option<Value>,
+    pub requirements: Option<RequirementsBody>,
     /// Not supported yet: refused when it is given.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
@@ -65,11 +65,7 @@ pub struct NewBotBody {
 
 impl NewBotBody {
     pub fn into_wish(self, headers: &HeaderMap, deadlines: &Deadlines) -> Result<Wish, Problem> {
-        for (field, given) in [
-            ("join_at", self.join_at.is_some()),
-            ("requirements", self.requirements.is_some()),
-            ("webhook_url", self.webhook_url.is_some()),
-        ] {
+        for (field, given) in [("join_at", self.join_at.is_some()), ("webhook_url", self.webhook_url.is_some())] {
             if given {
                 return Err(Problem::unsupported(field));
             }
@@ -90,11 +86,15 @@ impl NewBotBody {
         if !(1..=most).contains(&queue_timeout_ms) {
             return Err(Problem::invalid("queue_timeout_ms", format!("must be from 1 to {most}")));
         }
+        let requirements = self.requirements.map(RequirementsBody::read).transpose()?;
+        let (requirements, wants) = requirements.unzip();
         Ok(Wish {
             meeting,
             bot_display_name: self.bot_display_name,
             priority: self.priority.unwrap_or(DEFAULT_PRIORITY).into(),
             queue_timeout_ms,
+            requirements,
+            wants,
             config: document("config", self.config.unwrap_or_default())?,
             metadata: document("metadata", self.metadata.unwrap_or_default())?,
             idempotency,

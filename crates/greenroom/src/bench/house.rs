@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use domain::{Deadlines, SlotName, UserId};
+use domain::{Attributes, Deadlines, SlotName, SlotStatus, UserId, slot};
 use serde_json::Map;
 use sqlx::Connection;
 use tokio::sync::oneshot;
@@ -18,6 +18,7 @@ use crate::config::Config;
 use crate::config::pool::PoolConfig;
 use crate::providers::{Found, Provider, ProviderError, Providers, Spec, Stopped};
 use crate::server::{Server, ServerError};
+use crate::store::{Batch, SlotRow};
 
 /// A provider without anything behind it: what is measured is the server.
 #[derive(Debug)]
@@ -137,7 +138,7 @@ impl House {
             file: None,
         };
         let server = match providers {
-            Some(providers) => Server::start_on(config, |_, _| providers, |_, _| Ok(())).await?,
+            Some(providers) => Server::start_on(config, |_, _, _| providers, |_, _| Ok(())).await?,
             None => Server::start(config, |_, _| Ok(())).await?,
         };
         let (address, app) = (server.address, server.app.clone());
@@ -151,6 +152,40 @@ impl House {
             }
         }));
         Ok(Self { address, app, stop: Some(stop), running })
+    }
+
+    /// Fills a pool with slots in which an agent is taken to wait, of each of these kinds as many.
+    pub async fn furnish(&self, name: &str, slots: i64, kinds: &[Attributes]) -> Done {
+        let now = self.app.clock.now();
+        let rows: Vec<SlotRow> = (1..=slots)
+            .zip(kinds.iter().cycle())
+            .map(|(number, kind)| SlotRow {
+                name: SlotName::new(name, number),
+                pool: name.to_owned(),
+                number,
+                status: SlotStatus::Idle,
+                status_since: now,
+                bot_id: None,
+                generation: 1,
+                bots_since_fresh: 0,
+                provider_ref: Some(name.to_owned()),
+                description: slot::idle(None),
+                last_used_at: None,
+                error_message: None,
+                recovery_attempts: 0,
+                created_at: now,
+                attributes: kind.clone(),
+                threshold: None,
+            })
+            .collect();
+        let mut tx = self.app.store.begin().await?;
+        for rows in rows.chunks(1_000) {
+            tx.write(&Batch { new_slots: rows.to_vec(), ..Batch::default() }, now).await?;
+        }
+        let mut pool = tx.hold_pool(name).await?.ok_or("the pool is not there")?;
+        (pool.slots, pool.kinds) = (slots, kinds.to_vec());
+        tx.write(&Batch { pools: vec![pool], ..Batch::default() }, now).await?;
+        Ok(tx.commit().await?)
     }
 
     /// A user with room for so many bots.

@@ -78,6 +78,8 @@ async fn on(database: &Database, standby: Standby, options: &Options) -> Done {
         min_idle: 0,
         standby,
         recycle_after: u32::from(standby == Standby::Stopped),
+        attributes: Default::default(),
+        expire_after: None,
     };
     let house = House::start(database, vec![pool], Some(providers(POOL, Nothing))).await?;
     let (_, key) = house.user(5).await?;

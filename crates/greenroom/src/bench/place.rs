@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use domain::{BotId, ConnectionId, Platform, SlotName, SlotStatus, UserId, slot};
+use domain::{Attributes, BotId, ConnectionId, Platform, SlotStatus, UserId};
 use serde::Deserialize;
 use tokio::process::Command;
 use uuid::Uuid;
@@ -21,7 +21,7 @@ use super::house::{Database, House, Nothing, providers};
 use crate::config::pool::{PoolConfig, Standby};
 use crate::config::provider::ProviderConfig;
 use crate::lifecycle::tokens::Claim;
-use crate::store::{Batch, Kind, SlotRow};
+use crate::store::Kind;
 
 const POOL: &str = "bench";
 
@@ -105,9 +105,11 @@ async fn on(database: &Database, options: &Options, slots: i64) -> Done {
         min_idle: 0,
         standby: Standby::Running,
         recycle_after: 0,
+        attributes: Default::default(),
+        expire_after: None,
     };
     let house = Arc::new(House::start(database, vec![pool], Some(providers(POOL, Nothing))).await?);
-    furnish(&house, slots).await?;
+    house.furnish(POOL, slots, &[Attributes::default()]).await?;
     database
         .execute(format!(
             "CREATE TABLE bot_pool_slots (id SERIAL PRIMARY KEY, status VARCHAR(50) NOT NULL DEFAULT 'idle',
@@ -138,37 +140,6 @@ async fn on(database: &Database, options: &Options, slots: i64) -> Done {
     let house = Arc::into_inner(house).ok_or("a client still runs")?;
     check(&house, &book, slots).await?;
     house.stop().await
-}
-
-/// Fills the pool with slots in which an agent is taken to wait.
-async fn furnish(house: &House, slots: i64) -> Done {
-    let now = house.app.clock.now();
-    let rows: Vec<SlotRow> = (1..=slots)
-        .map(|number| SlotRow {
-            name: SlotName::new(POOL, number),
-            pool: POOL.to_owned(),
-            number,
-            status: SlotStatus::Idle,
-            status_since: now,
-            bot_id: None,
-            generation: 1,
-            bots_since_fresh: 0,
-            provider_ref: Some(POOL.to_owned()),
-            description: slot::idle(None),
-            last_used_at: None,
-            error_message: None,
-            recovery_attempts: 0,
-            created_at: now,
-        })
-        .collect();
-    let mut tx = house.app.store.begin().await?;
-    for rows in rows.chunks(1_000) {
-        tx.write(&Batch { new_slots: rows.to_vec(), ..Batch::default() }, now).await?;
-    }
-    let mut pool = tx.hold_pool(POOL).await?.ok_or("the pool is not there")?;
-    pool.slots = slots;
-    tx.write(&Batch { pools: vec![pool], ..Batch::default() }, now).await?;
-    Ok(tx.commit().await?)
 }
 
 /// Places and releases bots for a while, and says how many in a second.

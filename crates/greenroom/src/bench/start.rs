@@ -79,6 +79,8 @@ fn pool(name: &str, platform: Platform, standby: Standby, provider: &ProviderCon
         min_idle: 2,
         standby,
         recycle_after: 1,
+        attributes: Default::default(),
+        expire_after: None,
     }
 }
 

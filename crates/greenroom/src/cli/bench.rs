@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::Subcommand;
 
 use super::Done;
-use crate::bench::{next, place, start};
+use crate::bench::{matching, next, place, start};
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
@@ -32,6 +32,27 @@ pub enum Command {
         /// How many ends are measured of each.
         #[arg(long, default_value_t = 30)]
         ends: usize,
+    },
+    /// Find and claim one that fits where one in a hundred does: in the store, beside the way over SQS and DynamoDB.
+    Match {
+        /// A database of a PostgreSQL on which another may be made. Without it, an SQLite file.
+        #[arg(long, value_name = "URL", env = "BENCH_POSTGRES_URL")]
+        database: Option<String>,
+        /// Where SQS and DynamoDB are, with the credentials that the machine has. Without it, only the store is measured.
+        #[arg(long)]
+        region: Option<String>,
+        /// Where they are, if not at AWS: LocalStack, moto.
+        #[arg(long, value_name = "URL", requires = "region")]
+        endpoint: Option<String>,
+        /// How many slots there are in the store.
+        #[arg(long, value_delimiter = ',', default_value = "10000,100000")]
+        slots: Vec<i64>,
+        /// How many runners are announced in the queue.
+        #[arg(long, default_value_t = 1_000)]
+        runners: i64,
+        /// How many are found and claimed.
+        #[arg(long, default_value_t = 50)]
+        picks: usize,
     },
     /// The bot that `start` starts.
     #[command(hide = true)]
@@ -62,6 +83,9 @@ pub async fn run(command: Command) -> Done {
             start::run(&start::Options { database, bots, docker }).await
         }
         Command::Next { database, ends } => next::run(&next::Options { database, ends }).await,
+        Command::Match { database, region, endpoint, slots, runners, picks } => {
+            matching::run(&matching::Options { database, endpoint, region, slots, runners, picks }).await
+        }
         // Done before there was a runtime.
         Command::Bot => Ok(()),
         Command::Place { database, pgbench, clients, slots, rounds, seconds } => {

@@ -1,5 +1,6 @@
 //! The commands of the binary. Plain `greenroom` serves.
 
+mod aws;
 mod bench;
 mod demo;
 mod doctor;
@@ -40,6 +41,11 @@ enum Command {
     Migrate(Settings),
     /// Print the OpenAPI document.
     Openapi,
+    /// What pools of runners need at AWS.
+    Aws {
+        #[command(subcommand)]
+        command: aws::Command,
+    },
     /// Measure, each figure beside something named.
     Bench {
         #[command(subcommand)]
@@ -129,6 +135,7 @@ async fn run(command: Command) -> ExitCode {
         Command::Doctor(command) => doctor::run(command).await,
         Command::Migrate(settings) => migrate(settings).await,
         Command::Openapi => openapi(),
+        Command::Aws { command } => aws::run(command).await,
         Command::Bench { command } => bench::run(command).await,
         // Done before there was a runtime.
         Command::Agent { .. } | Command::DemoBot => Ok(()),

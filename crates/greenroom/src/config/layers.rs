@@ -104,7 +104,8 @@ impl Tree {
 }
 
 /// The variables of a slot's own environment: not settings of the server.
-const OF_SLOTS: [&str; 4] = ["GREENROOM_URL", "GREENROOM_SLOT", "GREENROOM_SLOT_TOKEN", "GREENROOM_CONTAINER_ID"];
+const OF_SLOTS: [&str; 5] =
+    ["GREENROOM_URL", "GREENROOM_SLOT", "GREENROOM_SLOT_TOKEN", "GREENROOM_RUNNER_TOKEN", "GREENROOM_CONTAINER_ID"];
 /// Says where the file is, and is read before it.
 const OF_CLI: [&str; 1] = ["GREENROOM_CONFIG"];
 /// What Kubernetes sets in every container beside a service that is named `greenroom`.

@@ -6,9 +6,13 @@
 //! - [`section`]: reading them by type
 //! - [`pool`]: the slots of a platform on a provider
 //! - [`provider`]: what makes these slots
+//! - [`ec2`]: the one of them that has runners
+//! - [`attributes`]: what they have of what a bot can ask for
 //! - [`duration`]: `90s`, `5m`
 
+pub mod attributes;
 pub mod duration;
+pub mod ec2;
 pub mod layers;
 pub mod pool;
 pub mod provider;
@@ -25,6 +29,7 @@ use secrecy::{ExposeSecret, SecretString};
 
 use layers::{Origin, Tree};
 use pool::PoolConfig;
+use provider::ProviderConfig;
 use section::Section;
 
 /// The file that is read when none is named.
@@ -230,6 +235,15 @@ fn read_pools(
     for (index, pool) in pools.iter().enumerate() {
         if pools[..index].iter().any(|earlier| earlier.name == pool.name) {
             complaints.push(format!("two pools have the name `{}`", pool.name));
+        }
+        for earlier in &pools[..index] {
+            if let (ProviderConfig::Ec2(one), ProviderConfig::Ec2(other)) = (&earlier.provider, &pool.provider)
+                && let Some(what) = one.contradiction(other)
+            {
+                let (one, other) = (&earlier.name, &pool.name);
+                complaints
+                    .push(format!("the pools `{one}` and `{other}` share their runners, but do not agree on {what}"));
+            }
         }
     }
     pools

@@ -1,9 +1,12 @@
 //! Pools as they are configured: the slots of one platform on one provider.
 
-use domain::Platform;
+use std::time::Duration;
 
+use domain::{Attributes, Platform};
+
+use super::attributes;
 use super::layers::Tree;
-use super::provider::{self, KINDS, ProviderConfig};
+use super::provider::{self, KINDS, ProviderConfig, Size};
 use super::section::Section;
 
 pub const MOST_SLOTS: u32 = 100_000;
@@ -18,9 +21,14 @@ pub struct PoolConfig {
     pub min_idle: u32,
     pub standby: Standby,
     pub recycle_after: u32,
+    /// What its slots have of what a bot can ask for.
+    pub attributes: Attributes,
+    /// For how long an idle slot may be given out; for ever without.
+    pub expire_after: Option<Duration>,
 }
 
-/// What an idle slot is.
+/// What an idle slot is. One of `ec2` is a place for which nothing is started ahead, whatever is said: agents wait on
+/// runners, which are nobody's until a bot needs one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standby {
     /// Started for each bot.
@@ -40,6 +48,8 @@ pub fn defaults() -> Vec<PoolConfig> {
             min_idle: 0,
             standby: Standby::Stopped,
             recycle_after: 1,
+            attributes: attributes::machine(),
+            expire_after: None,
         })
         .to_vec()
 }
@@ -74,7 +84,14 @@ pub fn read(index: usize, tree: Tree, complaints: &mut Vec<String>) -> Option<Po
              be full"
         ));
     }
-    let provider = provider.and_then(|kind| provider::read(&mut section, index, kind));
+    let provider = provider.and_then(|kind| provider::read(&mut section, index, kind, Size { max_slots, min_idle }));
+    let attributes = attributes::read(&mut section, provider.as_ref());
+    if section.has("expire_after") && matches!(provider, Some(ProviderConfig::Ec2(_))) {
+        section.complain(format!(
+            "`pool.{index}.expire_after` is not for ec2: how long its runners are kept is said by `idle_timeout`"
+        ));
+    }
+    let expire_after = section.has("expire_after").then(|| section.duration("expire_after", Duration::MAX));
     section.finish();
     Some(PoolConfig {
         name: name?,
@@ -84,6 +101,8 @@ pub fn read(index: usize, tree: Tree, complaints: &mut Vec<String>) -> Option<Po
         min_idle,
         standby,
         recycle_after,
+        attributes,
+        expire_after,
     })
 }
 

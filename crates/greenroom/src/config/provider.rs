@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use secrecy::SecretString;
 
+use super::ec2::{self, Ec2Config};
 use super::layers::Tree;
 use super::section::Section;
 
@@ -20,8 +21,14 @@ pub enum ProviderConfig {
     Swarm(DockerConfig),
     Nomad(NomadConfig),
     Coolify(CoolifyConfig),
-    /// Kept as it was written.
-    Ec2(BTreeMap<String, Tree>),
+    Ec2(Ec2Config),
+}
+
+/// How large the pool is.
+#[derive(Clone, Copy, Debug)]
+pub struct Size {
+    pub max_slots: u32,
+    pub min_idle: u32,
 }
 
 /// For `docker` and `swarm`.
@@ -117,7 +124,7 @@ impl ProviderConfig {
 
 /// Reads the section of the pool's own provider; that of another is an unknown key. `None` when what is missing makes it
 /// none.
-pub fn read(section: &mut Section<'_>, index: usize, kind: &'static str) -> Option<ProviderConfig> {
+pub fn read(section: &mut Section<'_>, index: usize, kind: &'static str, size: Size) -> Option<ProviderConfig> {
     let Some(tree) = section.take(kind) else {
         if kind == "process" {
             return Some(ProviderConfig::Process(None));
@@ -133,14 +140,14 @@ pub fn read(section: &mut Section<'_>, index: usize, kind: &'static str) -> Opti
         "swarm" => docker(&mut own).map(ProviderConfig::Swarm),
         "nomad" => nomad(&mut own).map(ProviderConfig::Nomad),
         "coolify" => coolify(&mut own).map(ProviderConfig::Coolify),
-        _ => ec2(&mut own).map(ProviderConfig::Ec2),
+        _ => ec2::read(&mut own, size).map(ProviderConfig::Ec2),
     };
     own.finish();
     provider
 }
 
 /// What cannot be done without.
-fn required<T>(
+pub(super) fn required<T>(
     section: &mut Section<'_>,
     key: &'static str,
     read: impl FnOnce(&mut Section<'_>, &'static str) -> Option<T>,
@@ -257,18 +264,7 @@ fn parted(image: String, tag: Option<String>) -> (String, String) {
     }
 }
 
-fn ec2(section: &mut Section<'_>) -> Option<BTreeMap<String, Tree>> {
-    let known = ["region", "endpoint", "queue_prefix", "table", "classes", "launch_template"];
-    let settings: BTreeMap<String, Tree> =
-        known.iter().filter_map(|key| section.take(key).map(|tree| ((*key).to_owned(), tree))).collect();
-    for key in ["region", "queue_prefix", "table"].into_iter().filter(|key| !settings.contains_key(*key)) {
-        let path = section.key_path(key);
-        section.complain(format!("`{path}` is missing"));
-    }
-    Some(settings)
-}
-
-fn address(section: &mut Section<'_>, key: &'static str) -> Option<String> {
+pub(super) fn address(section: &mut Section<'_>, key: &'static str) -> Option<String> {
     let url = section.text(key)?;
     if !["http://", "https://"].iter().any(|scheme| url.starts_with(scheme)) {
         let path = section.key_path(key);

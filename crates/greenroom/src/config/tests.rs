@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use secrecy::ExposeSecret;
 
-use super::provider::ProviderConfig;
+use super::ec2::Ec2Config;
 use super::*;
 
 fn sources(file: &str, variables: &[(&str, &str)], flags: &[&str]) -> (Sources, tempfile::TempDir) {
@@ -263,4 +263,124 @@ fn more_than_ten_pools_can_be_set_from_the_environment() {
 fn an_older_name_for_a_time_takes_milliseconds_and_says_so() {
     let complaints = load("", &[("DEFAULT_QUEUE_TIMEOUT", "5m")], &[]).unwrap_err();
     assert!(complaints[0].contains("DEFAULT_QUEUE_TIMEOUT is `5m`, but must be a number of milliseconds"));
+}
+
+fn ec2(settings: &str) -> Result<Ec2Config, String> {
+    let file = format!(
+        "[[pool]]\nname = \"meet\"\nplatform = \"google_meet\"\nprovider = \"ec2\"\nmax_slots = 20\nmin_idle = 3\n\
+         [pool.ec2]\n{settings}"
+    );
+    let config = load(&file, &[], &[]).map_err(|complaints| complaints.join("\n"))?;
+    match config.pools.into_iter().next().unwrap().provider {
+        ProviderConfig::Ec2(config) => Ok(config),
+        other => panic!("{other:?}"),
+    }
+}
+
+const PLACE: &str = "region = \"eu-west-1\"\ntable = \"greenroom\"\nqueue_prefix = \"greenroom-\"\n";
+
+#[test]
+fn a_pool_of_runners_has_the_usual_classes_and_times_unless_it_says_otherwise() {
+    let config = ec2(PLACE).unwrap();
+    assert_eq!(config.pace, aws::Pace::default());
+    let shown: Vec<_> = config.classes.iter().map(|class| (class.name.as_str(), class.cpu, class.min_idle)).collect();
+    assert_eq!(shown, [("large", 2, 3), ("xlarge", 4, 0), ("2xlarge", 8, 0), ("4xlarge", 16, 0)]);
+    let first = &config.classes[0];
+    assert_eq!((first.max, first.spot_max, first.mem), (20, 20, 4096));
+    assert_eq!(first.instance_types, ["c6i.large", "m6i.large", "r6i.large"]);
+    let settings = config.settings("house");
+    assert_eq!((settings.queue("large").as_str(), settings.installation.as_str()), ("greenroom-large", "house"));
+}
+
+#[test]
+fn classes_are_a_list_of_known_ones_or_say_what_they_are() {
+    let listed = ec2(&format!("{PLACE}classes = [\"xlarge\", \"large\"]")).unwrap();
+    let names: Vec<_> = listed.classes.iter().map(|class| class.name.as_str()).collect();
+    assert_eq!(names, ["large", "xlarge"], "the smallest first");
+    let said = format!(
+        "{PLACE}[pool.ec2.classes]\nlarge = {{ max = 4, spot_max = 0, min_idle = 0 }}\n\
+         video = {{ cpu = 8, mem = 16384, instance_types = [\"c7g.2xlarge\"], min_idle = 1 }}"
+    );
+    let said = ec2(&said).unwrap().classes;
+    assert_eq!((said[0].max, said[0].spot_max, said[0].min_idle, said[0].cpu), (4, 0, 0, 2));
+    assert_eq!((said[1].name.as_str(), said[1].cpu, said[1].max, said[1].min_idle), ("video", 8, 20, 1));
+}
+
+#[test]
+fn every_fault_of_a_pool_of_runners_is_told_at_once() {
+    let all =
+        ec2("endpoint = \"localhost\"\nqueue_prefix = \"green room.\"\ntable = \"g\"\nsubnets = []\nregoin = \"x\"\n\
+         healthy_within = \"5s\"\nannouncement = \"60s\"\nredelivery = \"1500ms\"\nclaim_timeout = 5\nrounds = 0\n\
+         classes = [\"large\", \"huge\"]")
+        .unwrap_err();
+    for part in [
+        "`pool.0.ec2.region` is missing",
+        "unknown key `pool.0.ec2.regoin`",
+        "`pool.0.ec2.endpoint` must begin with http:// or https://",
+        "`pool.0.ec2.queue_prefix` is `green room.`, but names of queues have",
+        "`pool.0.ec2.table` is `g`, but names of tables have",
+        "`pool.0.ec2.subnets` in ",
+        "`pool.0.ec2.healthy_within` (5s) must be longer than `pool.0.ec2.heartbeat_interval` (5s)",
+        "`pool.0.ec2.announcement` in ",
+        "is 60s, but must be from 20s to 50s",
+        "`pool.0.ec2.redelivery` must be in whole seconds",
+        "`pool.0.ec2.claim_timeout` in ",
+        "`pool.0.ec2.rounds` in ",
+        "`pool.0.ec2.classes.huge` is not a known class (large, xlarge, 2xlarge, 4xlarge, ",
+    ] {
+        assert!(all.contains(part), "`{part}` is not in:\n{all}");
+    }
+}
+
+#[test]
+fn a_class_of_runners_that_cannot_be_is_refused() {
+    for (classes, part) in [
+        ("{}", "is empty"),
+        ("\"large\"", "must be a list of classes"),
+        ("{ large = { min_idle = 2, max = 1 } }", "classes.large.min_idle` (2) is more than its `max` (1)"),
+        ("{ large = { max = 2 } }", "classes.large.min_idle` (3) is more than its `max` (2)"),
+        ("{ large = { instance_types = [\"c* \"] } }", "must be a list of names, such as [\"c6i.large\"]"),
+        ("{ large = { instance_types = [\"c*\"] } }", "has `c*`, which is no instance type"),
+        ("{ \"a.b\" = { cpu = 1, mem = 1, instance_types = [\"x\"] } }", "`greenroom-a.b`: letters, digits"),
+        ("{ large = { maximum = 2 } }", "unknown key `pool.0.ec2.classes.large.maximum`"),
+    ] {
+        let told = ec2(&format!("{PLACE}classes = {classes}")).unwrap_err();
+        assert!(told.contains(part), "`{part}` is not in:\n{told}");
+    }
+}
+
+#[test]
+fn pools_that_share_their_runners_agree_on_what_these_are() {
+    let pool = |name: &str, more: &str| {
+        format!("[[pool]]\nname = \"{name}\"\nplatform = \"zoom\"\nprovider = \"ec2\"\n[pool.ec2]\n{PLACE}{more}\n")
+    };
+    let both = |more: &str| load(&(pool("one", "") + &pool("other", more)), &[], &[]);
+    assert!(both("classes = [\"large\", \"8xlarge\"]").is_ok());
+    assert!(both("queue_prefix = \"elsewhere-\"").is_err(), "said twice");
+    let told = both("idle_timeout = \"1m\"").unwrap_err().join("\n");
+    assert!(told.contains("`one` and `other` share their runners, but do not agree on the times"), "{told}");
+    let told = both("classes = { large = { cpu = 3 } }").unwrap_err().join("\n");
+    assert!(told.contains("do not agree on cpu, mem and instance_types of the class large"), "{told}");
+    // Half of a place in common: one would take the other's machines for its own.
+    for (key, of_place) in [("table", "queue_prefix"), ("queue_prefix", "table")] {
+        let elsewhere: String = PLACE
+            .lines()
+            .map(|line| match line.starts_with(key) {
+                true => format!("{key} = \"elsewhere\"\n"),
+                false => format!("{line}\n"),
+            })
+            .collect();
+        let other = pool("other", "").replace(PLACE, &elsewhere);
+        let told = load(&(pool("one", "") + &other), &[], &[]).unwrap_err().join("\n");
+        assert!(told.contains("`table` and `queue_prefix`"), "{of_place}: {told}");
+    }
+    // What follows from the pools' sizes adds up, and what is said holds.
+    let (mut one, other) = (ec2(PLACE).unwrap(), ec2(PLACE).unwrap());
+    one.merge(&other);
+    assert_eq!((one.classes.len(), one.classes[0].max, one.classes[0].min_idle), (4, 40, 6));
+    one.merge(&ec2(&format!("{PLACE}classes = {{ 8xlarge = {{}}, large = {{ max = 25, min_idle = 1 }} }}")).unwrap());
+    let large = &one.classes[0];
+    assert_eq!((one.classes.len(), large.max, large.spot_max, large.min_idle), (5, 25, 60, 1));
+    one.merge(&other);
+    assert_eq!((one.classes[0].max, one.classes[0].spot_max), (25, 80));
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use domain::lifecycle::Overdue;
-use domain::{BotId, SlotStatus, Status};
+use domain::{Attributes, BotId, SlotStatus, Status};
 use jiff::Timestamp;
 use tokio::time::Instant;
 use uuid::Uuid;
@@ -41,6 +41,8 @@ enum Outcome {
     /// It runs, or is made; with the provider's name for it.
     Done(String),
     Failed(ProviderError),
+    /// There is no room for what its bot asks, in these words.
+    Full(String),
     /// Nobody wants it any more.
     NotWanted,
     /// It failed, and is tried again after this; others may go meanwhile.
@@ -63,6 +65,19 @@ impl Deployment {
         }
     }
 
+    /// Something with these attributes came free at the provider of these pools: whoever was put back in line, or tries again
+    /// later, is tried now.
+    pub async fn came_free(&self, pools: &[&str], attributes: Attributes) -> Result<(), StoreError> {
+        let mut tx = self.0.store.begin().await?;
+        for pool in pools {
+            tx.hurry_gate(pool, self.0.lifecycle.clock.now(), self.0.max_concurrent).await?;
+        }
+        tx.commit().await?;
+        self.0.stepped_back.notify_one();
+        self.0.placement.stir(attributes);
+        Ok(())
+    }
+
     async fn passed(&self) -> Result<Vec<Passed>, StoreError> {
         // Another holder each time, so that whoever was let through before, also by this process, is told from it.
         let (holder, taken) = (Uuid::new_v4(), Instant::now());
@@ -82,6 +97,7 @@ impl Deployment {
                 self.0.placement.tell(slot.clone(), news).await.map(drop)
             }
             Ok(Outcome::Failed(error)) => self.failed(&deployment, error.words).await,
+            Ok(Outcome::Full(words)) => self.full(&deployment, words).await,
             Ok(Outcome::NotWanted) => self.not_wanted(&deployment).await,
             Ok(Outcome::Later(pause)) => {
                 self.0.stepped_back.notify_one();
@@ -113,6 +129,18 @@ impl Deployment {
         };
         tracing::warn!(%slot, %bot, error = words, "a slot could not be started");
         if self.give_up(bot, Overdue::DeployFailed, Some(words)).await? {
+            return Ok(());
+        }
+        self.not_wanted(deployment).await
+    }
+
+    /// The bot goes back in line, and the slot is free.
+    async fn full(&self, deployment: &Passed, words: String) -> Result<(), StoreError> {
+        let slot = &deployment.row.slot;
+        let Some(bot) = deployment.row.bot_id else { return self.failed(deployment, words).await };
+        tracing::info!(%slot, %bot, words, "there is no room for a bot; it is back in line");
+        let news = SlotNews::Full { bot, holder: deployment.holder, words };
+        if self.0.placement.tell(slot.clone(), news).await? {
             return Ok(());
         }
         self.not_wanted(deployment).await
@@ -155,6 +183,10 @@ impl Deployment {
                 // Whoever has it by now decides what becomes of it.
                 let own = self.renew(passed, Some(&error.words)).await.unwrap_or(false);
                 return Ok(if own { Outcome::Failed(error) } else { Outcome::Lost });
+            }
+            if error.is_full && deployment.bot_id.is_some() {
+                let own = self.renew(passed, Some(&error.words)).await.unwrap_or(false);
+                return Ok(if own { Outcome::Full(error.words) } else { Outcome::Lost });
             }
             tracing::warn!(slot = %slot.name, error = %error.words, "a start failed and is tried again");
             if pause > LONGEST_IN_PLACE {
@@ -215,12 +247,14 @@ impl Deployment {
                 ("GREENROOM_SLOT_TOKEN".to_owned(), self.slot_token(slot)),
             ]),
             fresh: pool.recycle_after > 0,
+            requirements: None,
         };
         if let Some(id) = deployment.bot_id {
             let Some(bot) = self.0.store.bot(id).await? else { return Ok(None) };
             if bot.slot.as_ref() != Some(&slot.name) || (bot.status != Status::Reserved && !bot.status.is_running()) {
                 return Ok(None);
             }
+            spec.requirements = bot.wants();
             // An agent that waits fetches its bot by itself.
             if !pool.hot {
                 spec.connection = bot.connection_id.map(|id| id.to_string());

@@ -23,6 +23,7 @@ use crate::config::pool::PoolConfig;
 use crate::keepers::leader;
 use crate::providers::Providers;
 use crate::providers::check::Check;
+use crate::providers::ec2::Runners;
 use crate::server::first::INSTALLATION;
 use crate::server::pools;
 use crate::store::{Looked, Store, StoreError};
@@ -66,9 +67,10 @@ impl Doctor {
             return Err(DoctorError::OtherVersion { found, known });
         }
         let installation = store.setting(INSTALLATION).await?.unwrap_or_default();
+        let runners = Runners::connect(&config.pools, &installation).await;
         Ok(Self {
             // Without the store: what is written there is the server's.
-            providers: pools::providers(&config.pools, &installation, None),
+            providers: pools::providers(&config.pools, &installation, None, &runners),
             store,
             deadlines: config.deadlines.clone(),
             max_recovery_attempts: config.max_recovery_attempts,
@@ -96,7 +98,8 @@ pub async fn examine(config: &Config) -> Vec<Examined> {
         Some(store) => store.setting(INSTALLATION).await.ok().flatten().unwrap_or_default(),
         None => String::new(),
     };
-    let providers = pools::providers(&config.pools, &installation, None);
+    let runners = Runners::connect(&config.pools, &installation).await;
+    let providers = pools::providers(&config.pools, &installation, None, &runners);
     for pool in &config.pools {
         let mut checks = provider(pool, &providers).await;
         if let Some(store) = &store {

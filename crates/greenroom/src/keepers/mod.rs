@@ -12,6 +12,7 @@
 //! - [`ears`]: since when bots could be heard
 //! - [`recovery`]: slots in error
 //! - [`sync`]: what a provider has against what the store has
+//! - [`runners`]: machines that wait for bots
 
 pub mod deployment;
 pub mod driver;
@@ -19,6 +20,7 @@ pub mod ears;
 pub mod leader;
 pub mod queue_expiry;
 pub mod recovery;
+pub mod runners;
 pub mod sweeper;
 pub mod sync;
 pub mod warm_buffer;
@@ -34,11 +36,13 @@ use jiff::Timestamp;
 use crate::deployment::Deployment;
 use crate::lifecycle::Lifecycle;
 use crate::placement::Placement;
+use crate::providers::ec2::Runners;
 use crate::store::StoreError;
 use deployment::DeploymentKeeper;
 use ears::Ears;
 use queue_expiry::QueueExpiry;
 use recovery::RecoveryKeeper;
+use runners::RunnersKeeper;
 use sweeper::Sweeper;
 use sync::SyncKeeper;
 use warm_buffer::WarmBuffer;
@@ -98,11 +102,12 @@ pub struct Parts<'a> {
     pub deadlines: &'a Deadlines,
     pub max_recovery_attempts: u32,
     pub ears: Ears,
+    pub runners: Runners,
 }
 
 /// The keepers, and the one of them that has a timer of its own.
 pub fn crew(parts: Parts<'_>) -> (Crew, QueueExpiry) {
-    let Parts { lifecycle, placement, deployment, deadlines, max_recovery_attempts, ears } = parts;
+    let Parts { lifecycle, placement, deployment, deadlines, max_recovery_attempts, ears, runners } = parts;
     let (store, clock) = (|| lifecycle.store.clone(), || lifecycle.clock.clone());
     let poll = deadlines.queue_poll;
     let expiry = QueueExpiry::new(store(), clock(), placement.clone(), deployment.clone(), poll);
@@ -112,7 +117,7 @@ pub fn crew(parts: Parts<'_>) -> (Crew, QueueExpiry) {
     let every = deadlines.recovery_interval;
     let recovery = RecoveryKeeper::new(store(), clock(), deployment.clone(), every, max_recovery_attempts);
     let sync = SyncKeeper::new(&lifecycle, placement, deployment, deadlines, max_recovery_attempts);
-    let crew: Crew = vec![
+    let mut crew: Crew = vec![
         Arc::new(expiry.clone()),
         Arc::new(left),
         Arc::new(warm),
@@ -120,6 +125,9 @@ pub fn crew(parts: Parts<'_>) -> (Crew, QueueExpiry) {
         Arc::new(recovery),
         Arc::new(sync),
     ];
+    if !runners.is_empty() {
+        crew.push(Arc::new(RunnersKeeper::new(runners)));
+    }
     (crew, expiry)
 }
 

@@ -2,7 +2,7 @@
 //! - a provider has something of this installation, running or not, under a name that no slot has had for longer than
 //!   `sync.grace`: it is removed;
 //! - a slot has been idle for 10 seconds, and its provider has nothing of it any more, or, in a hot pool, nothing that runs:
-//!   it is made anew under the same name;
+//!   it is made anew under the same name. Where slots are only places for what is picked up for each bot, nothing is missing;
 //! - in a hot pool the provider says that what waits there is not well: the same, and it counts as an attempt to recover it;
 //!   at the last attempt the slot goes to error instead;
 //! - a slot of a pool that stands stopped has been idle for 10 seconds, and something runs in it: that is stopped;
@@ -192,7 +192,7 @@ impl SyncKeeper {
                     wrong.unwell.push((row.clone(), found.state.clone()));
                 }
                 found if hot && !found.is_some_and(|found| found.running) => wrong.lost.push(row.clone()),
-                None if row.provider_ref.is_some() => wrong.lost.push(row.clone()),
+                None if row.provider_ref.is_some() && provider.makes_ahead() => wrong.lost.push(row.clone()),
                 _ => {}
             }
         }

@@ -3,6 +3,8 @@
 //!   `max_slots`: slots are made, and hot ones are started through the gate, behind every bot that waits there. As many as
 //!   are in error beyond `min_idle` count as being made ready, so that a pool that cannot start is not filled with them;
 //! - a pool has more slots than `max_slots`, because it was made smaller: idle ones that are too many are let go;
+//! - an idle slot is past its `threshold`, or has other attributes than new slots of its pool: it is let go, of the latter one at
+//!   a time and only while no other slot of the pool is being made or on its way out;
 //! - a bot waits in line although a slot is free or could be made, because a word was lost: it gets it, before all of this.
 
 use std::time::Duration;

@@ -1,5 +1,6 @@
 //! The token of an assignment. It names its bot and its connection and is signed with the secret of the installation,
-//! so that it can be made again for a slot that asks twice and checked without a look-up, on every replica alike.
+//! so that it can be made again for a slot that asks twice and checked without a look-up, on every replica alike. Slots
+//! and runners have tokens of the same kind.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -11,6 +12,8 @@ use uuid::Uuid;
 
 const PREFIX: &str = "grb_";
 const SLOT_PREFIX: &str = "grs_";
+const POOL_PREFIX: &str = "grp_";
+const RUNNER_PREFIX: &str = "grr_";
 const ID: usize = 16;
 /// Half of the signature: 128 bits are out of reach of guessing, and the token stays short.
 const SIGNATURE: usize = 16;
@@ -27,6 +30,14 @@ pub struct Claim {
 pub struct SlotClaim {
     pub slot: SlotName,
     pub generation: i64,
+}
+
+/// Whose token it is: a machine that has registered as a runner of a pool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RunnerClaim {
+    pub pool: String,
+    /// Its id at EC2.
+    pub instance: String,
 }
 
 /// What stands for the generation in a token that holds as long as its slot: the moment at which the slot came to be,
@@ -76,22 +87,52 @@ impl Tokens {
     }
 
     pub fn make_slot(&self, claim: &SlotClaim) -> String {
-        let text = format!("{} {}", claim.generation, claim.slot);
-        let mut bytes = Vec::new();
-        if let Some(mac) = self.keyed(b"greenroom slot ", text.as_bytes()) {
-            bytes.extend_from_slice(&mac.finalize().into_bytes()[..SIGNATURE]);
-        }
-        bytes.extend_from_slice(text.as_bytes());
-        format!("{SLOT_PREFIX}{}", URL_SAFE_NO_PAD.encode(bytes))
+        self.signed(SLOT_PREFIX, b"greenroom slot ", &format!("{} {}", claim.generation, claim.slot))
     }
 
     /// Which slot's token this is; `None` when it is not one that this installation made.
     pub fn read_slot(&self, token: &str) -> Option<SlotClaim> {
-        let bytes = URL_SAFE_NO_PAD.decode(token.strip_prefix(SLOT_PREFIX)?).ok()?;
-        let (signature, text) = bytes.split_at_checked(SIGNATURE)?;
-        self.keyed(b"greenroom slot ", text)?.verify_truncated_left(signature).ok()?;
-        let (generation, slot) = std::str::from_utf8(text).ok()?.split_once(' ')?;
+        let text = self.verified(SLOT_PREFIX, b"greenroom slot ", token)?;
+        let (generation, slot) = text.split_once(' ')?;
         Some(SlotClaim { slot: SlotName::stored(slot.to_owned()), generation: generation.parse().ok()? })
+    }
+
+    /// With it a machine may register as a runner of this pool.
+    pub fn make_pool(&self, pool: &str) -> String {
+        self.signed(POOL_PREFIX, b"greenroom pool ", pool)
+    }
+
+    /// Of which pool whoever has this token may become a runner.
+    pub fn read_pool(&self, token: &str) -> Option<String> {
+        self.verified(POOL_PREFIX, b"greenroom pool ", token)
+    }
+
+    pub fn make_runner(&self, claim: &RunnerClaim) -> String {
+        self.signed(RUNNER_PREFIX, b"greenroom runner ", &format!("{} {}", claim.pool, claim.instance))
+    }
+
+    /// Which runner's token this is; `None` when it is not one that this installation made.
+    pub fn read_runner(&self, token: &str) -> Option<RunnerClaim> {
+        let text = self.verified(RUNNER_PREFIX, b"greenroom runner ", token)?;
+        let (pool, instance) = text.split_once(' ')?;
+        Some(RunnerClaim { pool: pool.to_owned(), instance: instance.to_owned() })
+    }
+
+    fn signed(&self, prefix: &str, purpose: &[u8], text: &str) -> String {
+        let mut bytes = Vec::new();
+        if let Some(mac) = self.keyed(purpose, text.as_bytes()) {
+            bytes.extend_from_slice(&mac.finalize().into_bytes()[..SIGNATURE]);
+        }
+        bytes.extend_from_slice(text.as_bytes());
+        format!("{prefix}{}", URL_SAFE_NO_PAD.encode(bytes))
+    }
+
+    /// The text of a token that was signed for this purpose.
+    fn verified(&self, prefix: &str, purpose: &[u8], token: &str) -> Option<String> {
+        let bytes = URL_SAFE_NO_PAD.decode(token.strip_prefix(prefix)?).ok()?;
+        let (signature, text) = bytes.split_at_checked(SIGNATURE)?;
+        self.keyed(purpose, text)?.verify_truncated_left(signature).ok()?;
+        Some(std::str::from_utf8(text).ok()?.to_owned())
     }
 
     fn mac(&self, claim: Claim) -> Option<Hmac<Sha256>> {
@@ -137,6 +178,20 @@ mod tests {
         assert_eq!(tokens.read(&token), None);
         assert_eq!(Tokens::new("other").read_slot(&token), None);
         assert_eq!(tokens.read_slot("grs_"), None);
+    }
+
+    #[test]
+    fn a_runners_token_names_its_pool_and_its_machine_and_is_not_the_pools() {
+        let tokens = Tokens::new("secret");
+        let claim = RunnerClaim { pool: "meet".to_owned(), instance: "i-0abc".to_owned() };
+        let (runner, pool) = (tokens.make_runner(&claim), tokens.make_pool("meet"));
+        assert_eq!(tokens.read_runner(&runner), Some(claim));
+        assert_eq!(tokens.read_pool(&pool).as_deref(), Some("meet"));
+        assert!(runner.starts_with("grr_") && pool.starts_with("grp_"));
+        assert_eq!(tokens.read_runner(&pool.replace("grp_", "grr_")), None);
+        assert_eq!(tokens.read_pool(&runner.replace("grr_", "grp_")), None);
+        assert_eq!(tokens.read_slot(&runner.replace("grr_", "grs_")), None);
+        assert_eq!(Tokens::new("other").read_pool(&pool), None);
     }
 
     #[test]

@@ -3,9 +3,10 @@
 //! of limits, pools and slots stays true until its commit, and no two of them can wait for each other.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
-use domain::{BotId, ConnectionId, Deadlines, Platform, SlotName, Status, slot};
+use domain::{BotId, ConnectionId, Deadlines, Platform, Requirements, SlotName, Status, slot};
 use jiff::Timestamp;
 
 use super::desk::Desk;
@@ -15,7 +16,15 @@ use super::{Aftermath, PlacementError, Reserved, SlotNews, line, news};
 use crate::admission::{Admission, AdmissionError, Admitted, Request};
 use crate::lifecycle::Lifecycle;
 use crate::lifecycle::ends::{Ending, Endings};
-use crate::store::{BotRow, KnownKey, NewBot, SlotRow, StoreError, Tx};
+use crate::store::{BotRow, KnownKey, NewBot, Pick, PoolRow, SlotRow, StoreError, Tx};
+
+/// How long a bot is passed over that was put back in line, unless something comes free.
+const PASSED_OVER: Duration = Duration::from_secs(3);
+/// Each time twice as long, so often.
+const MOST_DOUBLED: u32 = 3;
+
+/// What is asked for: a slot of a platform that meets this.
+type Asked<'a> = (Platform, Option<&'a Requirements>);
 
 #[derive(Debug)]
 pub struct Placer {
@@ -23,6 +32,8 @@ pub struct Placer {
     pub lifecycle: Lifecycle,
     pub deadlines: Deadlines,
     pub aftermath: Arc<Aftermath>,
+    /// The pools as they were read last: what of theirs is worth looking for is known before they are read again.
+    pub known: Mutex<Vec<PoolRow>>,
 }
 
 type Said = Result<Admitted, AdmissionError>;
@@ -49,11 +60,14 @@ impl Placer {
     async fn transact(&self, jobs: &Sorted) -> Result<Replies, PlacementError> {
         let mut tx = self.admission.store.begin_alone().await?;
         let now = self.admission.clock.now();
-        let said = self.admission.admit(&mut tx, &jobs.requests, now).await?;
+        let asked: Vec<Asked> =
+            jobs.requests.iter().map(|Request { wish, .. }| (wish.meeting.platform, wish.wants.as_ref())).collect();
+        let mut desks = self.desks(&mut tx, &asked, now).await?;
+        let possible: Vec<bool> = asked.iter().map(|asked| could_fit(&desks, *asked)).collect();
+        let said = self.admission.admit(&mut tx, &jobs.requests, &possible, now).await?;
         let mut endings = self.lifecycle.end_all(&mut tx, &jobs.endings).await?;
         let wanted: Vec<NewBot> = said.iter().filter_map(new_bot).cloned().collect();
         let slots = touched_slots(&mut tx, jobs, &endings).await?;
-        let mut desks = desks(&mut tx, &wanted, now).await?;
         let mut ledger = Ledger::new(now, self.deadlines.deploy);
 
         for slot in slots {
@@ -62,8 +76,13 @@ impl Placer {
             }
         }
         let silent = self.reconnect_silent(&mut tx, &desks, jobs, &endings, now).await?;
+        let unplaced = self.unplace(&mut tx, &mut desks, jobs, &endings, &mut ledger).await?;
         let told = jobs.news.iter().map(|(name, news)| {
-            let heard = matches!(news, SlotNews::Silent { bot, .. } if !silent.contains(bot));
+            let heard = match news {
+                SlotNews::Silent { bot, .. } => !silent.contains(bot),
+                SlotNews::Full { bot, .. } => !unplaced.contains(bot),
+                _ => false,
+            };
             let desk = desks.iter_mut().find(|desk| desk.slot(name).is_some()).filter(|_| !heard);
             desk.is_some_and(|desk| news::take(desk, name, news, &mut ledger, now))
         });
@@ -74,16 +93,20 @@ impl Placer {
         for (platform, desks) in by_platform(&mut desks) {
             let wanted: Vec<NewBot> = wanted.iter().filter(|bot| bot.platform == platform).cloned().collect();
             // Only lines that something has happened to.
-            if wanted.is_empty() && !jobs.looks() && desks.iter().all(|desk| desk.open().is_empty()) {
+            if wanted.is_empty()
+                && !jobs.looks()
+                && jobs.came_free.is_empty()
+                && desks.iter().all(|desk| desk.open().is_empty())
+            {
                 continue;
             }
-            line::settle(&mut tx, desks, wanted, &mut ledger, &self.admission.random, now).await?;
+            line::settle(&mut tx, desks, wanted, &jobs.came_free, &mut ledger, &self.admission.random, now).await?;
         }
         ledger.keys = idempotency_keys(&said, &jobs.requests, &ledger.bots);
         if jobs.looks() {
             ledger.write_slots(&mut tx, &mut desks).await?;
             for desk in &mut desks {
-                line::keep_warm(&mut tx, desk, &mut ledger).await?;
+                line::keep_warm(&mut tx, desk, &mut ledger, now).await?;
             }
         }
         ledger.write(&mut tx, &mut desks).await?;
@@ -96,6 +119,58 @@ impl Placer {
         tx.commit().await?;
         self.tell(ledger, endings);
         Ok(replies)
+    }
+
+    /// A desk for each pool, with the idle slots that those who are wanted could use. Those of one platform are together, in
+    /// the order of the configuration. One statement, unless a pool has changed since it was read last.
+    async fn desks(&self, tx: &mut Tx, wanted: &[Asked<'_>], now: Timestamp) -> Result<Vec<Desk>, StoreError> {
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let asked = picks(&known, wanted);
+        let mut pools = tx.pools_with_lines(&asked, now).await?;
+        let known: Vec<PoolRow> = pools.iter().map(|of| of.pool.clone()).collect();
+        let mut missed = picks(&known, wanted);
+        missed.retain(|pick| !asked.contains(pick));
+        for slot in tx.pick_idle_slots(&missed, now).await? {
+            let of = pools.iter_mut().find(|of| of.pool.name == slot.pool);
+            if let Some(of) = of.filter(|of| of.idle.iter().all(|known| known.name != slot.name)) {
+                of.idle.push(slot);
+            }
+        }
+        *self.known.lock().unwrap_or_else(PoisonError::into_inner) = known;
+        pools.sort_by_key(|of| (of.pool.platform, of.pool.place.is_none(), of.pool.place));
+        Ok(pools.into_iter().map(|of| Desk::new(of, now)).collect())
+    }
+
+    /// Takes their slots from the bots for which there is no room and puts them back in line, and says which they are. One that
+    /// spoke, was stopped, or was begun by another meanwhile is not among them.
+    async fn unplace(
+        &self,
+        tx: &mut Tx,
+        desks: &mut [Desk],
+        jobs: &Sorted,
+        endings: &Endings,
+        ledger: &mut Ledger,
+    ) -> Result<HashSet<BotId>, StoreError> {
+        let (mut unplaced, now) = (HashSet::new(), ledger.now);
+        for (name, news) in &jobs.news {
+            let SlotNews::Full { bot, holder, words } = news else { continue };
+            let fits = desks.iter().any(|desk| news::full_bot(desk, name, news).is_some());
+            if !fits || endings.ended.contains_key(bot) {
+                continue;
+            }
+            let Some(back) = tx.unplace_unheard(*bot, name, *holder, now).await? else { continue };
+            let pause = PASSED_OVER * 2_u32.pow(u32::try_from(back.returns - 1).unwrap_or(0).min(MOST_DOUBLED));
+            tx.return_to_line(&back, now, now.saturating_add(pause).unwrap_or(Timestamp::MAX)).await?;
+            if back.returns == 1 {
+                ledger.requeued(*bot, back.user_id, words);
+            }
+            ledger.returned = true;
+            for desk in desks.iter_mut().filter(|desk| desk.pool.platform == back.platform) {
+                desk.waiting += 1;
+            }
+            unplaced.insert(*bot);
+        }
+        Ok(unplaced)
     }
 
     /// Gives the bots that nothing was heard of a new connection, so that whoever speaks under the old one comes too late;
@@ -142,7 +217,7 @@ impl Placer {
         if ledger.stirs_gate() {
             self.aftermath.asked.notify_one();
         }
-        if !ledger.queued.is_empty() {
+        if !ledger.queued.is_empty() || ledger.returned {
             self.aftermath.queued.notify_one();
         }
         if ledger.cooled {
@@ -194,13 +269,38 @@ async fn touched_slots(tx: &mut Tx, jobs: &Sorted, endings: &Endings) -> Result<
     Ok(slots)
 }
 
-/// A desk for each pool, with as many idle slots as are wanted. Those of one platform are together, in the order of the
-/// configuration.
-async fn desks(tx: &mut Tx, wanted: &[NewBot], now: Timestamp) -> Result<Vec<Desk>, StoreError> {
-    let platforms = wanted.iter().map(|bot| bot.platform).collect();
-    let mut pools = tx.pools_with_lines(&platforms, line::count(wanted.len())).await?;
-    pools.sort_by_key(|of| (of.pool.platform, of.pool.place.is_none(), of.pool.place));
-    Ok(pools.into_iter().map(|of| Desk::new(of, now)).collect())
+/// Whether a slot that one of the pools has or could have would do.
+fn could_fit(desks: &[Desk], (platform, wants): Asked<'_>) -> bool {
+    let pools = desks.iter().map(|desk| &desk.pool).filter(|pool| pool.platform == platform && pool.place.is_some());
+    pools.into_iter().any(|pool| pool.could_fit(wants))
+}
+
+/// Why there is nothing for a bot of a platform.
+fn none_for(desks: &[Desk], platform: Platform) -> PlacementError {
+    match desks.iter().any(|desk| desk.pool.platform == platform && desk.pool.place.is_some()) {
+        true => PlacementError::NoneFits(platform),
+        false => PlacementError::NoPool(platform),
+    }
+}
+
+/// What is wanted of a platform, and how many want the same.
+fn wants_of(wanted: &[Asked<'_>], platform: Platform) -> Vec<(Option<Requirements>, i64)> {
+    let mut all: Vec<(Option<Requirements>, i64)> = Vec::new();
+    for (_, wants) in wanted.iter().filter(|(of, _)| *of == platform) {
+        match all.iter_mut().find(|(known, _)| known.as_ref() == *wants) {
+            Some((_, count)) => *count += 1,
+            None => all.push((wants.cloned(), 1)),
+        }
+    }
+    all
+}
+
+/// The idle slots that would do for what is wanted.
+fn picks(pools: &[PoolRow], wanted: &[Asked<'_>]) -> Vec<Pick> {
+    let of = |platform: Platform| {
+        line::picks(pools.iter().filter(|pool| pool.platform == platform), &wants_of(wanted, platform))
+    };
+    Platform::ALL.into_iter().filter(|platform| wanted.iter().any(|(of, _)| of == platform)).flat_map(of).collect()
 }
 
 /// The desks of each platform that some pool of the configuration serves.
@@ -243,6 +343,7 @@ async fn reserved(
     let reserved = |bot: BotRow, is_new: bool| {
         let queue_position = positions.get(&bot.id).copied();
         let pools = desks.iter().map(|desk| &desk.pool).filter(|pool| pool.platform == bot.platform);
+        let pools = pools.filter(|pool| pool.could_fit(bot.wants().as_ref()));
         let pools = pools.map(|pool| (pool.mean_hold_ms, pool.slots));
         let estimated_wait_ms = queue_position.and_then(|place| slot::estimated_wait_ms(place, pools));
         Ok(Reserved { bot, is_new, queue_position, estimated_wait_ms })
@@ -256,8 +357,9 @@ async fn reserved(
             (Some(bot), _) => reserved(bot.clone(), false),
             (None, Some(bot)) => reserved((*bot).clone().into_row(ledger.now), false),
             // The first one under this key, in this batch, found no pool.
-            (None, None) => Err(PlacementError::NoPool(request.wish.meeting.platform)),
+            (None, None) => Err(none_for(desks, request.wish.meeting.platform)),
         },
+        Err(AdmissionError::NothingFits) => Err(none_for(desks, request.wish.meeting.platform)),
         Err(error) => Err(error.into()),
     });
     Ok(answers.collect())

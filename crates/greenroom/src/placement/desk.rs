@@ -3,11 +3,13 @@
 
 use std::collections::BTreeMap;
 
-use domain::{BotId, ConnectionId, SlotName, SlotStatus, slot};
+use std::time::Duration;
+
+use domain::{BotId, ConnectionId, Requirements, SlotName, SlotStatus, slot};
 use jiff::Timestamp;
 
 use super::ledger::Ledger;
-use crate::store::{Grant, PoolAndLine, PoolRow, SlotRow};
+use crate::store::{Batch, Grant, PoolAndLine, PoolRow, Size, SlotRow};
 
 #[derive(Debug)]
 pub struct Desk {
@@ -15,8 +17,8 @@ pub struct Desk {
     /// How many bots wait in the line that the pool serves.
     pub waiting: i64,
     slots: BTreeMap<SlotName, Held>,
-    /// How many slots there were, and the mean hold, when the pool was read.
-    before: (i64, Option<i64>),
+    /// The pool as it was read.
+    before: PoolRow,
     now: Timestamp,
 }
 
@@ -26,13 +28,15 @@ struct Held {
     /// Whether it can be given out.
     free: bool,
     changed: bool,
+    /// Whether it has other attributes, or another threshold, than when it was read.
+    marked: bool,
     /// Whether it has no row yet.
     is_new: bool,
 }
 
 impl Desk {
     pub fn new(PoolAndLine { pool, waiting, idle }: PoolAndLine, now: Timestamp) -> Self {
-        let before = (pool.slots, pool.mean_hold_ms);
+        let before = pool.clone();
         let mut desk = Self { before, waiting, pool, slots: BTreeMap::new(), now };
         idle.into_iter().for_each(|slot| desk.hold(slot, true));
         desk
@@ -40,7 +44,13 @@ impl Desk {
 
     /// Takes a slot into its hands as it stands in the store.
     pub fn hold(&mut self, row: SlotRow, free: bool) {
-        let held = self.slots.entry(row.name.clone()).or_insert(Held { row, free, changed: false, is_new: false });
+        let held = self.slots.entry(row.name.clone()).or_insert(Held {
+            row,
+            free,
+            changed: false,
+            marked: false,
+            is_new: false,
+        });
         held.free |= free && !held.changed;
     }
 
@@ -58,13 +68,17 @@ impl Desk {
 
     /// Changes a slot to a status, from now on.
     pub fn put(&mut self, name: &SlotName, status: SlotStatus) {
-        let now = self.now;
+        let (now, expires) = (self.now, self.expires());
         self.change(name, |row| {
             row.status = status;
             row.status_since = now;
         });
         if let Some(held) = self.slots.get_mut(name) {
             held.free = false;
+            if status == SlotStatus::Idle && held.row.threshold != expires {
+                held.row.threshold = expires;
+                held.marked = true;
+            }
         }
     }
 
@@ -72,15 +86,23 @@ impl Desk {
     pub fn free(&mut self, name: &SlotName, waits: bool) {
         let status = if self.pool.hot && !waits { SlotStatus::Creating } else { SlotStatus::Idle };
         self.put(name, status);
+        let (new, is_places) = (self.pool.kind_of_new(), self.pool.is_places());
         self.change(name, |row| {
             row.bot_id = None;
             row.error_message = None;
             if !waits {
                 row.bots_since_fresh = 0;
             }
+            if is_places {
+                row.provider_ref = None;
+            }
         });
         if let Some(held) = self.slots.get_mut(name) {
             held.free = true;
+            if !waits && held.row.attributes != new {
+                held.row.attributes = new;
+                held.marked = true;
+            }
         }
     }
 
@@ -98,20 +120,46 @@ impl Desk {
         (self.pool.max_slots - self.pool.slots).max(0)
     }
 
-    /// What can be given out, in the order in which it is: where an agent waits before where one has to be started,
-    /// then the least recently used.
+    /// What can be given out.
     pub fn open(&self) -> Vec<SlotName> {
-        let mut open: Vec<&SlotRow> = self.slots.values().filter(|held| held.free).map(|held| &held.row).collect();
-        open.sort_by_key(|row| (!self.waits_in(row), row.last_used_at, row.number));
-        open.into_iter().map(|row| row.name.clone()).collect()
+        self.open_rows().map(|row| row.name.clone()).collect()
     }
 
-    fn waits_in(&self, row: &SlotRow) -> bool {
+    pub fn open_rows(&self) -> impl Iterator<Item = &SlotRow> {
+        self.slots.values().filter(|held| held.free).map(|held| &held.row)
+    }
+
+    /// How large a slot would be that is made for a bot: `None` when it would not fit.
+    pub fn size_of_new(&self, wants: Option<&Requirements>) -> Option<Size> {
+        self.pool.size_for(wants, &self.pool.kind_of_new())
+    }
+
+    /// How many bots that want this could have something of what is open, or what can be made.
+    pub fn seats(&self, wants: Option<&Requirements>) -> i64 {
+        let fits = |row: &&SlotRow| self.pool.size_for(wants, &row.attributes).is_some();
+        let room = self.size_of_new(wants).map_or(0, |_| self.room());
+        i64::try_from(self.open_rows().filter(fits).count()).unwrap_or(i64::MAX).saturating_add(room)
+    }
+
+    /// Until when a slot that is idle from now on may be given out.
+    fn expires(&self) -> Option<Timestamp> {
+        let after = Duration::from_millis(self.pool.expire_after_ms?.unsigned_abs());
+        self.now.checked_add(after).ok()
+    }
+
+    pub fn waits_in(&self, row: &SlotRow) -> bool {
         self.pool.hot && row.status == SlotStatus::Idle
     }
 
     /// Gives a free slot to a bot. One with an agent waiting inside needs no deployment.
-    pub fn give(&mut self, name: &SlotName, bot: BotId, connection_id: ConnectionId, ledger: &mut Ledger) -> Grant {
+    pub fn give(
+        &mut self,
+        name: &SlotName,
+        bot: BotId,
+        connection_id: ConnectionId,
+        from_line: Option<(i64, Timestamp)>,
+        ledger: &mut Ledger,
+    ) -> Grant {
         let waits = self.slot(name).is_some_and(|row| self.waits_in(row));
         let made = self.slot(name).is_some_and(|row| row.provider_ref.is_some());
         self.put(name, if waits || made { SlotStatus::Busy } else { SlotStatus::Creating });
@@ -129,7 +177,8 @@ impl Desk {
         } else {
             ledger.ask_for_gate(name, Some(bot));
         }
-        Grant { bot_id: bot, slot: name.clone(), pool: self.pool.name.clone(), connection_id, is_awaited: waits }
+        let pool = self.pool.name.clone();
+        Grant { bot_id: bot, slot: name.clone(), pool, connection_id, is_awaited: waits, from_line }
     }
 
     /// A slot that does not exist yet: first only a row that says what is intended.
@@ -151,8 +200,10 @@ impl Desk {
             error_message: None,
             recovery_attempts: 0,
             created_at: self.now,
+            attributes: self.pool.kind_of_new(),
+            threshold: None,
         };
-        self.slots.insert(name.clone(), Held { row, free: true, changed: true, is_new: true });
+        self.slots.insert(name.clone(), Held { row, free: true, changed: true, marked: false, is_new: true });
         name
     }
 
@@ -166,7 +217,7 @@ impl Desk {
         }
         let description = slot::idle(held.row.last_used_at);
         let is_made = held.row.provider_ref.is_some();
-        if (self.pool.hot && !self.waits_in(&held.row)) || (!self.pool.hot && !is_made) {
+        if (self.pool.hot && !self.waits_in(&held.row)) || (!self.pool.hot && !is_made && !self.pool.is_places()) {
             self.put(name, SlotStatus::Creating);
             ledger.ask_for_gate(name, None);
         } else {
@@ -184,17 +235,20 @@ impl Desk {
 
     /// What is to be written of the pool itself.
     pub fn pool_change(&self) -> Option<&PoolRow> {
-        (self.before != (self.pool.slots, self.pool.mean_hold_ms)).then_some(&self.pool)
+        (self.before != self.pool).then_some(&self.pool)
     }
 
-    /// The slots that are to be written, once each: new ones, and known ones that have changed.
-    pub fn take_changed(&mut self) -> (Vec<SlotRow>, Vec<SlotRow>) {
-        let (mut new, mut changed) = (Vec::new(), Vec::new());
+    /// Puts the slots that are to be written into a batch, once each: new ones, and known ones that have changed.
+    pub fn take_changed(&mut self, batch: &mut Batch) {
         for held in self.slots.values_mut().filter(|held| held.changed) {
             held.changed = false;
-            let rows = if std::mem::take(&mut held.is_new) { &mut new } else { &mut changed };
-            rows.push(held.row.clone());
+            if std::mem::take(&mut held.is_new) {
+                batch.new_slots.push(held.row.clone());
+            } else {
+                batch.slots.push(held.row.clone());
+                batch.marked.extend(held.marked.then(|| held.row.clone()));
+            }
+            held.marked = false;
         }
-        (new, changed)
     }
 }

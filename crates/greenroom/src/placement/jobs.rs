@@ -1,6 +1,6 @@
 //! What is asked of placement, sorted by its kind, and the answers.
 
-use domain::{SlotName, Status};
+use domain::{Attributes, SlotName, Status};
 use tokio::sync::oneshot;
 
 use super::{Looked, PlacementError, Reserved, SlotNews};
@@ -17,6 +17,8 @@ pub enum Job {
     Slot(SlotName, SlotNews, Reply<bool, StoreError>),
     /// Look at every pool: is someone waiting for what is free?
     Look(Reply<Looked, StoreError>),
+    /// Something with these attributes came free where a place leads to: look at those who came back from there.
+    Stir(Attributes),
 }
 
 impl std::fmt::Debug for Job {
@@ -26,6 +28,7 @@ impl std::fmt::Debug for Job {
             Job::End(ending, _) => write!(f, "End({})", ending.bot()),
             Job::Slot(name, news, _) => write!(f, "Slot({name}, {news:?})"),
             Job::Look(_) => f.write_str("Look"),
+            Job::Stir(attributes) => write!(f, "Stir({attributes})"),
         }
     }
 }
@@ -40,6 +43,8 @@ pub struct Sorted {
     pub news: Vec<(SlotName, SlotNews)>,
     tellers: Vec<Reply<bool, StoreError>>,
     lookers: Vec<Reply<Looked, StoreError>>,
+    /// What came free where a place leads to.
+    pub came_free: Vec<Attributes>,
 }
 
 /// The answers to a batch, in the order in which it was asked.
@@ -74,6 +79,7 @@ impl Sorted {
                 self.tellers.push(reply);
             }
             Job::Look(reply) => self.lookers.push(reply),
+            Job::Stir(attributes) => self.came_free.push(attributes),
         }
     }
 
@@ -82,7 +88,7 @@ impl Sorted {
     }
 
     pub fn len(&self) -> usize {
-        self.requests.len() + self.endings.len() + self.news.len() + self.lookers.len()
+        self.requests.len() + self.endings.len() + self.news.len() + self.lookers.len() + self.came_free.len()
     }
 
     /// Each job by itself.
@@ -93,7 +99,8 @@ impl Sorted {
         let jobs = (requests.map(|(request, reply)| Job::Reserve(request, reply)))
             .chain(endings.map(|(ending, reply)| Job::End(ending, reply)))
             .chain(news.map(|((name, news), reply)| Job::Slot(name, news, reply)))
-            .chain(self.lookers.into_iter().map(Job::Look));
+            .chain(self.lookers.into_iter().map(Job::Look))
+            .chain(self.came_free.into_iter().map(Job::Stir));
         jobs.map(|job| Sorted::new(std::iter::once(job)))
     }
 

@@ -24,6 +24,8 @@ pub struct Ledger {
     pub ends: Vec<(BotId, Change)>,
     /// New bots that wait in line.
     pub queued: Vec<BotId>,
+    /// Whether somebody came back to the line.
+    pub returned: bool,
     /// Bots that waited and have got a slot.
     pub grants: Vec<Grant>,
     /// Bots that should be speaking from now on.
@@ -55,6 +57,7 @@ impl Ledger {
             keys: Vec::new(),
             ends: Vec::new(),
             queued: Vec::new(),
+            returned: false,
             grants: Vec::new(),
             awaited: Vec::new(),
             left_gate: Vec::new(),
@@ -94,6 +97,19 @@ impl Ledger {
         });
     }
 
+    /// A bot had a slot, and is back in line for the first time.
+    pub fn requeued(&mut self, bot: BotId, user: UserId, words: &str) {
+        self.events.push(NewEvent {
+            bot_id: bot,
+            user_id: user,
+            kind: Kind::Requeued,
+            from: None,
+            to: None,
+            reason: Some(words.to_owned()),
+            actor: Actor::Greenroom,
+        });
+    }
+
     pub fn ask_for_gate(&mut self, slot: &SlotName, bot_id: Option<BotId>) {
         let timeout_at = self.now.saturating_add(self.deploy_timeout).unwrap_or(Timestamp::MAX);
         self.asked.push(NewDeployment { slot: slot.clone(), bot_id, timeout_at });
@@ -114,21 +130,22 @@ impl Ledger {
         !(self.asked.is_empty() && self.left_gate.is_empty() && self.left_held.is_empty())
     }
 
-    /// Puts new bots at the end of the line. They are written at once, because the line is read together with them.
-    pub async fn enqueue(&mut self, tx: &mut Tx, pool: &str, joining: Vec<NewBot>) -> Result<(), StoreError> {
+    /// Puts new bots, each under the name of a pool, at the end of the line. They are written at once, because the line is read together with them.
+    pub async fn enqueue(&mut self, tx: &mut Tx, joining: Vec<(String, NewBot)>) -> Result<(), StoreError> {
         if joining.is_empty() {
             return Ok(());
         }
         let mut waiters = Vec::with_capacity(joining.len());
-        for mut bot in joining {
-            bot.pool = Some(pool.to_owned());
+        for (pool, mut bot) in joining {
+            bot.pool = Some(pool.clone());
             let patience = Duration::from_millis(bot.queue_timeout_ms.unsigned_abs());
             let timeout_at = self.now.saturating_add(patience).unwrap_or(Timestamp::MAX);
             waiters.push(NewWaiter {
                 bot_id: bot.id,
                 platform: bot.platform,
-                pool: pool.to_owned(),
+                pool,
                 priority: bot.priority,
+                wants: bot.wants.clone(),
                 timeout_at,
             });
             self.created(&bot);
@@ -168,11 +185,9 @@ impl Ledger {
     /// The slots as they are on the desks now.
     fn with_slots(&mut self, mut batch: Batch, desks: &mut [Desk]) -> Batch {
         for desk in desks {
-            let (new, changed) = desk.take_changed();
-            self.described.extend(new.iter().chain(&changed).map(Described::from));
-            batch.new_slots.extend(new);
-            batch.slots.extend(changed);
+            desk.take_changed(&mut batch);
         }
+        self.described.extend(batch.new_slots.iter().chain(&batch.slots).map(Described::from));
         batch
     }
 

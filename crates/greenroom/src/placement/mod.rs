@@ -7,6 +7,7 @@
 //! - [`batch`]: one transaction
 //! - [`news`]: what happened to a slot
 //! - [`line`]: who gets what is free
+//! - [`open`]: what is free, by its size
 //! - [`desk`]: one pool, while it is held
 //! - [`ledger`]: what a batch leaves behind
 
@@ -16,12 +17,13 @@ mod jobs;
 mod ledger;
 mod line;
 mod news;
+mod open;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use domain::{Deadlines, Platform, SlotName, Status};
+use domain::{Attributes, Deadlines, Platform, SlotName, Status};
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
@@ -98,6 +100,8 @@ pub enum PlacementError {
     Admission(#[from] AdmissionError),
     #[error("no pool serves {0}")]
     NoPool(Platform),
+    #[error("no slot for {0} could ever meet them")]
+    NoneFits(Platform),
     #[error("the server is stopping")]
     Stopping,
 }
@@ -124,7 +128,8 @@ impl Placement {
     ) -> (Self, impl Future<Output = ()> + Send) {
         let (jobs, inbox) = mpsc::unbounded_channel();
         let placement = Self { jobs, aftermath: Arc::default() };
-        let placer = batch::Placer { admission, lifecycle, deadlines, aftermath: placement.aftermath.clone() };
+        let aftermath = placement.aftermath.clone();
+        let placer = batch::Placer { admission, lifecycle, deadlines, aftermath, known: Mutex::default() };
         (placement, gather(placer, inbox, ending))
     }
 
@@ -161,6 +166,12 @@ impl Placement {
             return Ok(Looked::default());
         }
         answer.await.unwrap_or(Ok(Looked::default()))
+    }
+
+    /// Something with these attributes came free where a place leads to: the first whom it fits, of those who came back from
+    /// there, is tried again.
+    pub fn stir(&self, attributes: Attributes) {
+        let _ = self.jobs.send(Job::Stir(attributes));
     }
 
     /// Wakes when this process has put somebody in line.

@@ -20,6 +20,9 @@ pub enum SlotNews {
     Started { bot: Option<BotId>, provider_ref: String, holder: Uuid },
     /// What was to be started in it, by this holder of its deployment, is no longer wanted and was not begun.
     NotBegun { bot: Option<BotId>, holder: Uuid },
+    /// There is no room for its bot's requirements, in these words: what was to be started, by this holder of its
+    /// deployment, was not begun, and the bot goes back in line. Only for a bot that nothing was heard of.
+    Full { bot: BotId, holder: Uuid, words: String },
     /// Nobody may be in it any more although a bot was given to it: it is to be started, under a new connection. Only for
     /// a bot that nothing was heard of.
     Silent { bot: BotId, generation: i64 },
@@ -49,6 +52,12 @@ pub fn silent_bot(desk: &Desk, name: &SlotName, news: &SlotNews) -> Option<BotId
         slot.bot_id == Some(*bot) && slot.generation == *generation && slot.status != SlotStatus::Error
     };
     desk.slot(name).filter(fits).map(|_| *bot)
+}
+
+/// The bot that goes back in line, if the news still fits the slot.
+pub fn full_bot(desk: &Desk, name: &SlotName, news: &SlotNews) -> Option<BotId> {
+    let SlotNews::Full { bot, .. } = news else { return None };
+    desk.slot(name).filter(|slot| slot.bot_id == Some(*bot) && slot.status != SlotStatus::Error).map(|_| *bot)
 }
 
 /// Takes what happened to a slot that is held. False when it does not fit the slot as it stands.
@@ -85,6 +94,15 @@ pub fn take(desk: &mut Desk, name: &SlotName, news: &SlotNews, ledger: &mut Ledg
                 }
                 // An agent that was faster than this word may say now that it waits.
                 ledger.woken.push(name.clone());
+            }
+        }
+        SlotNews::Full { bot, holder, .. } if bot_id == Some(*bot) && in_order => {
+            // Its deployment is gone already; there is room behind the gate.
+            ledger.leave_held(name, Some(*bot), *holder);
+            if status == SlotStatus::Draining {
+                desk.change(name, |row| row.bot_id = None);
+            } else {
+                desk.free(name, false);
             }
         }
         SlotNews::NotBegun { bot, holder } => ledger.leave_held(name, *bot, *holder),

@@ -8,6 +8,7 @@
 //! - [`swarm`]: each slot a service of a swarm, with one replica or none
 //! - [`nomad`]: each slot a job of Nomad, with one allocation or none
 //! - [`coolify`]: each slot an application of Coolify
+//! - [`ec2`]: each slot a place for a runner on EC2
 //! - [`last`]: as much of a log as is worth keeping
 //! - [`fingerprint`]: what stands for the recipe by which something was made
 //! - [`words`]: how errors are told
@@ -17,6 +18,7 @@ pub mod budget;
 pub mod check;
 pub mod coolify;
 pub mod docker;
+pub mod ec2;
 mod fingerprint;
 mod last;
 pub mod nomad;
@@ -28,7 +30,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
-use domain::SlotName;
+use domain::{Requirements, SlotName};
 
 use check::Check;
 
@@ -45,16 +47,18 @@ pub struct Spec {
     pub environment: BTreeMap<String, String>,
     /// Whether what an earlier bot left is removed before the start.
     pub fresh: bool,
+    /// What its bot asks of it.
+    pub requirements: Option<Requirements>,
 }
 
 /// The environment has tokens in it, so only its names are shown.
 impl std::fmt::Debug for Spec {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { slot, generation, connection, environment, fresh } = self;
+        let Self { slot, generation, connection, environment, fresh, requirements } = self;
         let names: Vec<_> = environment.keys().collect();
         let mut spec = f.debug_struct("Spec");
         spec.field("slot", slot).field("generation", generation).field("connection", connection);
-        spec.field("environment", &names).field("fresh", fresh).finish()
+        spec.field("environment", &names).field("fresh", fresh).field("requirements", requirements).finish()
     }
 }
 
@@ -113,17 +117,24 @@ pub struct ProviderError {
     pub words: String,
     /// Whether trying again may help.
     pub may_help: bool,
+    /// Whether there is no room for a bot of these requirements now: it waits in line, not at the gate.
+    pub is_full: bool,
 }
 
 impl ProviderError {
     /// A refused connection, too many requests, an error of the provider's own.
     pub fn again(words: impl Into<String>) -> Self {
-        Self { words: told(words.into()), may_help: true }
+        Self { words: told(words.into()), may_help: true, is_full: false }
+    }
+
+    /// All that would do is taken, and there can be no more of it.
+    pub fn full(words: impl Into<String>) -> Self {
+        Self { words: told(words.into()), may_help: true, is_full: true }
     }
 
     /// What stays wrong however often it is tried, such as a bad image name.
     pub fn never(words: impl Into<String>) -> Self {
-        Self { words: told(words.into()), may_help: false }
+        Self { words: told(words.into()), may_help: false, is_full: false }
     }
 }
 
@@ -153,6 +164,12 @@ pub trait Provider: Send + Sync + std::fmt::Debug {
     /// that ends with the slot's generation in it, and its agent fetches its bot.
     fn keeps_environment(&self) -> bool {
         false
+    }
+
+    /// Whether a slot is something at the provider while it has no bot. Otherwise that there is nothing of it is as it
+    /// should be.
+    fn makes_ahead(&self) -> bool {
+        true
     }
 
     /// Makes the slot, so that a start finds it; what is there already is left as it is. Nothing runs in it yet. Answers

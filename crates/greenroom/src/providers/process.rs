@@ -145,6 +145,8 @@ impl Inner {
     /// Whose a slot's folder says that it is.
     fn owner(&self, slot: &SlotName) -> Result<Option<String>, ProviderError> {
         match std::fs::read_to_string(self.home(slot).join(OWNER)) {
+            // Whoever was to write it died before.
+            Ok(owner) if owner.trim().is_empty() => Ok(None),
             Ok(owner) => Ok(Some(owner.trim().to_owned())),
             Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(None),
             Err(error) => Err(words("look into the slot's folder", &error)),
@@ -230,7 +232,7 @@ impl Inner {
             // What is in it is nobody else's.
             std::fs::DirBuilder::new().recursive(true).mode(0o700).create(home)?;
             std::fs::create_dir_all(&work)?;
-            std::fs::write(home.join(OWNER), &self.installation)?;
+            write_whole(&home.join(OWNER), &self.installation)?;
             if std::fs::metadata(&log).is_ok_and(|log| log.len() > LARGEST_LOG) {
                 std::fs::rename(&log, home.join("log.1"))?;
             }
@@ -282,6 +284,13 @@ fn shown(slot: SlotName, running: bool) -> Found {
 
 fn words(what: &str, error: &io::Error) -> ProviderError {
     ProviderError::again(format!("cannot {what}: {error}"))
+}
+
+/// Writes a file at once: whoever reads it meanwhile, in another process as well, sees what was there before, and never half of
+/// it.
+fn write_whole(path: &Path, text: &str) -> io::Result<()> {
+    let new = path.with_extension(format!("{}.new", std::process::id()));
+    std::fs::write(&new, text).and_then(|()| std::fs::rename(new, path))
 }
 
 #[async_trait]
@@ -413,6 +422,6 @@ impl Provider for ProcessProvider {
     async fn describe(&self, slot: &SlotName, description: &str) {
         let (slot, description) = (slot.clone(), description.to_owned());
         // A slot that was never started has no folder to put it in.
-        let _ = self.apart(move |inner| Ok(std::fs::write(inner.home(&slot).join("description"), description))).await;
+        let _ = self.apart(move |inner| Ok(write_whole(&inner.home(&slot).join("description"), &description))).await;
     }
 }

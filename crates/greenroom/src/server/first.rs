@@ -11,7 +11,7 @@ use crate::admission::users::NewUser;
 use crate::server::ServerError;
 use crate::store::{StoreError, UserRow};
 
-const SIGNING_SECRET: &str = "signing_secret";
+pub const SIGNING_SECRET: &str = "signing_secret";
 const ADMIN_TOKEN_HASH: &str = "admin_token_hash";
 pub const INSTALLATION: &str = "installation";
 const FIRST_USER: &str = "first_user";

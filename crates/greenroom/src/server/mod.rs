@@ -34,6 +34,7 @@ use crate::lifecycle::Lifecycle;
 use crate::lifecycle::tokens::Tokens;
 use crate::placement::Placement;
 use crate::providers::Providers;
+use crate::providers::ec2::Runners;
 use crate::random::{NoRandomness, Random};
 use crate::store::{Holder, Store, StoreError};
 use crate::telemetry;
@@ -78,14 +79,16 @@ impl Server {
         config: &Config,
         show: impl FnOnce(&str, &First) -> std::io::Result<()>,
     ) -> Result<Self, ServerError> {
-        Self::start_on(config, |installation, store| pools::providers(&config.pools, installation, Some(store)), show)
-            .await
+        let providers = |installation: &str, store: &Store, runners: &Runners| {
+            pools::providers(&config.pools, installation, Some(store), runners)
+        };
+        Self::start_on(config, providers, show).await
     }
 
     /// Opens everything on other providers than the configured ones.
     pub(crate) async fn start_on(
         config: &Config,
-        providers: impl FnOnce(&str, &Store) -> Providers,
+        providers: impl FnOnce(&str, &Store, &Runners) -> Providers,
         show: impl FnOnce(&str, &First) -> std::io::Result<()>,
     ) -> Result<Self, ServerError> {
         let failed = |source| ServerError::Listen { listen: config.listen.clone(), source };
@@ -100,7 +103,7 @@ impl Server {
         let tokens = Tokens::new(kept.signing_secret.expose_secret());
         let mut lifecycle = Lifecycle::new(store.clone(), clock.clone(), random.clone(), tokens);
 
-        pools::configure(&store, &config.pools).await?;
+        pools::configure(&store, &config.pools, clock.now()).await?;
         let metrics = telemetry::metrics();
         let mut background = Background::new();
         let (stopping, ending) = (CancellationToken::new(), background.ending.clone());
@@ -115,12 +118,13 @@ impl Server {
             Placement::begin(admission.clone(), lifecycle.clone(), config.deadlines.clone(), ending.clone());
         background.spawn("placement", placing);
         let replica = Holder { id: uuid::Uuid::new_v4(), name: format!("{}:{}", host(), address.port()) };
+        let runners = Runners::connect(&config.pools, &kept.installation).await;
         let public_url = config.public_url.clone().unwrap_or_else(|| url.clone());
         let deployment = Deployment::new(Parts {
             store: store.clone(),
             lifecycle: lifecycle.clone(),
             placement: placement.clone(),
-            providers: providers(&kept.installation, &store),
+            providers: providers(&kept.installation, &store, &runners),
             deadlines: config.deadlines.clone(),
             max_concurrent: config.max_concurrent_deployments,
             public_url: public_url.clone(),
@@ -138,6 +142,7 @@ impl Server {
             deadlines: &config.deadlines,
             max_recovery_attempts: config.max_recovery_attempts,
             ears: ears.clone(),
+            runners: runners.clone(),
         });
         let leadership = Leadership::new(store.clone(), replica);
         let keepers = Keepers::new(store.clone(), clock.clone(), leadership.clone(), crew);
@@ -168,6 +173,7 @@ impl Server {
             placement,
             deployment,
             keepers,
+            runners,
             admin_token_hash: kept.admin_token_hash,
             limits: Limits::default(),
             metrics,

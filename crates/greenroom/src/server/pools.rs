@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use domain::Attributes;
+use jiff::Timestamp;
 use secrecy::ExposeSecret;
 
 use crate::config::pool::{PoolConfig, Standby};
@@ -12,11 +14,12 @@ use crate::config::provider::{CoolifyConfig, ProviderConfig};
 use crate::providers::budget::Budget;
 use crate::providers::coolify::{Coolify, CoolifyProvider, Pace, address};
 use crate::providers::docker::DockerProvider;
+use crate::providers::ec2::{Ec2Provider, Runners};
 use crate::providers::nomad::NomadProvider;
 use crate::providers::process::ProcessProvider;
 use crate::providers::swarm::SwarmProvider;
 use crate::providers::{Provider, Providers};
-use crate::store::{PoolRow, Store, StoreError};
+use crate::store::{PoolRow, Store, StoreError, Tx};
 
 /// Where slots of the process provider have their folders, below the current one.
 const FOLDER: &str = "greenroom-slots";
@@ -24,31 +27,57 @@ const FOLDER: &str = "greenroom-slots";
 const MINUTE: Duration = Duration::from_secs(60);
 
 /// Brings the rows of the pools to what is configured.
-pub async fn configure(store: &Store, pools: &[PoolConfig]) -> Result<(), StoreError> {
+pub async fn configure(store: &Store, pools: &[PoolConfig], now: Timestamp) -> Result<(), StoreError> {
     let mut tx = store.begin_alone().await?;
+    let before = store.pools().await?;
     tx.unplace_pools().await?;
     for (place, pool) in pools.iter().enumerate() {
         let row = PoolRow {
             name: pool.name.clone(),
             platform: pool.platform,
             provider: pool.provider.as_str().to_owned(),
-            hot: pool.standby == Standby::Running,
+            // No runner is anybody's before there is a bot.
+            hot: pool.standby == Standby::Running && !matches!(pool.provider, ProviderConfig::Ec2(_)),
             recycle_after: pool.recycle_after.into(),
             max_slots: pool.max_slots.into(),
             min_idle: pool.min_idle.into(),
-            // Where there is no provider, there is nothing to give out.
-            place: i64::try_from(place).ok().filter(|_| !matches!(pool.provider, ProviderConfig::Ec2(_))),
+            place: i64::try_from(place).ok(),
             slots: 0,
             mean_hold_ms: None,
+            kinds: kinds(&mut tx, pool).await?,
+            expire_after_ms: pool.expire_after.and_then(|time| i64::try_from(time.as_millis()).ok()),
         };
+        let before = before.iter().find(|before| before.name == row.name);
+        if before.is_some_and(|before| before.expire_after_ms != row.expire_after_ms) {
+            let threshold = pool.expire_after.and_then(|time| now.checked_add(time).ok());
+            tx.change_thresholds(&row.name, threshold).await?;
+        }
         tx.configure_pool(&row).await?;
     }
     tx.commit().await
 }
 
+/// What the slots of a pool have, new ones first; of places for runners, what these may have. A hot slot has what it was made with until it is made fresh; any other is
+/// made for its bot.
+async fn kinds(tx: &mut Tx, pool: &PoolConfig) -> Result<Vec<Attributes>, StoreError> {
+    if let ProviderConfig::Ec2(config) = &pool.provider {
+        return Ok(config.offers());
+    }
+    let mut kinds = vec![pool.attributes.clone()];
+    if pool.standby == Standby::Stopped {
+        tx.change_attributes(&pool.name, &pool.attributes).await?;
+    }
+    for kind in tx.kinds_of_idle(&pool.name).await? {
+        if !kinds.contains(&kind) {
+            kinds.push(kind);
+        }
+    }
+    Ok(kinds)
+}
+
 /// The provider of each pool. What providers take is shared by all who have the store; without one, nobody shares it.
-pub fn providers(pools: &[PoolConfig], installation: &str, store: Option<&Store>) -> Providers {
-    let mut maker = Maker { installation, store, coolifies: BTreeMap::new(), most: least(pools) };
+pub fn providers(pools: &[PoolConfig], installation: &str, store: Option<&Store>, runners: &Runners) -> Providers {
+    let mut maker = Maker { installation, store, runners, coolifies: BTreeMap::new(), most: least(pools) };
     let made = pools.iter().filter_map(|pool| Some((pool.name.clone(), maker.provider(pool)?)));
     Arc::new(made.collect())
 }
@@ -57,6 +86,7 @@ pub fn providers(pools: &[PoolConfig], installation: &str, store: Option<&Store>
 struct Maker<'a> {
     installation: &'a str,
     store: Option<&'a Store>,
+    runners: &'a Runners,
     coolifies: BTreeMap<Key, Arc<Coolify>>,
     /// The requests that each Coolify takes in a minute.
     most: BTreeMap<Key, u32>,
@@ -82,11 +112,7 @@ impl Maker<'_> {
             ProviderConfig::Swarm(config) => Arc::new(SwarmProvider::new(config.clone(), installation)),
             ProviderConfig::Coolify(config) => Arc::new(CoolifyProvider::on(self.coolify(config), config.clone())),
             ProviderConfig::Nomad(config) => Arc::new(NomadProvider::new(config.clone(), installation)),
-            ProviderConfig::Ec2(_) => {
-                let provider = pool.provider.as_str();
-                tracing::warn!(pool = pool.name, provider, "this version has no such provider: the pool is not used");
-                return None;
-            }
+            ProviderConfig::Ec2(_) => Arc::new(Ec2Provider::new(self.runners.of(&pool.name)?.clone())),
         })
     }
 

@@ -1,7 +1,7 @@
 //! Bots: one row each, the single source of truth of its state.
 
 use domain::lifecycle::Standing;
-use domain::{BotId, ConnectionId, Platform, Reason, ShownStatus, SlotName, Status, UserId};
+use domain::{BotId, ConnectionId, Platform, Reason, Requirements, ShownStatus, SlotName, Status, UserId};
 use jiff::Timestamp;
 use serde_json::{Map, Value};
 use uuid::Uuid;
@@ -29,6 +29,8 @@ pub struct BotRow {
     pub queue_timeout_ms: i64,
     pub pool: Option<String>,
     pub slot: Option<SlotName>,
+    /// What it asks of its slot, as it was asked.
+    pub requirements: Option<Map<String, Value>>,
     pub config: Map<String, Value>,
     pub metadata: Map<String, Value>,
     pub stop_asked_at: Option<Timestamp>,
@@ -49,6 +51,13 @@ impl BotRow {
         }
     }
 
+    /// What it asks of its slot.
+    pub fn wants(&self) -> Option<Requirements> {
+        let asked = self.requirements.clone()?;
+        // What cannot be read was never admitted.
+        serde_json::from_value(Value::Object(asked)).ok()
+    }
+
     /// What the lifecycle needs to know of it.
     pub fn standing(&self) -> Standing {
         Standing { status: self.status, stop_asked: self.stop_asked_at.is_some(), exit_code: self.exit_code }
@@ -66,6 +75,9 @@ pub struct NewBot {
     pub bot_display_name: Option<String>,
     pub priority: i64,
     pub queue_timeout_ms: i64,
+    pub requirements: Option<Map<String, Value>>,
+    /// The same, read.
+    pub wants: Option<Requirements>,
     pub config: Map<String, Value>,
     pub metadata: Map<String, Value>,
     pub pool: Option<String>,
@@ -96,6 +108,7 @@ impl NewBot {
             queue_timeout_ms: self.queue_timeout_ms,
             pool: self.pool,
             slot: self.slot,
+            requirements: self.requirements,
             config: self.config,
             metadata: self.metadata,
             stop_asked_at: None,
@@ -135,7 +148,7 @@ impl BotFilter {
 macro_rules! bot_columns {
     () => {
         "id, user_id, platform, native_meeting_id, meeting_url, bot_display_name, status, reason, error, exit_code, \
-         container_id, connection_id, priority, queue_timeout_ms, pool, slot, config, metadata, \
+         container_id, connection_id, priority, queue_timeout_ms, pool, slot, requirements, config, metadata, \
          stop_asked_at, start_time, end_time, created_at, updated_at, \
          (SELECT count(*) FROM sessions WHERE sessions.connection_id = bots.connection_id) AS sessions"
     };
@@ -183,6 +196,7 @@ fn bot(row: &Row) -> Result<BotRow, StoreError> {
         queue_timeout_ms: row.int("queue_timeout_ms")?,
         pool: row.maybe_text("pool")?,
         slot: row.maybe_text("slot")?.map(SlotName::stored),
+        requirements: row.maybe_json("requirements")?,
         config: row.json("config")?,
         metadata: row.json("metadata")?,
         stop_asked_at: row.maybe_time("stop_asked_at")?,

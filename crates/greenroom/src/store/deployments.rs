@@ -243,6 +243,20 @@ impl Tx {
         Ok(stepped.is_some())
     }
 
+    /// Has the first of a pool that step back tried again now, no more than `most`: something may have come free for them.
+    pub async fn hurry_gate(&mut self, pool: &str, now: Timestamp, most: i64) -> Result<(), StoreError> {
+        self.run(
+            sql!(
+                "deployments.hurry",
+                "UPDATE deployments SET lease_until = $2 WHERE state = 'again' AND slot IN
+                     (SELECT d.slot FROM deployments d JOIN slots s ON s.name = d.slot
+                       WHERE d.state = 'again' AND d.lease_until > $2 AND s.pool = $1 ORDER BY d.arrival LIMIT $3)"
+            ),
+            args![pool, now, most],
+        )
+        .await
+    }
+
     /// Leaves the gate, or the line before it. Twice is nothing.
     pub async fn leave_gate(&mut self, slots: &[SlotName]) -> Result<(), StoreError> {
         if slots.is_empty() {

@@ -31,6 +31,7 @@ const MIGRATIONS: &[Migration] = &[
     migration!(2, "0002_the_pool"),
     migration!(3, "0003_keepers"),
     migration!(4, "0004_providers"),
+    migration!(5, "0005_requirements"),
 ];
 
 /// The version that this program works with.

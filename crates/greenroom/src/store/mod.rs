@@ -6,7 +6,7 @@
 //! - [`error`], [`sql`], [`connect`], [`migrate`]: the database itself
 //! - [`settings`], [`users`]: who may ask
 //! - [`bots`], [`idempotency`]: what was asked
-//! - [`pools`], [`slots`], [`queue`], [`deployments`], [`images`]: where it runs, or waits to
+//! - [`pools`], [`slots`], [`queue`], [`waiters`], [`deployments`], [`images`]: where it runs, or waits to
 //! - [`failures`], [`budgets`]: what providers said, and how often they may be asked
 //! - [`asking`], [`ending`], [`writing`]: many bots at once
 //! - [`sessions`], [`commands`], [`transcript`]: what the bot and its user say to each other
@@ -38,6 +38,7 @@ mod slots;
 pub(crate) mod sql;
 mod transcript;
 mod users;
+mod waiters;
 mod writing;
 
 use std::sync::Arc;
@@ -61,13 +62,14 @@ pub use idempotency::KnownKey;
 pub use images::{Image, PullRow, Pulled};
 pub use keepers::KeeperRow;
 pub use leases::Holder;
-pub use pools::{PoolAndLine, PoolRow};
+pub use pools::{PoolAndLine, PoolRow, Size};
 pub use queue::{NewWaiter, QueueRow};
 pub use sessions::{Beat, Clocks, SessionRow};
-pub use slots::SlotRow;
+pub use slots::{Pick, SlotRow};
 use sql::{Arg, Inner, Row, Sql};
 pub use transcript::SegmentRow;
 pub use users::{KeyRow, UserChange, UserRow};
+pub use waiters::{Unplaced, Waiter};
 pub use writing::{Batch, Grant};
 
 /// The database, open and at the schema that this version knows.

@@ -1,6 +1,6 @@
 //! The queue: bots that wait for a slot, one line for each platform, by priority and then by arrival.
 
-use domain::{BotId, Platform, UserId};
+use domain::{BotId, Platform, Requirements};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
@@ -24,7 +24,13 @@ pub struct NewWaiter {
     pub platform: Platform,
     pub pool: String,
     pub priority: i64,
+    pub wants: Option<Requirements>,
     pub timeout_at: Timestamp,
+}
+
+/// Those of one line who want the same.
+pub(super) fn key(wants: Option<&Requirements>) -> String {
+    wants.map(Requirements::key).unwrap_or_default()
 }
 
 fn waiter(row: &Row) -> Result<QueueRow, StoreError> {
@@ -131,43 +137,22 @@ impl Tx {
             .enumerate()
             .map(|(i, waiter)| {
                 json!({"i": i, "bot_id": waiter.bot_id, "platform": waiter.platform, "pool": waiter.pool,
-                       "priority": waiter.priority,
+                       "priority": waiter.priority, "wants": key(waiter.wants.as_ref()),
                        "queued_at": text(now), "timeout_at": text(waiter.timeout_at)})
             })
             .collect();
         self.run(
             sql_over!(
                 "queue.insert",
-                "INSERT INTO queue (bot_id, platform, pool, priority, queued_at, timeout_at)
-                 SELECT bot_id, platform, pool, priority, queued_at, timeout_at FROM",
-                (i "BIGINT", bot_id "UUID", platform "TEXT", pool "TEXT", priority "BIGINT",
+                "INSERT INTO queue (bot_id, platform, pool, priority, wants, queued_at, timeout_at)
+                 SELECT bot_id, platform, pool, priority, wants, queued_at, timeout_at FROM",
+                (i "BIGINT", bot_id "UUID", platform "TEXT", pool "TEXT", priority "BIGINT", wants "TEXT",
                  queued_at "TIMESTAMPTZ", timeout_at "TIMESTAMPTZ"),
                 "ORDER BY i"
             ),
             args![rows],
         )
         .await
-    }
-
-    /// The next in the line of a platform. Whoever is being stopped at this moment is waited for,
-    /// and is no longer among them then.
-    pub async fn next_waiters(&mut self, platform: Platform, count: i64) -> Result<Vec<(BotId, UserId)>, StoreError> {
-        self.all(
-            sql!(
-                "queue.next",
-                sqlite: "SELECT q.bot_id, b.user_id FROM queue q JOIN bots b ON b.id = q.bot_id
-                          WHERE q.platform = $1 AND b.status = 'reserved' AND b.connection_id IS NULL
-                          ORDER BY q.priority, q.arrival LIMIT $2",
-                postgres: "SELECT q.bot_id, b.user_id FROM queue q JOIN bots b ON b.id = q.bot_id
-                            WHERE q.platform = $1 AND b.status = 'reserved' AND b.connection_id IS NULL
-                            ORDER BY q.priority, q.arrival LIMIT $2 FOR NO KEY UPDATE OF b",
-            ),
-            args![platform.as_str(), count],
-        )
-        .await?
-        .iter()
-        .map(|row| Ok((BotId(row.id("bot_id")?), UserId(row.id("user_id")?))))
-        .collect()
     }
 
     /// Takes bots out of the line, and says which of them were in one.

@@ -1,12 +1,12 @@
 //! Slots as stored. Only placement gives them out and takes them back, in transactions of which there is one at a time:
 //! what it reads here needs no further lock.
 
-use domain::{BotId, SlotName, SlotStatus};
+use domain::{Attributes, BotId, SlotName, SlotStatus};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::sql::{Row, Sql, args, sql, sql_over};
-use super::{Run, Store, StoreError, Tx};
+use super::sql::{Row, Sql, args, rows, sql, sql_over};
+use super::{Run, Store, StoreError, Tx, TxInner};
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct SlotRow {
@@ -24,14 +24,55 @@ pub struct SlotRow {
     pub error_message: Option<String>,
     pub recovery_attempts: i64,
     pub created_at: Timestamp,
+    pub attributes: Attributes,
+    /// Until when it may be given out while it is idle.
+    pub threshold: Option<Timestamp>,
 }
+
+/// Idle slots that are looked for: of a pool, all alike, no more than so many.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pick {
+    pub pool: String,
+    pub attributes: Attributes,
+    pub count: i64,
+}
+
+/// As one array.
+pub(super) fn pick_array(picks: &[Pick]) -> Vec<Value> {
+    picks.iter().map(|pick| json!({"p": pick.pool, "a": pick.attributes.to_string(), "n": pick.count})).collect()
+}
+
+/// The slots that are picked, by `$1` and `$2`, which is now. Left to itself PostgreSQL may begin with the slots; so it
+/// goes pick by pick, each a few steps along the index of idle slots.
+macro_rules! picked {
+    () => {
+        concat!(
+            rows!(postgres "$1" (p "TEXT", a "TEXT", n "BIGINT")),
+            "CROSS JOIN LATERAL (SELECT * FROM slots
+                                  WHERE slots.pool = r.p AND slots.attributes = r.a AND slots.status = 'idle'
+                                    AND (slots.threshold IS NULL OR slots.threshold > $2)
+                                  ORDER BY slots.last_used_at NULLS FIRST, slots.number LIMIT r.n) AS slots"
+        )
+    };
+}
+pub(super) use picked;
+
+const PICK: &Sql = sql!(
+    "slots.pick",
+    sqlite: concat!(
+        "SELECT ", slot_columns!(), " FROM slots
+          WHERE pool = $1 AND attributes = $2 AND status = 'idle' AND (threshold IS NULL OR threshold > $3)
+          ORDER BY last_used_at NULLS FIRST, number LIMIT $4"
+    ),
+    postgres: concat!("SELECT ", slot_columns!(), " FROM", picked!()),
+);
 
 /// Under names of their own where a row of another table has the same, so that slots can be read together with others.
 macro_rules! slot_columns {
     () => {
         "name AS slot_name, pool AS slot_pool, number, status AS slot_status, status_since AS slot_since, bot_id, \
          generation, bots_since_fresh, provider_ref, description, last_used_at, error_message, recovery_attempts, \
-         created_at AS slot_created_at"
+         created_at AS slot_created_at, attributes, threshold"
     };
 }
 pub(super) use slot_columns;
@@ -58,6 +99,8 @@ pub(super) fn slot(row: &Row) -> Result<SlotRow, StoreError> {
         error_message: row.maybe_text("error_message")?,
         recovery_attempts: row.int("recovery_attempts")?,
         created_at: row.time("slot_created_at")?,
+        attributes: row.word("attributes")?,
+        threshold: row.maybe_time("threshold")?,
     })
 }
 
@@ -238,18 +281,76 @@ impl Store {
 }
 
 impl Tx {
-    /// Idle slots of a pool, the least recently used first, those that were never used before all.
-    pub async fn pick_idle_slots(&mut self, pool: &str, count: i64) -> Result<Vec<SlotRow>, StoreError> {
+    /// Idle slots of each kind, the least recently used first, those that were never used before all. One statement, however
+    /// many kinds there are; only SQLite, to which there is no way, takes one for each.
+    pub async fn pick_idle_slots(&mut self, picks: &[Pick], now: Timestamp) -> Result<Vec<SlotRow>, StoreError> {
+        if picks.is_empty() {
+            return Ok(Vec::new());
+        }
+        if matches!(self.inner, TxInner::Postgres(_)) {
+            return slots(&self.all(PICK, args![pick_array(picks), now]).await?);
+        }
+        let mut picked = Vec::new();
+        for Pick { pool, attributes, count } in picks {
+            let args = args![pool.as_str(), attributes.to_string(), now, *count];
+            picked.extend(slots(&self.all(PICK, args).await?)?);
+        }
+        Ok(picked)
+    }
+
+    /// Idle slots of a pool whose time is over, the first first.
+    pub async fn expired_slots(&mut self, pool: &str, now: Timestamp, most: i64) -> Result<Vec<SlotRow>, StoreError> {
         let rows = self
             .all(
                 sql_of_slots!(
-                    "slots.pick",
-                    "WHERE pool = $1 AND status = 'idle' ORDER BY last_used_at NULLS FIRST, number LIMIT $2"
+                    "slots.expired",
+                    "WHERE pool = $1 AND status = 'idle' AND threshold IS NOT NULL AND threshold <= $2
+                     ORDER BY threshold LIMIT $3"
                 ),
-                args![pool, count],
+                args![pool, now, most],
             )
             .await?;
         slots(&rows)
+    }
+
+    /// The attributes that idle slots of a pool have.
+    pub async fn kinds_of_idle(&mut self, pool: &str) -> Result<Vec<Attributes>, StoreError> {
+        // From one kind to the next along the index, however many slots are alike.
+        let found = self
+            .all(
+                sql!(
+                    "slots.kinds",
+                    "WITH RECURSIVE k AS (
+                         SELECT (SELECT min(attributes) FROM slots WHERE pool = $1 AND status = 'idle') AS attributes
+                         UNION ALL
+                         SELECT (SELECT min(s.attributes) FROM slots s
+                                  WHERE s.pool = $1 AND s.status = 'idle' AND s.attributes > k.attributes)
+                           FROM k WHERE k.attributes IS NOT NULL
+                     )
+                     SELECT attributes FROM k WHERE attributes IS NOT NULL LIMIT 1000"
+                ),
+                args![pool],
+            )
+            .await?;
+        found.iter().map(|row| row.word("attributes")).collect()
+    }
+
+    /// Until when the idle slots of a pool may be given out.
+    pub async fn change_thresholds(&mut self, pool: &str, threshold: Option<Timestamp>) -> Result<(), StoreError> {
+        self.run(
+            sql!("slots.rethreshold", "UPDATE slots SET threshold = $2 WHERE pool = $1 AND status = 'idle'"),
+            args![pool, threshold],
+        )
+        .await
+    }
+
+    /// Slots that are made anew for each bot have what new ones have.
+    pub async fn change_attributes(&mut self, pool: &str, attributes: &Attributes) -> Result<(), StoreError> {
+        self.run(
+            sql!("slots.change", "UPDATE slots SET attributes = $2 WHERE pool = $1 AND attributes <> $2"),
+            args![pool, attributes.to_string()],
+        )
+        .await
     }
 
     /// Slots by their names, as they stand.
@@ -259,17 +360,18 @@ impl Tx {
 
     /// How many slots of a pool are ready, or are being made ready, without a bot, counted no further than `most`; and how
     /// many are in error.
-    pub async fn ready_slots(&mut self, pool: &str, most: i64) -> Result<(i64, i64), StoreError> {
+    pub async fn ready_slots(&mut self, pool: &str, most: i64, now: Timestamp) -> Result<(i64, i64), StoreError> {
         self.first(
             sql!(
                 "slots.ready",
-                "SELECT (SELECT count(*) FROM (SELECT 1 FROM slots WHERE pool = $1 AND status = 'idle' LIMIT $2) AS i)
+                "SELECT (SELECT count(*) FROM (SELECT 1 FROM slots WHERE pool = $1 AND status = 'idle'
+                                                 AND (threshold IS NULL OR threshold > $3) LIMIT $2) AS i)
                       + (SELECT count(*) FROM slots WHERE pool = $1 AND status IN ('creating', 'error', 'draining')
                                                       AND status = 'creating' AND bot_id IS NULL) AS ready,
                         (SELECT count(*) FROM slots WHERE pool = $1 AND status IN ('creating', 'error', 'draining')
                                                       AND status = 'error') AS broken"
             ),
-            args![pool, most],
+            args![pool, most, now],
         )
         .await?
         .map_or(Ok((0, 0)), |row| Ok((row.int("ready")?, row.int("broken")?)))
@@ -306,6 +408,15 @@ impl Tx {
             args![names],
         )
         .await
+    }
+
+    /// Whether no slot of a pool is being made, is in error or is on its way out.
+    pub async fn is_quiet(&mut self, pool: &str) -> Result<bool, StoreError> {
+        let quiet = sql!(
+            "slots.quiet",
+            "SELECT 1 AS n FROM slots WHERE pool = $1 AND status IN ('creating', 'error', 'draining') LIMIT 1"
+        );
+        Ok(self.first(quiet, args![pool]).await?.is_none())
     }
 
     /// How many slots of a pool are on their way out.

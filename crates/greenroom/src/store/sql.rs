@@ -296,6 +296,18 @@ impl Row {
         serde_json::from_str(&text).map_err(|_| self.inconsistent(column, "JSON of another shape"))
     }
 
+    pub fn maybe_json<T: serde::de::DeserializeOwned>(&self, column: &'static str) -> Result<Option<T>, StoreError> {
+        let text = match &self.inner {
+            Inner::Sqlite(_) => self.maybe_text(column)?,
+            Inner::Postgres(row) => row
+                .try_get::<Option<JsonText>, _>(column)
+                .map_err(|source| StoreError::call(self.call, source))?
+                .map(|text| text.0),
+        };
+        text.map(|text| serde_json::from_str(&text).map_err(|_| self.inconsistent(column, "JSON of another shape")))
+            .transpose()
+    }
+
     /// A word of the vocabulary.
     pub fn word<T: std::str::FromStr>(&self, column: &'static str) -> Result<T, StoreError> {
         let text = self.text(column)?;
@@ -306,7 +318,7 @@ impl Row {
         self.maybe_text(column)?.map(|text| text.parse().map_err(|_| self.inconsistent(column, &text))).transpose()
     }
 
-    fn inconsistent(&self, column: &'static str, found: &str) -> StoreError {
+    pub(super) fn inconsistent(&self, column: &'static str, found: &str) -> StoreError {
         StoreError::Inconsistent { call: self.call, column, found: format!("`{found}`") }
     }
 }

@@ -16,8 +16,10 @@ pub struct Batch {
     pub keys: Vec<(UserId, String, KnownKey)>,
     pub new_slots: Vec<SlotRow>,
     pub slots: Vec<SlotRow>,
+    /// Those among them whose attributes or threshold have changed, which is seldom.
+    pub marked: Vec<SlotRow>,
     pub ends: Vec<(BotId, Change)>,
-    /// How many slots there are, and for how long they are held.
+    /// How many slots there are, for how long they are held, and of which kinds they are.
     pub pools: Vec<PoolRow>,
     /// In their order.
     pub events: Vec<NewEvent>,
@@ -32,6 +34,8 @@ pub struct Grant {
     pub connection_id: ConnectionId,
     /// Whether an agent waits in the slot, so that the bot should be speaking from now on.
     pub is_awaited: bool,
+    /// Its place in line until now, and until when it would have waited, if it was in line.
+    pub from_line: Option<(i64, Timestamp)>,
 }
 
 #[derive(Serialize)]
@@ -44,6 +48,7 @@ struct BotLine<'a> {
     bot_display_name: Option<&'a str>,
     priority: i64,
     queue_timeout_ms: i64,
+    requirements: Option<&'a Map<String, Value>>,
     config: &'a Map<String, Value>,
     metadata: &'a Map<String, Value>,
     pool: Option<&'a str>,
@@ -57,13 +62,13 @@ macro_rules! insert_bots {
     ($dialect:ident $array:literal) => {
         concat!(
             "INSERT INTO bots (id, user_id, platform, native_meeting_id, meeting_url, bot_display_name, priority,
-                               queue_timeout_ms, config, metadata, pool, slot, connection_id, awaited_since, status,
-                               status_since, created_at, updated_at)
+                               queue_timeout_ms, requirements, config, metadata, pool, slot, connection_id,
+                               awaited_since, status, status_since, created_at, updated_at)
              SELECT id, user_id, platform, native_meeting_id, meeting_url, bot_display_name, priority, queue_timeout_ms,
-                    config, metadata, pool, slot, connection_id, awaited, 'reserved', now, now, now FROM",
+                    requirements, config, metadata, pool, slot, connection_id, awaited, 'reserved', now, now, now FROM",
             rows!($dialect $array (
                 id "UUID", user_id "UUID", platform "TEXT", native_meeting_id "TEXT", meeting_url "TEXT",
-                bot_display_name "TEXT", priority "BIGINT", queue_timeout_ms "BIGINT", config "JSON", metadata "JSON",
+                bot_display_name "TEXT", priority "BIGINT", queue_timeout_ms "BIGINT", requirements "JSON", config "JSON", metadata "JSON",
                 pool "TEXT", slot "TEXT", connection_id "UUID", awaited "TIMESTAMPTZ", now "TIMESTAMPTZ",
             ))
         )
@@ -104,14 +109,20 @@ struct SlotLine<'a> {
     error_message: Option<&'a str>,
     recovery_attempts: i64,
     created: String,
+    /// Only where it is new.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    attributes: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    threshold: Option<String>,
 }
 
 macro_rules! slot_rows {
-    ($dialect:ident $array:literal) => {
+    ($dialect:ident $array:literal $($more:ident $type:literal)*) => {
         rows!($dialect $array (
             name "TEXT", pool "TEXT", number "BIGINT", status "TEXT", since "TIMESTAMPTZ", bot_id "UUID",
             generation "BIGINT", bots_since_fresh "BIGINT", provider_ref "TEXT", description "TEXT",
             used "TIMESTAMPTZ", error_message "TEXT", recovery_attempts "BIGINT", created "TIMESTAMPTZ",
+            $($more $type,)*
         ))
     };
 }
@@ -120,10 +131,11 @@ macro_rules! insert_slots {
     ($dialect:ident $array:literal) => {
         concat!(
             "INSERT INTO slots (name, pool, number, status, status_since, bot_id, generation, bots_since_fresh,
-                                provider_ref, description, last_used_at, error_message, recovery_attempts, created_at)
+                                provider_ref, description, last_used_at, error_message, recovery_attempts, created_at,
+                                attributes, threshold)
              SELECT name, pool, number, status, since, bot_id, generation, bots_since_fresh, provider_ref, description,
-                    used, error_message, recovery_attempts, created FROM",
-            slot_rows!($dialect $array)
+                    used, error_message, recovery_attempts, created, attributes, threshold FROM",
+            slot_rows!($dialect $array attributes "TEXT" threshold "TIMESTAMPTZ")
         )
     };
 }
@@ -177,13 +189,14 @@ struct PoolLine<'a> {
     n: &'a str,
     s: i64,
     m: Option<i64>,
+    k: Vec<String>,
 }
 
 macro_rules! note_pools {
     ($dialect:ident $array:literal) => {
         concat!(
-            "UPDATE pools SET slots = r.s, mean_hold_ms = r.m FROM",
-            rows!($dialect $array (n "TEXT", s "BIGINT", m "BIGINT")),
+            "UPDATE pools SET slots = r.s, mean_hold_ms = r.m, kinds = r.k FROM",
+            rows!($dialect $array (n "TEXT", s "BIGINT", m "BIGINT", k "JSON")),
             row_of!($dialect "pools" "name" "pools.name = r.n")
         )
     };
@@ -218,9 +231,23 @@ macro_rules! insert_events {
 macro_rules! grant {
     ($dialect:ident) => {
         concat!(
-            "UPDATE bots SET slot = r.s, pool = r.p, connection_id = r.c, awaited_since = r.a, updated_at = r.now FROM",
-            rows!($dialect "$1" (id "UUID", s "TEXT", p "TEXT", c "UUID", a "TIMESTAMPTZ", now "TIMESTAMPTZ")),
+            "UPDATE bots SET slot = r.s, pool = r.p, connection_id = r.c, awaited_since = r.a,
+                    line_arrival = coalesce(r.q, line_arrival), line_until = coalesce(r.u, line_until),
+                    updated_at = r.now FROM",
+            rows!($dialect "$1" (
+                id "UUID", s "TEXT", p "TEXT", c "UUID", a "TIMESTAMPTZ", q "BIGINT", u "TIMESTAMPTZ", now "TIMESTAMPTZ",
+            )),
             row_of!($dialect "bots" "id" "bots.id = r.id")
+        )
+    };
+}
+
+macro_rules! mark_slots {
+    ($dialect:ident) => {
+        concat!(
+            "UPDATE slots SET attributes = r.a, threshold = r.t FROM",
+            rows!($dialect "$1" (n "TEXT", a "TEXT", t "TIMESTAMPTZ")),
+            row_of!($dialect "slots" "name" "slots.name = r.n")
         )
     };
 }
@@ -264,7 +291,7 @@ fn array<T: Serialize>(lines: impl Iterator<Item = T>) -> Option<Arg> {
     (!lines.is_empty()).then(|| Arg::Json(Some(serde_json::to_string(&lines).unwrap_or_default())))
 }
 
-fn slot_lines(slots: &[SlotRow]) -> Option<Arg> {
+fn slot_lines(slots: &[SlotRow], is_new: bool) -> Option<Arg> {
     array(slots.iter().map(|slot| SlotLine {
         name: slot.name.as_str(),
         pool: &slot.pool,
@@ -280,6 +307,8 @@ fn slot_lines(slots: &[SlotRow]) -> Option<Arg> {
         error_message: slot.error_message.as_deref(),
         recovery_attempts: slot.recovery_attempts,
         created: text(slot.created_at),
+        attributes: is_new.then(|| slot.attributes.to_string()),
+        threshold: slot.threshold.filter(|_| is_new).map(text),
     }))
 }
 
@@ -295,6 +324,7 @@ impl Batch {
             bot_display_name: bot.bot_display_name.as_deref(),
             priority: bot.priority,
             queue_timeout_ms: bot.queue_timeout_ms,
+            requirements: bot.requirements.as_ref(),
             config: &bot.config,
             metadata: &bot.metadata,
             pool: bot.pool.as_deref(),
@@ -318,7 +348,12 @@ impl Batch {
             x: change.exit_code,
             now,
         });
-        let pools = self.pools.iter().map(|pool| PoolLine { n: &pool.name, s: pool.slots, m: pool.mean_hold_ms });
+        let pools = self.pools.iter().map(|pool| PoolLine {
+            n: &pool.name,
+            s: pool.slots,
+            m: pool.mean_hold_ms,
+            k: pool.kinds.iter().map(ToString::to_string).collect(),
+        });
         let events = self.events.iter().enumerate().map(|(i, event)| EventLine {
             i,
             b: event.bot_id,
@@ -334,8 +369,8 @@ impl Batch {
         [
             array(bots),
             array(keys),
-            slot_lines(&self.new_slots),
-            slot_lines(&self.slots),
+            slot_lines(&self.new_slots, true),
+            slot_lines(&self.slots, false),
             ends.clone(),
             ends,
             array(pools),
@@ -348,6 +383,7 @@ impl Tx {
     /// Writes a batch. As with [`Tx::record`], something else than events must have been written before or with them.
     pub async fn write(&mut self, batch: &Batch, now: Timestamp) -> Result<(), StoreError> {
         self.has_events |= !batch.events.is_empty();
+        self.mark_slots(&batch.marked).await?;
         let arrays = batch.arrays(&text(now));
         let parts = arrays.iter().flatten().count();
         if parts > 1 && matches!(self.inner, TxInner::Postgres(_)) {
@@ -362,6 +398,21 @@ impl Tx {
         Ok(())
     }
 
+    /// What slots have, and until when they may be given out.
+    async fn mark_slots(&mut self, slots: &[SlotRow]) -> Result<(), StoreError> {
+        if slots.is_empty() {
+            return Ok(());
+        }
+        let rows: Vec<Value> = slots
+            .iter()
+            .map(|slot| {
+                json!({"n": slot.name.as_str(), "a": slot.attributes.to_string(), "t": slot.threshold.map(text)})
+            })
+            .collect();
+        const MARK: &Sql = sql!("slots.mark", sqlite: mark_slots!(sqlite), postgres: mark_slots!(postgres));
+        self.run(MARK, args![rows]).await
+    }
+
     /// Gives slots to bots that were waiting.
     pub async fn grant(&mut self, grants: &[Grant], now: Timestamp) -> Result<(), StoreError> {
         if grants.is_empty() {
@@ -371,7 +422,8 @@ impl Tx {
             .iter()
             .map(|grant| {
                 json!({"id": grant.bot_id, "s": grant.slot.as_str(), "p": grant.pool, "c": grant.connection_id,
-                       "a": grant.is_awaited.then(|| text(now)), "now": text(now)})
+                       "a": grant.is_awaited.then(|| text(now)), "q": grant.from_line.map(|(arrival, _)| arrival),
+                       "u": grant.from_line.map(|(_, until)| text(until)), "now": text(now)})
             })
             .collect();
         const GRANT: &Sql = sql!("bots.grant", sqlite: grant!(sqlite), postgres: grant!(postgres));

@@ -77,7 +77,6 @@ async fn a_refusal_names_the_field_and_takes_nothing() {
         (json!({"platform": "zoom", "native_meeting_id": "12"}), "invalid", "`native_meeting_id`"),
         (json!({"meeting_url": link, "join_at": "2030-01-01T00:00:00Z"}), "unsupported", "`join_at`"),
         (json!({"meeting_url": link, "webhook_url": "https://example.com"}), "unsupported", "`webhook_url`"),
-        (json!({"meeting_url": link, "requirements": {"cpu": 2}}), "unsupported", "`requirements`"),
     ];
     for (ask, code, words) in cases {
         let (status, body) = user.post("/bots", ask.clone()).await;

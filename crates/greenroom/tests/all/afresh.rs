@@ -40,8 +40,11 @@ async fn each_bot_has_a_fresh_folder_and_its_words_are_in_the_slots_log(#[case] 
         assert_eq!(log.matches("this is bot").count(), number, "{log}");
         assert!(!log.contains("met a trace"), "{log}");
     }
-    let shown = std::fs::read_to_string(venue.database.in_slot(SLOT, "description")).unwrap();
-    assert!(shown.starts_with("[IDLE] Available - Last used: "), "{shown}");
+    until("it is shown to be idle", async || {
+        let shown = std::fs::read_to_string(venue.database.in_slot(SLOT, "description")).unwrap();
+        shown.starts_with("[IDLE] Available - Last used: ")
+    })
+    .await;
 }
 
 /// So that silence is noticed within a test's patience.
@@ -99,6 +102,7 @@ async fn a_start_whose_answer_was_lost_is_not_made_twice() {
         connection: Some("one".to_owned()),
         environment: BTreeMap::new(),
         fresh: true,
+        requirements: None,
     };
     let named = provider().start(&spec).await.unwrap();
     let running = database.running();
@@ -119,4 +123,27 @@ async fn a_start_whose_answer_was_lost_is_not_made_twice() {
         provider().delete(&spec.slot).await.unwrap();
         assert!(!database.in_slot(SLOT, "").exists());
     }
+}
+
+#[tokio::test]
+async fn a_slot_whose_folder_was_only_half_made_is_started_all_the_same() {
+    let database = Database::new(Backend::Sqlite).await;
+    let folder = database.folder.path().join("greenroom-slots");
+    // Whoever made it died before it had written whose it is.
+    std::fs::create_dir_all(folder.join(SLOT)).unwrap();
+    std::fs::write(folder.join(SLOT).join("installation"), "").unwrap();
+    let command = ["sleep", "1000"].map(str::to_owned).to_vec();
+    let provider = ProcessProvider::new(folder.clone(), command, "here".to_owned());
+    let spec = Spec {
+        slot: SlotName::stored(SLOT.to_owned()),
+        generation: 1,
+        connection: Some("one".to_owned()),
+        environment: BTreeMap::new(),
+        fresh: true,
+        requirements: None,
+    };
+    provider.start(&spec).await.unwrap();
+    assert_eq!(std::fs::read_to_string(folder.join(SLOT).join("installation")).unwrap(), "here");
+    provider.delete(&spec.slot).await.unwrap();
+    assert_eq!(database.running(), []);
 }

@@ -60,3 +60,20 @@ async fn placing_is_measured_beside_pgbench_on_one_postgres_with_and_without_a_l
     let said = bench(Backend::Postgres, &short).await;
     assert_eq!(said.lines().count(), 4, "{said}");
 }
+
+#[tokio::test]
+async fn finding_one_in_a_hundred_is_measured_in_a_store_of_postgres_beside_moto() {
+    let moto = std::env::var("TEST_MOTO_URL").expect("./scripts/test sets it");
+    let short = ["match", "--slots", "300", "--runners", "100", "--picks", "2"];
+    let said =
+        bench(Backend::Postgres, &[&short[..], &["--region", "eu-central-1", "--endpoint", &moto]].concat()).await;
+    for words in ["where any fits", "where one in a hundred fits", "over SQS and DynamoDB", "times the store's"] {
+        assert!(said.contains(words), "{said}");
+    }
+}
+
+#[tokio::test]
+async fn finding_one_in_a_hundred_is_measured_in_sqlite_alone() {
+    let said = bench(Backend::Sqlite, &["match", "--slots", "300", "--picks", "2"]).await;
+    assert!(said.contains("where one in a hundred fits") && said.contains("not measured"), "{said}");
+}

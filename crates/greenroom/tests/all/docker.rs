@@ -193,7 +193,14 @@ async fn a_docker_container_that_was_made_for_a_bot_and_not_started_goes_with_it
 
     let (provider, _ours, slot) = provider(&Recipe::script("sleep 1000 & wait")).await;
     let connection = Some("of-a-bot".to_owned());
-    let spec = Spec { slot: slot.clone(), generation: 1, connection, environment: Default::default(), fresh: false };
+    let spec = Spec {
+        slot: slot.clone(),
+        generation: 1,
+        connection,
+        environment: Default::default(),
+        fresh: false,
+        requirements: None,
+    };
     // As when the bot ends between the two calls of its start: the second may still be on its way.
     let made = provider.create(&spec).await.unwrap();
     provider.stop(&slot, false).await.unwrap();
@@ -220,8 +227,14 @@ async fn an_agent_that_is_not_well_in_docker_is_said_to_be_so() {
 
     let recipe = Recipe::script("sleep 1000 & wait").with_health_check(100, "exit 1");
     let (provider, _ours, slot) = provider(&recipe).await;
-    let spec =
-        Spec { slot: slot.clone(), generation: 1, connection: None, environment: Default::default(), fresh: true };
+    let spec = Spec {
+        slot: slot.clone(),
+        generation: 1,
+        connection: None,
+        environment: Default::default(),
+        fresh: true,
+        requirements: None,
+    };
     provider.start(&spec).await.unwrap();
     until("it is not well", async || {
         let found = provider.inspect(&slot).await.unwrap().unwrap();

@@ -56,7 +56,14 @@ fn slot() -> SlotName {
 fn bot(connection: &str) -> Spec {
     let variables = [("GREENROOM_SLOT", SLOT), ("GREENROOM_URL", "http://greenroom.test"), ("BOT_DATA", "{}")];
     let environment = variables.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
-    Spec { slot: slot(), generation: 1, connection: Some(connection.to_owned()), environment, fresh: true }
+    Spec {
+        slot: slot(),
+        generation: 1,
+        connection: Some(connection.to_owned()),
+        environment,
+        fresh: true,
+        requirements: None,
+    }
 }
 
 /// An agent that waits.

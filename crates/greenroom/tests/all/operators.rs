@@ -4,7 +4,7 @@ use reqwest::{Method, StatusCode};
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use crate::support::{Backend, Database, Process, Venue, meet_link, process_pool, until};
+use crate::support::{Backend, Venue, meet_link, process_pool, until};
 
 const BOT: &str = r#"
     echo '{"event": "joined"}'
@@ -183,17 +183,4 @@ async fn a_platform_that_no_pool_serves_is_refused_by_the_name_of_its_field() {
     let words = answer["detail"].as_str().unwrap();
     assert!(words.contains("`platform`") && words.contains("zoom"), "{words}");
     assert_eq!(venue.user.get("/bots").await["bots"], json!([]), "nothing is left of it");
-}
-
-#[tokio::test]
-async fn a_pool_of_a_provider_that_is_not_there_yet_is_not_used() {
-    let database = Database::new(Backend::Sqlite).await;
-    let pools = "[[pool]]\nname = \"boxes\"\nplatform = \"zoom\"\nprovider = \"ec2\"\n\
-         ec2 = { region = \"here\", queue_prefix = \"bots\", table = \"bots\" }\n";
-    let server = Process::start_configured(&database, pools).await;
-    let user = server.admin().user(1).await;
-    let (status, answer) = user.post("/bots", json!({"meeting_url": "https://zoom.us/j/81234567890"})).await;
-    assert_eq!((status, &answer["code"]), (StatusCode::UNPROCESSABLE_ENTITY, &json!("invalid")));
-    assert!(answer["detail"].as_str().unwrap().contains("`platform`"), "{answer}");
-    assert_eq!(server.admin().get("/admin/pools").await["pools"][0]["provider"], "ec2");
 }

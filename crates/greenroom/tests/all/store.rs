@@ -50,6 +50,8 @@ fn bot(user: UserId, number: usize) -> NewBot {
         bot_display_name: Some("Note taker ü".to_owned()),
         priority: 100,
         queue_timeout_ms: 300_000,
+        requirements: None,
+        wants: None,
         config: json!({"language": "de"}).as_object().unwrap().clone(),
         metadata: serde_json::Map::new(),
         pool: Some("meet".to_owned()),

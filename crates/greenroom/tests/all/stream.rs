@@ -113,12 +113,12 @@ async fn a_client_that_lost_the_connection_before_its_first_event_can_resume() {
     drop(listener);
     let missed = user.bot(&meet_link(2)).await;
     let mut listener = Listener::connect(&user, Some(&last)).await;
-    // A new stream may begin a moment before what was acknowledged last.
-    let mut heard = listener.next().await["bot_id"].take();
-    if heard == json!(before) {
-        heard = listener.next().await["bot_id"].take();
+    // A new stream may begin a moment before what was acknowledged last: that of a bot are two events, made and assigned.
+    let mut heard = Vec::new();
+    while heard.last() != Some(&json!(missed)) {
+        assert!(heard.len() <= 2 && heard.iter().all(|bot| *bot == json!(before)), "{heard:?}");
+        heard.push(listener.next().await["bot_id"].take());
     }
-    assert_eq!(heard, json!(missed));
 }
 
 #[tokio::test]

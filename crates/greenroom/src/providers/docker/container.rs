@@ -152,7 +152,7 @@ impl Container {
     /// What is needed to make one like it, without a bot.
     pub fn spec(&self, slot: &SlotName) -> Spec {
         let (generation, environment) = (self.generation, self.environment.clone());
-        Spec { slot: slot.clone(), generation, connection: None, environment, fresh: true }
+        Spec { slot: slot.clone(), generation, connection: None, environment, fresh: true, requirements: None }
     }
 
     pub fn found(&self, slot: &SlotName) -> Found {

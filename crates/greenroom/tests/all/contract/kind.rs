@@ -79,7 +79,7 @@ impl Kind {
     pub fn spec(&self, number: i64, connection: &str) -> Spec {
         let environment = BTreeMap::from([("GREENROOM_SLOT".to_owned(), self.slot(number).to_string())]);
         let connection = Some(connection.to_owned());
-        Spec { slot: self.slot(number), generation: 1, connection, environment, fresh: true }
+        Spec { slot: self.slot(number), generation: 1, connection, environment, fresh: true, requirements: None }
     }
 
     /// For an agent that waits.

@@ -102,7 +102,14 @@ impl CoolifyScene {
             ("GREENROOM_SLOT".to_owned(), slot.to_string()),
             ("GREENROOM_SLOT_TOKEN".to_owned(), "grs_$secret".to_owned()),
         ]);
-        Spec { slot, generation: 1, connection: Some(connection.to_owned()), environment, fresh: true }
+        Spec {
+            slot,
+            generation: 1,
+            connection: Some(connection.to_owned()),
+            environment,
+            fresh: true,
+            requirements: None,
+        }
     }
 
     /// For whoever comes, in this generation.

@@ -121,6 +121,10 @@ impl Fake {
         self
     }
 
+    pub fn fail_starts(&self, errors: impl IntoIterator<Item = ProviderError>) {
+        self.state().start_errors.extend(errors);
+    }
+
     pub fn failing_pulls(self, errors: impl IntoIterator<Item = ProviderError>) -> Self {
         self.state().pull_errors.extend(errors);
         self
@@ -228,8 +232,14 @@ impl Fake {
 
     /// Something runs that nobody started.
     pub fn appear(&self, slot: &SlotName) {
-        let spec =
-            Spec { slot: slot.clone(), generation: 0, connection: None, environment: BTreeMap::new(), fresh: false };
+        let spec = Spec {
+            slot: slot.clone(),
+            generation: 0,
+            connection: None,
+            environment: BTreeMap::new(),
+            fresh: false,
+            requirements: None,
+        };
         self.state().slots.insert(slot.clone(), Some(spec));
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use domain::{BotId, Deadlines, Platform, Status};
+use domain::{BotId, Deadlines, Platform, SlotStatus, Status};
 use greenroom::admission::users::NewUser;
 use greenroom::admission::{Admission, Wish};
 use greenroom::clock::Clock;
@@ -16,7 +16,7 @@ use greenroom::lifecycle::tokens::Tokens;
 use greenroom::lifecycle::{Lifecycle, LifecycleError};
 use greenroom::placement::{Placement, Reserved};
 use greenroom::random::Random;
-use greenroom::store::{PoolRow, Store};
+use greenroom::store::{Batch, PoolRow, Store};
 use jiff::Timestamp;
 use tokio_util::sync::CancellationToken;
 
@@ -42,6 +42,8 @@ pub fn pool(name: &str) -> PoolRow {
         place: Some(0),
         slots: 0,
         mean_hold_ms: None,
+        kinds: vec![Default::default()],
+        expire_after_ms: None,
     }
 }
 
@@ -59,6 +61,8 @@ pub fn wish(number: usize) -> Wish {
         bot_display_name: None,
         priority: 100,
         queue_timeout_ms: 300_000,
+        requirements: None,
+        wants: None,
         config: serde_json::Map::new(),
         metadata: serde_json::Map::new(),
         idempotency: None,
@@ -124,6 +128,20 @@ impl House {
         tokio::spawn(placing);
         let deadlines = plan.deadlines.clone();
         Self { store, clock, placement, lifecycle, deadlines, sweeper, key, user: user.id, database }
+    }
+
+    /// Puts all slots of a pool that nobody has into a status.
+    pub async fn occupy(&self, pool: &str, status: SlotStatus) {
+        let mut slots = self.store.slots_of_pool(pool).await.unwrap();
+        slots.iter_mut().for_each(|slot| slot.status = status);
+        let mut tx = self.store.begin().await.unwrap();
+        tx.write(&Batch { slots, ..Batch::default() }, self.clock.now()).await.unwrap();
+        tx.commit().await.unwrap();
+    }
+
+    /// The key of its user.
+    pub fn key(&self) -> greenroom::admission::keys::ApiKey {
+        self.key.clone()
     }
 
     /// Asks for a bot that is sure to be admitted.

@@ -6,6 +6,7 @@ mod client;
 mod coolify;
 mod coolify_scene;
 mod docker;
+mod ec2;
 mod fake;
 mod house;
 mod nomad;
@@ -27,8 +28,9 @@ pub use coolify::{
 };
 pub use coolify_scene::CoolifyScene;
 pub use docker::{Engine, OBEDIENT, Ours, PrivateEngine, Recipe, Registry, Scene, Swarm, gateway as docker_gateway};
+pub use ec2::{Cloud, Machine, greenroom};
 pub use fake::{Call, Fake, Fault, Kind};
-pub use house::{House, Plan, pool, wish};
+pub use house::{House, Plan, configure, pool, wish};
 pub use nomad::{NomadEvent, NomadFake, NomadFault, NomadNode, NomadOperation, NomadOptions, NomadTiming, NomadTls};
 pub use process::{ADMIN_TOKEN, Process};
 pub use relay::Relay;

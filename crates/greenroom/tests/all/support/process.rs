@@ -24,6 +24,9 @@ impl Process {
         let mut command = Command::new(env!("CARGO_BIN_EXE_greenroom"));
         // Nothing of the machine's own may get in the way.
         command.env_clear().env("PATH", "/usr/local/bin:/usr/bin:/bin").kill_on_drop(true).stdin(Stdio::null());
+        // What moto takes, and AWS does not.
+        command.env("AWS_ACCESS_KEY_ID", "moto").env("AWS_SECRET_ACCESS_KEY", "moto");
+        command.env("AWS_EC2_METADATA_DISABLED", "true");
         command
     }
 

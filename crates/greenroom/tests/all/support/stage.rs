@@ -9,6 +9,7 @@ use greenroom::keepers::leader::Leadership;
 use greenroom::keepers::{self, Crew, Did};
 use greenroom::lifecycle::callbacks::Voice;
 use greenroom::providers::Provider;
+use greenroom::providers::ec2::Runners;
 use greenroom::store::{BotRow, Holder, PoolRow, SlotRow};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
@@ -56,6 +57,7 @@ impl Works {
             deadlines: &house.deadlines,
             max_recovery_attempts: 3,
             ears: Ears::new(house.clock.clone()),
+            runners: Runners::default(),
         });
         tokio::spawn(deployment.clone().work());
         tokio::spawn(deployment.clone().describe());

@@ -1,0 +1,79 @@
+//! What a bot asks of its slot, as it is written in a request.
+
+use domain::requirements::{MOST, Patterns, is_class_name};
+use domain::{Requirements, UsageClass};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use utoipa::ToSchema;
+
+use super::problem::Problem;
+
+/// What the bot asks of its slot. Any slot will do where it is left out.
+#[derive(Debug, Deserialize, Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = Requirements)]
+pub struct RequirementsBody {
+    /// The name of a class, such as `large`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub resource_class: Option<String>,
+    /// `on-demand` unless something else is said.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<UsageClassWord>)]
+    pub usage_class: Option<String>,
+    /// Patterns of which one is met, separated by spaces; `*` stands for anything. `c* m* r*` unless something else is said.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(example = "c* m5.large")]
+    pub allowed_instance_types: Option<String>,
+    /// At least so many processors.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 0, maximum = 1000000000)]
+    pub cpu: Option<i64>,
+    /// At least so much memory, in MiB.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 0, maximum = 1000000000)]
+    pub mem: Option<i64>,
+}
+
+/// How a machine is paid for.
+#[derive(Debug, ToSchema)]
+#[schema(as = UsageClass, rename_all = "kebab-case")]
+#[allow(dead_code)]
+pub enum UsageClassWord {
+    OnDemand,
+    Spot,
+}
+
+impl RequirementsBody {
+    /// As they are kept, and as they are read.
+    pub fn read(self) -> Result<(Map<String, Value>, Requirements), Problem> {
+        if let Some(class) = self.resource_class.as_deref().filter(|class| !is_class_name(class)) {
+            return Err(invalid("resource_class", format!("is `{class}`, which is no name of a class, such as large")));
+        }
+        let usage_class = self.usage_class.as_deref().map(str::parse::<UsageClass>).transpose();
+        let usage_class = usage_class.map_err(|error| invalid("usage_class", error))?;
+        let types = self.allowed_instance_types.clone().map(Patterns::try_from).transpose();
+        let types = types.map_err(|error| invalid("allowed_instance_types", error))?;
+        let wanted = Requirements {
+            resource_class: self.resource_class.clone(),
+            usage_class: usage_class.unwrap_or_default(),
+            allowed_instance_types: types,
+            cpu: least("cpu", self.cpu)?,
+            mem: least("mem", self.mem)?,
+        };
+        let asked = match serde_json::to_value(&self) {
+            Ok(Value::Object(asked)) => asked,
+            _ => Map::new(),
+        };
+        Ok((asked, wanted))
+    }
+}
+
+fn least(field: &str, value: Option<i64>) -> Result<Option<u32>, Problem> {
+    let fits = |value: i64| u32::try_from(value).ok().filter(|value| *value <= MOST);
+    let wrong = || invalid(field, format!("must be from 0 to {MOST}"));
+    value.map(|value| fits(value).ok_or_else(wrong)).transpose()
+}
+
+fn invalid(field: &str, why: impl std::fmt::Display) -> Problem {
+    Problem::invalid(&format!("requirements.{field}"), why)
+}

@@ -1,0 +1,115 @@
+//! `greenroom aws`: what pools of runners need at AWS, and the token with which machines become runners.
+
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use secrecy::ExposeSecret;
+
+use super::{Done, Settings};
+use crate::config::Config;
+use crate::lifecycle::tokens::Tokens;
+use crate::providers::ec2::runners;
+use crate::server::first::SIGNING_SECRET;
+use crate::store::{Looked, Store};
+
+/// Longer than a database takes that answers at all.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Make the table, the queues and the groups that are missing. What is there stays.
+    Init(Of),
+    /// Tell what `init` would make, without asking AWS.
+    Describe {
+        /// As a template of CloudFormation.
+        #[arg(long)]
+        cloudformation: bool,
+        #[command(flatten)]
+        of: Of,
+    },
+    /// Print the IAM policy that the server needs.
+    Policy {
+        /// The one that `greenroom aws init` needs instead.
+        #[arg(long)]
+        init: bool,
+        #[command(flatten)]
+        of: Of,
+    },
+    /// Print the token with which machines become runners of a pool: GREENROOM_RUNNER_TOKEN on each of them.
+    RunnerToken {
+        #[arg(long, value_name = "NAME")]
+        pool: String,
+        #[command(flatten)]
+        settings: Settings,
+    },
+}
+
+#[derive(Debug, Args)]
+pub struct Of {
+    /// Only what this pool needs. Without it, what all need that have runners.
+    #[arg(long, value_name = "NAME")]
+    pool: Option<String>,
+    #[command(flatten)]
+    settings: Settings,
+}
+
+pub async fn run(command: Command) -> Done {
+    match command {
+        Command::Init(of) => {
+            for settings in places(of)? {
+                print!("{}", aws::init(&settings).await?);
+            }
+        }
+        Command::Describe { cloudformation, of } => {
+            for settings in places(of)? {
+                let plan = aws::describe(&settings);
+                if cloudformation {
+                    println!("{:#}", plan.cloudformation());
+                } else {
+                    print!("{plan}");
+                }
+            }
+        }
+        Command::Policy { init, of } => {
+            for settings in places(of)? {
+                println!("{:#}", if init { aws::init_policy(&settings) } else { aws::policy(&settings) });
+            }
+        }
+        Command::RunnerToken { pool, settings } => println!("{}", runner_token(&settings.load()?, &pool).await?),
+    }
+    Ok(())
+}
+
+/// What is asked for, each place once.
+fn places(of: Of) -> Result<Vec<aws::Settings>, Box<dyn std::error::Error>> {
+    let config = of.settings.load()?;
+    let (places, whose) = runners::shared(&config.pools);
+    let places = match of.pool {
+        None if places.is_empty() => return Err("no pool has the provider ec2".into()),
+        None => places,
+        Some(pool) => vec![places[*whose.get(&pool).ok_or_else(|| no_runners(&config, &pool))?].clone()],
+    };
+    // Whose slots claim runners is nothing that is made at AWS.
+    Ok(places.into_iter().map(|(_, config)| config.settings("")).collect())
+}
+
+fn no_runners(config: &Config, pool: &str) -> String {
+    match config.pools.iter().find(|known| known.name == pool) {
+        Some(known) => format!("the pool {pool} has the provider {}, not ec2", known.provider.as_str()),
+        None => format!("there is no pool {pool}"),
+    }
+}
+
+async fn runner_token(config: &Config, pool: &str) -> Result<String, Box<dyn std::error::Error>> {
+    let (_, whose) = runners::shared(&config.pools);
+    if !whose.contains_key(pool) {
+        return Err(no_runners(config, pool).into());
+    }
+    const NOT_YET: &str = "there is no secret to sign it with yet: the first start of the server makes it";
+    let looked = tokio::time::timeout(PATIENCE, Store::look_at(config.database.expose_secret())).await;
+    let looked = looked.map_err(|_| "the database does not answer")??;
+    let Looked { store, .. } = looked.filter(|looked| looked.found > 0).ok_or(NOT_YET)?;
+    let secret = store.setting(SIGNING_SECRET).await?;
+    store.close().await;
+    Ok(Tokens::new(&secret.ok_or(NOT_YET)?).make_pool(pool))
+}

@@ -1,0 +1,342 @@
+//! A pool of runners, as it is configured: where its queues, its table and its groups are, what its classes are, and how
+//! long each thing may take.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use domain::requirements::{self, is_class_name};
+use domain::{Attributes, UsageClass};
+
+use super::duration;
+use super::layers::Tree;
+use super::pool::MOST_SLOTS;
+use super::provider::{Size, address, required};
+use super::section::Section;
+
+/// What a pool has where it names no classes.
+const USUAL_CLASSES: [&str; 4] = ["large", "xlarge", "2xlarge", "4xlarge"];
+/// The families of which a known class is made, in the order of preference.
+const USUAL_FAMILIES: [&str; 3] = ["c6i", "m6i", "r6i"];
+/// The longest name of a queue that SQS takes.
+const LONGEST_QUEUE: usize = 80;
+/// How long SQS keeps what is announced: the shortest time that it can be told, and some seconds less.
+const LONGEST_ANNOUNCEMENT: Duration = Duration::from_secs(50);
+/// The keeper looks every 5 seconds, and announces again what has less than 10 left.
+const SHORTEST_ANNOUNCEMENT: Duration = Duration::from_secs(20);
+/// The longest time for which SQS holds a message back.
+const LONGEST_REDELIVERY: Duration = Duration::from_mins(15);
+const SHORTEST: Duration = Duration::from_millis(100);
+/// A little less than a provider may take to stop a slot.
+const LONGEST_STOP: Duration = Duration::from_secs(110);
+const HOUR: Duration = Duration::from_hours(1);
+
+/// Pools with the same region, endpoint, table and prefix share their runners.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ec2Config {
+    pub region: String,
+    /// Where AWS is, if not where it usually is.
+    pub endpoint: Option<String>,
+    pub queue_prefix: String,
+    pub table: String,
+    pub launch_template: Option<String>,
+    pub subnets: Vec<String>,
+    pub zones: Vec<String>,
+    /// The smallest first.
+    pub classes: Vec<aws::Class>,
+    pub pace: aws::Pace,
+    /// What is said of how many there may be of a class; the rest follows from the size of the pool.
+    said: BTreeSet<Said>,
+}
+
+/// A class, and what is said of it.
+type Said = (String, &'static str);
+
+impl Ec2Config {
+    /// What its runners may have.
+    pub fn offers(&self) -> Vec<Attributes> {
+        let of_class = |class: &aws::Class| {
+            let usages = UsageClass::ALL.into_iter().filter(|usage| class.most(*usage) > 0);
+            usages.flat_map(|usage| class.offers(usage)).collect::<Vec<_>>()
+        };
+        self.classes.iter().flat_map(of_class).collect()
+    }
+
+    /// The same, for whoever picks up runners.
+    pub fn settings(&self, installation: &str) -> aws::Settings {
+        let Self { region, endpoint, queue_prefix, table, launch_template, subnets, zones, classes, pace, said: _ } =
+            self.clone();
+        let installation = installation.to_owned();
+        aws::Settings {
+            region,
+            endpoint,
+            queue_prefix,
+            table,
+            launch_template,
+            subnets,
+            zones,
+            classes,
+            pace,
+            installation,
+        }
+    }
+
+    /// What tells one set of runners from another.
+    pub fn key(&self) -> [&str; 4] {
+        [&self.region, self.endpoint.as_deref().unwrap_or_default(), &self.table, &self.queue_prefix]
+    }
+
+    /// Makes one of two that share their runners. What follows from the sizes of the pools adds up; of what is said, the larger
+    /// holds.
+    pub fn merge(&mut self, other: &Self) {
+        for class in &other.classes {
+            let Some(own) = self.classes.iter_mut().find(|own| own.name == class.name) else {
+                self.classes.push(class.clone());
+                continue;
+            };
+            let both = |key: &'static str, own: u32, theirs: u32| {
+                let said = (class.name.clone(), key);
+                match (self.said.contains(&said), other.said.contains(&said)) {
+                    (true, true) => own.max(theirs),
+                    (true, false) => own,
+                    (false, true) => theirs,
+                    (false, false) => own.saturating_add(theirs).min(MOST_SLOTS),
+                }
+            };
+            own.max = both("max", own.max, class.max);
+            own.spot_max = both("spot_max", own.spot_max, class.spot_max);
+            own.min_idle = both("min_idle", own.min_idle, class.min_idle).min(own.max);
+        }
+        self.said.extend(other.said.iter().cloned());
+        sort(&mut self.classes);
+    }
+
+    /// In what two contradict each other that share their runners.
+    pub fn contradiction(&self, other: &Self) -> Option<String> {
+        if self.key() != other.key() {
+            let [(region, at, table, prefix), (region_2, at_2, table_2, prefix_2)] =
+                [self, other].map(|one| (&one.region, &one.endpoint, &one.table, &one.queue_prefix));
+            let half = (region, at) == (region_2, at_2) && (table == table_2 || prefix == prefix_2);
+            // One would take the other's machines for its own.
+            return half.then(|| "`table` and `queue_prefix`: set both alike, or none of them".to_owned());
+        }
+        let is_other = |class: &&aws::Class| {
+            let made_of = |class: &aws::Class| (class.cpu, class.mem, class.instance_types.clone());
+            other.classes.iter().any(|theirs| theirs.name == class.name && made_of(theirs) != made_of(class))
+        };
+        if let Some(class) = self.classes.iter().find(is_other) {
+            return Some(format!("cpu, mem and instance_types of the class {}", class.name));
+        }
+        let differs = [
+            ("launch_template", self.launch_template != other.launch_template),
+            ("subnets", self.subnets != other.subnets),
+            ("zones", self.zones != other.zones),
+            ("the times and `rounds`", self.pace != other.pace),
+        ];
+        differs.into_iter().find(|(_, differs)| *differs).map(|(what, _)| what.to_owned())
+    }
+}
+
+fn sort(classes: &mut [aws::Class]) {
+    classes.sort_by(|left, right| (left.cpu, left.mem, &left.name).cmp(&(right.cpu, right.mem, &right.name)));
+}
+
+pub fn read(section: &mut Section<'_>, size: Size) -> Option<Ec2Config> {
+    let region = required(section, "region", |own, key| own.text(key));
+    let endpoint = address(section, "endpoint");
+    let queue_prefix = required(section, "queue_prefix", |own, key| own.text(key));
+    let table = required(section, "table", |own, key| own.text(key));
+    if let Some(table) = table.as_deref().filter(|table| !is_table(table)) {
+        let path = section.key_path("table");
+        section.complain(format!(
+            "`{path}` is `{table}`, but names of tables have letters, digits, dots, dashes and underscores, from 3 to 255"
+        ));
+    }
+    if let Some(prefix) = queue_prefix.as_deref().filter(|prefix| !is_of_queue(prefix)) {
+        let path = section.key_path("queue_prefix");
+        section.complain(format!(
+            "`{path}` is `{prefix}`, but names of queues have letters, digits, dashes and underscores only"
+        ));
+    }
+    let launch_template = section.text("launch_template");
+    let [subnets, zones] = [("subnets", "subnet-0a1b2c3d"), ("zones", "eu-west-1a")]
+        .map(|(key, such_as)| names(section, key, such_as).unwrap_or_default());
+    if !subnets.is_empty() && !zones.is_empty() {
+        let [subnets, zones] = ["subnets", "zones"].map(|key| section.key_path(key));
+        section.complain(format!("`{subnets}` are in zones already: set them or `{zones}`, not both"));
+    }
+    let (classes, said) = classes(section, size, queue_prefix.as_deref().unwrap_or_default());
+    let pace = pace(section);
+    Some(Ec2Config {
+        endpoint,
+        launch_template,
+        subnets,
+        zones,
+        classes,
+        pace,
+        said,
+        region: region?,
+        queue_prefix: queue_prefix?,
+        table: table?,
+    })
+}
+
+fn is_of_queue(text: &str) -> bool {
+    text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
+}
+
+fn is_table(name: &str) -> bool {
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+    (3..=255).contains(&name.len()) && name.bytes().all(fits)
+}
+
+/// A list of names, of which one is such as this.
+fn names(section: &mut Section<'_>, key: &'static str, such_as: &str) -> Option<Vec<String>> {
+    section.read(key, "a list of names", |value| {
+        let toml::Value::Array(items) = value else { return Err(format!("must be a list, such as [\"{such_as}\"]")) };
+        let names: Option<Vec<String>> = items.iter().map(|item| item.as_str().map(str::to_owned)).collect();
+        let fits = |name: &String| !name.is_empty() && !name.contains(char::is_whitespace);
+        let names = names.filter(|names| !names.is_empty() && names.iter().all(fits));
+        names.ok_or_else(|| format!("must be a list of names, such as [\"{such_as}\"]"))
+    })
+}
+
+/// A list of known ones, or a table that says what each is; the usual ones without.
+fn classes(section: &mut Section<'_>, size: Size, prefix: &str) -> (Vec<aws::Class>, BTreeSet<Said>) {
+    let path = section.key_path("classes");
+    let said: BTreeMap<String, Tree> = match section.take("classes") {
+        None => USUAL_CLASSES.map(|name| (name.to_owned(), Tree::empty())).into(),
+        Some(Tree::Table(entries)) => entries,
+        Some(Tree::Leaf(toml::Value::Array(items), _)) if items.iter().all(toml::Value::is_str) => {
+            items.iter().filter_map(|item| Some((item.as_str()?.to_owned(), Tree::empty()))).collect()
+        }
+        Some(_) => {
+            section.complain(format!(
+                "`{path}` must be a list of classes, such as [\"large\", \"xlarge\"], or a table, such as \
+                 {{ large = {{ max = 10 }} }}"
+            ));
+            return Default::default();
+        }
+    };
+    if said.is_empty() {
+        section.complain(format!("`{path}` is empty, so there could be no runner"));
+    }
+    let (mut classes, mut sizes) = (Vec::new(), BTreeSet::new());
+    for (name, tree) in said {
+        classes.extend(class(section, name, tree, size, prefix, &mut sizes));
+    }
+    sort(&mut classes);
+    // What the pool keeps ready is of its smallest class, unless that one says something else.
+    for (place, class) in classes.iter_mut().enumerate() {
+        if place == 0 && !sizes.contains(&(class.name.clone(), "min_idle")) {
+            class.min_idle = size.min_idle;
+        }
+        if class.min_idle > class.max {
+            let (name, min_idle, max) = (&class.name, class.min_idle, class.max);
+            section.complain(format!("`{path}.{name}.min_idle` ({min_idle}) is more than its `max` ({max})"));
+        }
+    }
+    (classes, sizes)
+}
+
+/// A class, and into `said` what is said of how many of it there may be.
+fn class(
+    section: &mut Section<'_>,
+    name: String,
+    tree: Tree,
+    size: Size,
+    prefix: &str,
+    said: &mut BTreeSet<Said>,
+) -> Option<aws::Class> {
+    let key = format!("classes.{name}");
+    let path = section.key_path(&key);
+    let queue = prefix.len() + name.len();
+    if !is_class_name(&name) || !is_of_queue(&name) || queue > LONGEST_QUEUE {
+        section.complain(format!(
+            "`{path}`: the name of a class is part of the name of its queue, `{prefix}{name}`: letters, digits, dashes \
+             and underscores, {LONGEST_QUEUE} in all"
+        ));
+        return None;
+    }
+    let known = aws::KNOWN_CLASSES.iter().find(|(known, ..)| *known == name);
+    let mut own = section.own(&key, tree);
+    let (cpu, mem) = match known {
+        Some((_, cpu, mem)) => (*cpu, *mem),
+        None => (0, 0),
+    };
+    // What is not known by its name says all of itself, and what says nothing was meant to be known.
+    if known.is_none() && !["cpu", "mem", "instance_types"].iter().all(|key| own.has(key)) {
+        let known = aws::KNOWN_CLASSES.map(|(name, ..)| name).join(", ");
+        own.complain(format!(
+            "`{path}` is not a known class ({known}); for one of your own say its `cpu`, `mem` and `instance_types`"
+        ));
+    }
+    let cpu = own.number("cpu", cpu, 1..=requirements::MOST);
+    let mem = own.number("mem", mem, 1..=requirements::MOST);
+    let usual = || USUAL_FAMILIES.map(|family| format!("{family}.{name}")).to_vec();
+    let instance_types = names(&mut own, "instance_types", "c6i.large").unwrap_or_else(usual);
+    if let Some(wrong) = instance_types.iter().find(|name| !is_class_name(name)) {
+        own.complain(format!("`{path}.instance_types` has `{wrong}`, which is no instance type, such as c6i.large"));
+    }
+    let sizes = ["max", "spot_max", "min_idle"].into_iter().filter(|key| own.has(key));
+    said.extend(sizes.map(|key| (name.clone(), key)));
+    let max = own.number("max", size.max_slots, 0..=MOST_SLOTS);
+    let spot_max = own.number("spot_max", size.max_slots, 0..=MOST_SLOTS);
+    let min_idle = own.number("min_idle", 0, 0..=MOST_SLOTS);
+    own.finish();
+    Some(aws::Class { name, cpu, mem, instance_types, max, spot_max, min_idle })
+}
+
+fn pace(section: &mut Section<'_>) -> aws::Pace {
+    let usual = aws::Pace::default();
+    let pace = aws::Pace {
+        heartbeat: within(section, "heartbeat_interval", usual.heartbeat, SHORTEST..=Duration::from_mins(1)),
+        healthy: within(section, "healthy_within", usual.healthy, SHORTEST..=HOUR),
+        registration: within(section, "registration_timeout", usual.registration, SHORTEST..=Duration::from_mins(5)),
+        stop: within(section, "stop_timeout", usual.stop, SHORTEST..=LONGEST_STOP),
+        claim: within(section, "claim_timeout", usual.claim, SHORTEST..=HOUR),
+        created: within(section, "created_timeout", usual.created, SHORTEST..=HOUR * 24),
+        idle: within(section, "idle_timeout", usual.idle, SHORTEST..=HOUR * 24 * 30),
+        announcement: within(section, "announcement", usual.announcement, SHORTEST_ANNOUNCEMENT..=LONGEST_ANNOUNCEMENT),
+        redelivery: within(section, "redelivery", usual.redelivery, Duration::ZERO..=LONGEST_REDELIVERY),
+        rounds: section.number("rounds", usual.rounds, 1..=1_000),
+    };
+    let longer = [
+        ("healthy_within", pace.healthy, "heartbeat_interval", pace.heartbeat, "every runner would be taken for dead"),
+        (
+            "claim_timeout",
+            pace.claim,
+            "registration_timeout",
+            pace.registration,
+            "claims would end while they are made",
+        ),
+        ("claim_timeout", pace.claim, "healthy_within", pace.healthy, "runners would be ended while they are healthy"),
+        ("announcement", pace.announcement, "redelivery", pace.redelivery, "what is sent back would have ended there"),
+    ];
+    for (key, time, other, least, why) in longer.into_iter().filter(|(_, time, _, least, _)| time <= least) {
+        let [key, other] = [key, other].map(|key| section.key_path(key));
+        section.complain(format!("`{key}` ({time:?}) must be longer than `{other}` ({least:?}), or {why}"));
+    }
+    if pace.redelivery.subsec_nanos() != 0 {
+        let path = section.key_path("redelivery");
+        section.complain(format!("`{path}` must be in whole seconds, which is how SQS counts"));
+    }
+    pace
+}
+
+fn within(
+    section: &mut Section<'_>,
+    key: &'static str,
+    default: Duration,
+    range: RangeInclusive<Duration>,
+) -> Duration {
+    let read = section.read(key, "a duration", |value| {
+        let toml::Value::String(text) = value else {
+            return Err("is not a duration; write it in quotes with its unit, such as \"90s\" or \"5m\"".to_owned());
+        };
+        let time = duration::parse(&text).map_err(|sentence| format!("cannot be read: {sentence}"))?;
+        let wrong = || format!("is {text}, but must be from {:?} to {:?}", range.start(), range.end());
+        if range.contains(&time) { Ok(time) } else { Err(wrong()) }
+    });
+    read.unwrap_or(default)
+}

@@ -1,0 +1,64 @@
+//! Whether everything that runners need is there, for a person.
+
+use aws::{RunnerPool, Survey};
+
+use super::super::check::Check;
+
+/// How what is missing is made.
+const INIT: &str = "`greenroom aws init` makes what is missing";
+
+pub async fn check(pool: &RunnerPool, slots: u32) -> Vec<Check> {
+    let settings = pool.settings();
+    let table = pool.ping().await;
+    let is_there = table.is_ok();
+    let table = table.map(|()| format!("the table {} in {} answers", settings.table, settings.region));
+    let mut checks = vec![Check::of("reachable", table.map_err(Into::into))];
+    if !is_there {
+        return checks;
+    }
+    match pool.survey().await {
+        Ok(survey) => checks.extend([queues(&survey), groups(&survey), room(&survey, slots)]),
+        Err(error) => checks.push(Check::bad("queues", error.to_string())),
+    }
+    checks
+}
+
+fn queues(survey: &Survey) -> Check {
+    if survey.missing_queues.is_empty() {
+        return Check::good("queues", survey.queues.join(", "));
+    }
+    Check::bad("queues", format!("there is no {}: {INIT}", survey.missing_queues.join(", ")))
+}
+
+/// Without a group there is nothing to grow, but what registers is used.
+fn groups(survey: &Survey) -> Check {
+    if !survey.missing_groups.is_empty() {
+        let missing = survey.missing_groups.join(", ");
+        return Check::bad("groups", format!("there is no {missing}: {INIT}, where a `launch_template` is set"));
+    }
+    let shown = |group: &aws::SurveyedGroup| format!("{} {} of {}", group.name, group.machines, group.max);
+    let all = survey.groups.iter().map(shown).collect::<Vec<_>>().join(", ");
+    match survey.groups.iter().find(|group| group.max != group.wanted_max) {
+        Some(group) => Check::doubtful(
+            "groups",
+            format!(
+                "{} takes {} machines at AWS, and {} are configured: {INIT}",
+                group.name, group.max, group.wanted_max
+            ),
+        ),
+        None => Check::good("groups", all),
+    }
+}
+
+/// Whether there can be as many runners as there are slots.
+fn room(survey: &Survey, slots: u32) -> Check {
+    let all = survey.groups.iter().fold(0_u32, |all, group| all.saturating_add(group.max));
+    let found = format!("at most {all} runners");
+    if all < slots {
+        return Check::doubtful(
+            "room",
+            format!("{found}, for {slots} slots: raise the `max` of a class, or lower `max_slots`"),
+        );
+    }
+    Check::good("room", found)
+}

@@ -1,0 +1,156 @@
+//! Slots as places for runners: machines of EC2 on which an agent waits. A slot that is started picks up an idle runner
+//! that has what its bot asks for, and one that is stopped gives it back; between bots a slot has nothing. Which runner
+//! is whose is told by a table at AWS, in which a runner has one slot at most and a slot one runner.
+//!
+//! - this file: the provider
+//! - [`runners`]: the runners of all pools
+//! - [`check`]: whether everything is there, for a person
+
+mod check;
+pub mod runners;
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use aws::{AwsError, Fresh, Holder, Runner, RunnerPool, RunnerState};
+use domain::SlotName;
+use tokio::time::Instant;
+
+use super::check::Check;
+use super::{Found, Provider, ProviderError, Spec, Stopped};
+
+pub use runners::Runners;
+
+/// How often to look whether an agent has taken its bot.
+const LOOK_AGAIN: Duration = Duration::from_millis(250);
+
+#[derive(Debug)]
+pub struct Ec2Provider {
+    pool: RunnerPool,
+}
+
+impl Ec2Provider {
+    pub fn new(pool: RunnerPool) -> Self {
+        Self { pool }
+    }
+
+    /// Whether a runner that was picked up earlier, by a process that died or whose answer was lost, has the bot now. Its
+    /// agent has as long for that as at any other time.
+    async fn has_taken(&self, runner: Runner, spec: &Spec) -> Result<bool, AwsError> {
+        let deadline = Instant::now() + self.pool.settings().pace.registration;
+        let (mut found, run_id) = (runner.clone(), runner.run_id);
+        loop {
+            if found.run_id != run_id || found.connection != spec.connection || found.stop_asked {
+                return Ok(false);
+            }
+            match found.state {
+                RunnerState::Running => return Ok(true),
+                RunnerState::Claimed if Instant::now() < deadline => {}
+                _ => return Ok(false),
+            }
+            tokio::time::sleep(LOOK_AGAIN).await;
+            match self.pool.runner_of(spec.slot.as_str()).await? {
+                Some(runner) => found = runner,
+                None => return Ok(false),
+            }
+        }
+    }
+
+    /// Nobody waits for a fresh runner any more. If that cannot be told it counts for half a minute longer, no more.
+    async fn forget_demand(&self, slot: &SlotName) {
+        if let Err(error) = self.pool.forget_demand(slot.as_str()).await {
+            tracing::warn!(%slot, %error, "that nobody waits for a fresh runner could not be told");
+        }
+    }
+
+    async fn give_back(&self, slot: &SlotName) -> Result<(), ProviderError> {
+        self.pool.stop(slot.as_str()).await?;
+        self.forget_demand(slot).await;
+        Ok(())
+    }
+}
+
+/// A runner as it is seen under the name of its slot.
+fn found(slot: SlotName, runner: &Runner) -> Found {
+    let running = matches!(runner.state, RunnerState::Claimed | RunnerState::Running);
+    Found::new(slot, running, format!("{} on {} of {}", runner.state, runner.instance, runner.group))
+}
+
+impl From<AwsError> for ProviderError {
+    fn from(error: AwsError) -> Self {
+        let words = error.to_string();
+        if error.may_help() { ProviderError::again(words) } else { ProviderError::never(words) }
+    }
+}
+
+#[async_trait]
+impl Provider for Ec2Provider {
+    /// An agent on a runner fetches its bot.
+    fn keeps_environment(&self) -> bool {
+        true
+    }
+
+    fn makes_ahead(&self) -> bool {
+        false
+    }
+
+    /// There is nothing to make: a slot is a place.
+    async fn create(&self, spec: &Spec) -> Result<String, ProviderError> {
+        Ok(spec.slot.to_string())
+    }
+
+    async fn start(&self, spec: &Spec) -> Result<String, ProviderError> {
+        let slot = spec.slot.as_str();
+        if let Some(runner) = self.pool.runner_of(slot).await? {
+            let instance = runner.instance.clone();
+            if self.has_taken(runner, spec).await? {
+                return Ok(instance);
+            }
+            self.pool.stop(slot).await?;
+        }
+        let holder = Holder { slot: slot.to_owned(), connection: spec.connection.clone() };
+        if let Some(runner) = self.pool.claim(spec.requirements.as_ref(), &holder).await? {
+            self.forget_demand(&spec.slot).await;
+            return Ok(runner.instance);
+        }
+        Err(match self.pool.ask_for_fresh(spec.requirements.as_ref(), slot).await? {
+            Fresh::Coming { group } => {
+                ProviderError::again(format!("no warm runner fits; a fresh one was asked of {group}"))
+            }
+            Fresh::Full { words } => ProviderError::full(words),
+            Fresh::Never { words } => ProviderError::never(words),
+        })
+    }
+
+    /// Nothing is done for `fresh`: what a bot left is removed by the agent, before it gives its runner back.
+    async fn stop(&self, slot: &SlotName, _fresh: bool) -> Result<Stopped, ProviderError> {
+        self.give_back(slot).await.map(|()| Stopped::Seen)
+    }
+
+    async fn delete(&self, slot: &SlotName) -> Result<(), ProviderError> {
+        self.give_back(slot).await
+    }
+
+    async fn list(&self) -> Result<Vec<Found>, ProviderError> {
+        let prefix = format!("{}/", self.pool.settings().installation);
+        let runners = self.pool.runners().await?;
+        let own = |runner: &Runner| {
+            let slot = runner.slot.as_deref()?.strip_prefix(&prefix)?;
+            Some(found(SlotName::stored(slot.to_owned()), runner))
+        };
+        Ok(runners.iter().filter_map(own).collect())
+    }
+
+    async fn inspect(&self, slot: &SlotName) -> Result<Option<Found>, ProviderError> {
+        let runner = self.pool.runner_of(slot.as_str()).await?;
+        Ok(runner.map(|runner| found(slot.clone(), &runner)))
+    }
+
+    async fn ping(&self) -> Result<(), ProviderError> {
+        Ok(self.pool.ping().await?)
+    }
+
+    async fn check(&self, slots: u32) -> Vec<Check> {
+        check::check(&self.pool, slots).await
+    }
+}

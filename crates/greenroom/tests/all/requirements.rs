@@ -1,0 +1,494 @@
+//! Slots by requirements: what fits, the smallest first, and what is told to who asks for what is not there.
+
+mod full;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use domain::{Attributes, BotId, Platform, Requirements, SlotName, SlotStatus, Status, UsageClass, requirements, slot};
+use greenroom::admission::Wish;
+use greenroom::placement::{PlacementError, Reserved};
+use greenroom::store::{Batch, PoolRow, SlotRow};
+use reqwest::StatusCode;
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use crate::support::{Backend, Database, Fake, House, Plan, Process, Stage, configure, meet_link, pool, until, wish};
+
+pub const CLASSES: [(&str, u32, u32); 4] =
+    [("large", 2, 4096), ("xlarge", 4, 8192), ("2xlarge", 8, 16_384), ("4xlarge", 16, 32_768)];
+
+pub fn kind(class: &str, usage_class: UsageClass) -> Attributes {
+    let (name, cpu, mem) = CLASSES.into_iter().find(|(name, ..)| *name == class).unwrap();
+    let (resource_class, instance_type) = (Some(name.to_owned()), Some(format!("c6i.{name}")));
+    Attributes { resource_class, usage_class, instance_type, cpu, mem }
+}
+
+fn of_kind(name: &str, kind: Attributes, max_slots: i64) -> PoolRow {
+    PoolRow { max_slots, kinds: vec![kind], ..pool(name) }
+}
+
+/// A wish with requirements, as a user writes them.
+fn asking(number: usize, asked: Value) -> Wish {
+    let wants: Requirements = serde_json::from_value(asked.clone()).unwrap();
+    Wish { requirements: asked.as_object().cloned(), wants: Some(wants), ..wish(number) }
+}
+
+fn cpus(number: usize, cpu: u32) -> Wish {
+    asking(number, json!({ "cpu": cpu }))
+}
+
+fn slot_of(answer: &Reserved) -> &str {
+    answer.bot.slot.as_ref().map(SlotName::as_str).unwrap_or("none")
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test]
+async fn the_smallest_slot_that_fits_is_taken_then_the_least_recently_used(#[case] backend: Backend) {
+    let on_demand = |name: &str| kind(name, UsageClass::OnDemand);
+    let pools = [("huge", "4xlarge"), ("mid", "xlarge"), ("small", "large"), ("other", "large")];
+    let pools = pools.map(|(name, class)| of_kind(name, on_demand(class), 2));
+    let spot = of_kind("spot", kind("large", UsageClass::Spot), 2);
+    let stage = Stage::new(backend, pools.into_iter().chain([spot])).await;
+    let ask = async |wish| slot_of(&stage.house.ask(wish).await).to_owned();
+    // Nothing is there yet: what is made is the smallest that fits, of the first pool that has it.
+    assert_eq!(ask(cpus(1, 2)).await, "pool-small-001");
+    assert_eq!(ask(cpus(2, 3)).await, "pool-mid-001");
+    assert_eq!(ask(asking(3, json!({"mem": 20_000}))).await, "pool-huge-001");
+    assert_eq!(ask(asking(4, json!({"usage_class": "spot"}))).await, "pool-spot-001");
+    assert_eq!(ask(asking(5, json!({"resource_class": "xlarge"}))).await, "pool-mid-002");
+    // Without requirements any will do, and the smallest is no loss.
+    assert_eq!(ask(wish(6)).await, "pool-small-002");
+    assert_eq!(ask(cpus(7, 1)).await, "pool-other-001");
+    assert_eq!(ask(asking(8, json!({"allowed_instance_types": "m* *.4XLARGE"}))).await, "pool-huge-002");
+    assert_eq!(ask(cpus(9, 5)).await, "none", "it waits: what fits is in use");
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test]
+async fn a_warm_slot_that_is_larger_is_taken_before_a_smaller_one_is_made(#[case] backend: Backend) {
+    let small = of_kind("small", kind("large", UsageClass::OnDemand), 5);
+    let large = PoolRow { min_idle: 1, ..of_kind("large", kind("2xlarge", UsageClass::OnDemand), 5) };
+    let stage = Stage::new(backend, [small, large]).await;
+    stage.slot_is("pool-large-001", SlotStatus::Idle).await;
+    let answer = stage.house.ask(cpus(1, 2)).await;
+    assert_eq!(slot_of(&answer), "pool-large-001");
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test]
+async fn who_waits_for_what_is_in_use_holds_up_nobody(#[case] backend: Backend) {
+    let small = of_kind("small", kind("large", UsageClass::OnDemand), 1);
+    let large = of_kind("large", kind("2xlarge", UsageClass::OnDemand), 1);
+    let stage = Stage::new(backend, [small, large]).await;
+    let first = stage.house.ask(cpus(1, 8)).await;
+    assert_eq!(slot_of(&first), "pool-large-001");
+    let second = stage.house.ask(cpus(2, 8)).await;
+    assert_eq!(second.queue_position, Some(1));
+    let small = stage.house.ask(cpus(3, 2)).await;
+    assert_eq!(slot_of(&small), "pool-small-001", "it goes past who waits for something else");
+    let third = stage.house.ask(Wish { priority: 1, ..cpus(4, 2) }).await;
+    assert_eq!(third.queue_position, Some(1), "the line is by priority, whatever its members want");
+    stage.lives(first.bot.id).await;
+    // The free one is larger than the third needs; but it is before the second.
+    assert_eq!(stage.runs(third.bot.id).await.as_str(), "pool-large-001");
+    stage.lives(small.bot.id).await;
+    stage.slot_is("pool-small-001", SlotStatus::Idle).await;
+    assert_eq!(stage.line().await, [second.bot.id]);
+    stage.lives(third.bot.id).await;
+    assert_eq!(stage.runs(second.bot.id).await.as_str(), "pool-large-001");
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test]
+async fn of_many_kinds_in_one_pool_the_one_that_fits_is_found(#[case] backend: Backend) {
+    let house =
+        House::planned(Database::new(backend).await.into(), &Plan::of([of_kind("meet", Attributes::default(), 1)]))
+            .await;
+    let kind = |cpu| Attributes { cpu, ..Attributes::default() };
+    furnish(&house, "meet", (1..=100).map(|number| (number, kind(number as u32), None))).await;
+    let answer = house.ask(cpus(1, 73)).await;
+    assert_eq!(slot_of(&answer), "pool-meet-073");
+    let answer = house.ask(cpus(2, 73)).await;
+    assert_eq!(slot_of(&answer), "pool-meet-074");
+    let answer = house.ask(wish(3)).await;
+    assert_eq!(slot_of(&answer), "pool-meet-001");
+    let never = house.placement.reserve(house.key(), cpus(4, 101)).await;
+    assert!(matches!(never, Err(PlacementError::NoneFits(Platform::GoogleMeet))), "{never:?}");
+}
+
+/// Fills a pool with idle slots: their number, what they have, and since when they were not used.
+async fn furnish(house: &House, of: &str, slots: impl IntoIterator<Item = (i64, Attributes, Option<i64>)>) {
+    let now = house.clock.now();
+    let row = |(number, attributes, used): (i64, Attributes, Option<i64>)| SlotRow {
+        name: SlotName::new(of, number),
+        pool: of.to_owned(),
+        number,
+        status: SlotStatus::Idle,
+        status_since: now,
+        bot_id: None,
+        generation: 1,
+        bots_since_fresh: 0,
+        provider_ref: Some("made".to_owned()),
+        description: slot::idle(None),
+        last_used_at: used.map(|ago| now - jiff::SignedDuration::from_secs(ago)),
+        error_message: None,
+        recovery_attempts: 0,
+        created_at: now,
+        attributes,
+        threshold: None,
+    };
+    let new_slots: Vec<SlotRow> = slots.into_iter().map(row).collect();
+    let mut tx = house.store.begin().await.unwrap();
+    let mut pool = tx.hold_pool(of).await.unwrap().unwrap();
+    pool.slots = new_slots.len() as i64;
+    pool.max_slots = pool.slots;
+    for slot in &new_slots {
+        if !pool.kinds.contains(&slot.attributes) {
+            pool.kinds.push(slot.attributes.clone());
+        }
+    }
+    tx.configure_pool(&pool).await.unwrap();
+    tx.write(&Batch { new_slots, pools: vec![pool], ..Batch::default() }, now).await.unwrap();
+    tx.commit().await.unwrap();
+}
+
+/// A small source of numbers, the same in each run.
+pub struct Dice(pub u64);
+
+impl Dice {
+    fn below(&mut self, sides: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % sides
+    }
+
+    fn usage(&mut self) -> UsageClass {
+        if self.below(2) == 0 { UsageClass::OnDemand } else { UsageClass::Spot }
+    }
+
+    fn kind(&mut self) -> Attributes {
+        let (class, ..) = CLASSES[self.below(4) as usize];
+        let usage = self.usage();
+        let family = ["c6i", "m5", "t3"][self.below(3) as usize];
+        Attributes { instance_type: Some(format!("{family}.{class}")), ..kind(class, usage) }
+    }
+
+    /// Requirements as a user writes them, one in six of them none at all.
+    pub fn asked(&mut self) -> Option<Value> {
+        if self.below(6) == 0 {
+            return None;
+        }
+        let mut asked = serde_json::Map::new();
+        if self.below(2) == 0 {
+            asked.insert("usage_class".to_owned(), json!(self.usage().as_str()));
+        }
+        match self.below(4) {
+            0 => asked.insert("resource_class".to_owned(), json!(CLASSES[self.below(4) as usize].0)),
+            1 => asked.insert("cpu".to_owned(), json!(self.below(18))),
+            2 => asked.insert("mem".to_owned(), json!(self.below(33_000))),
+            _ => None,
+        };
+        let types = ["c*", "m* t*", "*.xlarge c6i.large", "t3.*"];
+        if self.below(3) == 0 {
+            asked.insert("allowed_instance_types".to_owned(), json!(types[self.below(4) as usize]));
+        }
+        Some(Value::Object(asked))
+    }
+
+    fn wish(&mut self, number: usize) -> Wish {
+        match self.asked() {
+            None => wish(number),
+            Some(asked) => asking(number, asked),
+        }
+    }
+}
+
+/// Which slot somebody should get, by the plainest way to say it.
+fn plainly_best(slots: &[(i64, Attributes, Option<i64>)], wants: Option<&Requirements>) -> Option<i64> {
+    let fits = slots.iter().filter(|(_, kind, _)| requirements::fits(wants, kind));
+    let order = |(number, kind, used): &&(i64, Attributes, Option<i64>)| {
+        let spot = kind.usage_class == UsageClass::Spot;
+        (spot, kind.cpu, kind.mem, used.map_or(i64::MIN, |ago| -ago), *number)
+    };
+    fits.min_by_key(order).map(|(number, ..)| *number)
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test]
+async fn what_is_given_out_is_what_the_plainest_rule_would_give(#[case] backend: Backend) {
+    let mut dice = Dice(41);
+    let plan = Plan::of([of_kind("meet", dice.kind(), 1)]);
+    let house = House::planned(Database::new(backend).await.into(), &plan).await;
+    let used = |dice: &mut Dice| (dice.below(3) > 0).then(|| dice.below(1_000) as i64);
+    let mut slots: Vec<_> = (1..=120).map(|number| (number, dice.kind(), used(&mut dice))).collect();
+    furnish(&house, "meet", slots.clone()).await;
+    let kinds: BTreeSet<String> = slots.iter().map(|(_, kind, _)| kind.to_string()).collect();
+    let (mut given, mut queued) = (0, Vec::new());
+    for number in 0..200 {
+        let wish = dice.wish(number);
+        let wants = wish.wants.clone();
+        let could = kinds.iter().any(|kind| requirements::fits(wants.as_ref(), &kind.parse().unwrap()));
+        match house.placement.reserve(house.key(), wish).await {
+            Err(PlacementError::NoneFits(_)) => assert!(!could, "{wants:?}"),
+            Err(error) => panic!("{error}"),
+            Ok(answer) => {
+                assert!(could, "{wants:?}");
+                let best = plainly_best(&slots, wants.as_ref());
+                let name = best.map(|number| SlotName::new("meet", number));
+                assert_eq!(answer.bot.slot, name, "{wants:?}");
+                slots.retain(|(number, ..)| Some(*number) != best);
+                given += usize::from(name.is_some());
+                queued.extend(name.is_none().then_some(answer.bot.id));
+            }
+        }
+    }
+    assert!(given > 60 && !queued.is_empty(), "{given} {}", queued.len());
+    let line: Vec<BotId> = house.store.queue().await.unwrap().into_iter().map(|entry| entry.bot_id).collect();
+    assert_eq!(line, queued, "who got none waits, in the order of arrival");
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test(flavor = "multi_thread")]
+async fn five_hundred_mixed_requests_on_two_hundred_slots_each_run_where_they_fit(#[case] backend: Backend) {
+    let kinds = CLASSES.into_iter().flat_map(|(class, ..)| UsageClass::ALL.map(|usage| kind(class, usage)));
+    let kinds: Vec<Attributes> = kinds.collect();
+    let pools = kinds.iter().map(|kind| {
+        let name = format!("{}-{}", kind.resource_class.as_deref().unwrap(), kind.usage_class);
+        PoolRow { min_idle: 25, ..of_kind(&name, kind.clone(), 25) }
+    });
+    let stage = Stage::with(backend, pools, 16, Fake::default()).await;
+    until("all slots are there", async || {
+        let slots = stage.slots().await;
+        stage.look();
+        slots.len() == 200 && slots.iter().all(|(_, status)| *status == SlotStatus::Idle)
+    })
+    .await;
+    let mut dice = Dice(7);
+    let wishes: Vec<Wish> = (0..500).map(|number| dice.wish(number)).collect();
+    let fits_none = |wish: &&Wish| !kinds.iter().any(|kind| requirements::fits(wish.wants.as_ref(), kind));
+    let impossible = wishes.iter().filter(fits_none).count();
+    assert!(impossible > 10, "some ask for what there is not: {impossible}");
+
+    let mut asking = tokio::task::JoinSet::new();
+    for wish in wishes {
+        let (placement, key) = (stage.house.placement.clone(), stage.house.key());
+        let wants = wish.wants.clone();
+        asking.spawn(async move { (wants, placement.reserve(key, wish).await) });
+    }
+    let (mut bots, mut told) = (BTreeMap::new(), 0);
+    for (wants, answer) in asking.join_all().await {
+        match answer {
+            Ok(answer) => drop(bots.insert(answer.bot.id, wants)),
+            Err(PlacementError::NoneFits(_)) => told += 1,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    assert_eq!((told, bots.len()), (impossible, 500 - impossible));
+    let mut open: BTreeSet<BotId> = bots.keys().copied().collect();
+    until("all bots have run", async || {
+        let now = stage.house.store.slots(None, Some(SlotStatus::Busy)).await.unwrap();
+        for slot in now {
+            let Some(bot) = slot.bot_id.filter(|bot| open.contains(bot)) else { continue };
+            let wants = bots[&bot].as_ref();
+            assert!(requirements::fits(wants, &slot.attributes), "{wants:?} in {}", slot.attributes);
+            assert_eq!(stage.bot(bot).await.slot.as_ref(), Some(&slot.name));
+            stage.lives(bot).await;
+            open.remove(&bot);
+        }
+        open.is_empty()
+    })
+    .await;
+    for bot in bots.keys() {
+        assert_eq!(stage.house.stands(*bot).await.0, Status::Completed);
+    }
+    assert_eq!(stage.slots().await.len(), 200);
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test]
+async fn a_slot_past_its_time_is_not_given_out_and_is_let_go(#[case] backend: Backend) {
+    let meet = PoolRow { max_slots: 6, min_idle: 3, expire_after_ms: Some(60_000), ..pool("meet") };
+    let stage = Stage::new(backend, [meet]).await;
+    let names = ["pool-meet-001", "pool-meet-002", "pool-meet-003"];
+    for name in names {
+        let slot = stage.slot_is(name, SlotStatus::Idle).await;
+        assert_eq!(slot.threshold, slot.status_since.checked_add(Duration::from_secs(60)).ok());
+    }
+    stage.house.clock.advance(Duration::from_secs(40));
+    let bot = stage.house.reserved(1).await;
+    assert_eq!(stage.runs(bot).await.as_str(), "pool-meet-001");
+    stage.lives(bot).await;
+    stage.slot_is("pool-meet-001", SlotStatus::Idle).await;
+    stage.house.clock.advance(Duration::from_secs(30));
+    // The one that was used since has a new time; the others are too old.
+    let next = stage.house.reserved(2).await;
+    assert_eq!(stage.place_of(next).await.unwrap(), "pool-meet-001");
+    let after = stage.house.reserved(3).await;
+    assert_eq!(stage.place_of(after).await.unwrap(), "pool-meet-004", "it is made rather than given what is too old");
+    assert_eq!(stage.house.placement.look().await.unwrap().let_go, 2);
+    assert_eq!(stage.house.placement.look().await.unwrap().let_go, 0);
+    until("three fresh ones are ready", async || {
+        stage.look();
+        let all = stage.house.store.slots(None, Some(SlotStatus::Idle)).await.unwrap();
+        all.iter().filter(|slot| slot.threshold > Some(stage.house.clock.now())).count() == 3
+    })
+    .await;
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test]
+async fn many_who_wait_are_seated_at_once_as_if_they_had_come_one_by_one(#[case] backend: Backend) {
+    let mut dice = Dice(5);
+    let plan = Plan::of([of_kind("meet", dice.kind(), 1)]);
+    let house = House::planned(Database::new(backend).await.into(), &plan).await;
+    let slots: Vec<_> = (1..=60).map(|number| (number, dice.kind(), None)).collect();
+    // All kinds are known, and nothing is free yet.
+    furnish(&house, "meet", slots.clone()).await;
+    house.occupy("meet", SlotStatus::Busy).await;
+    let mut waiting = Vec::new();
+    for number in 0..150 {
+        let wish = Wish { priority: dice.below(5) as i64, ..dice.wish(number) };
+        let (priority, wants) = (wish.priority, wish.wants.clone());
+        if let Ok(answer) = house.placement.reserve(house.key(), wish).await {
+            waiting.push((priority, waiting.len(), answer.bot.id, wants));
+        }
+    }
+    assert!(waiting.len() > 80);
+    house.occupy("meet", SlotStatus::Idle).await;
+    house.placement.look().await.unwrap();
+    waiting.sort_by_key(|(priority, arrival, ..)| (*priority, *arrival));
+    let mut open = slots;
+    for (_, _, bot, wants) in waiting {
+        let best = plainly_best(&open, wants.as_ref());
+        open.retain(|(number, ..)| Some(*number) != best);
+        let slot = house.store.bot(bot).await.unwrap().unwrap().slot;
+        assert_eq!(slot, best.map(|number| SlotName::new("meet", number)), "{wants:?}");
+    }
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test]
+async fn the_longest_requirements_that_are_taken_can_wait_in_line(#[case] backend: Backend) {
+    let stage = Stage::new(backend, [of_kind("meet", kind("large", UsageClass::OnDemand), 1)]).await;
+    stage.house.reserved(0).await;
+    let types = format!("c* {}", "x".repeat(50).to_owned() + &" abcdefgh*".repeat(45));
+    let asked = json!({"resource_class": "large", "allowed_instance_types": types, "cpu": 2, "mem": 4096});
+    assert_eq!(stage.house.ask(asking(1, asked)).await.queue_position, Some(1));
+}
+
+#[tokio::test]
+async fn what_nothing_could_meet_costs_nobody_else_anything() {
+    let house = House::new(Backend::Sqlite).await;
+    for number in 0..20 {
+        let impossible = house.placement.reserve(house.key(), cpus(number, 100_000));
+        let possible = house.placement.reserve(house.key(), wish(number));
+        let (impossible, possible) = tokio::join!(impossible, possible);
+        assert!(matches!(impossible, Err(PlacementError::NoneFits(_))), "{impossible:?}");
+        assert!(possible.is_ok(), "it is at the same meeting: {possible:?}");
+    }
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test]
+async fn idle_slots_that_have_what_the_pool_once_said_make_room_for_new_ones(#[case] backend: Backend) {
+    let kinds = ["large", "2xlarge"].map(|class| kind(class, UsageClass::OnDemand));
+    let old = PoolRow { min_idle: 2, ..of_kind("meet", kinds[0].clone(), 2) };
+    let stage = Stage::new(backend, [old.clone()]).await;
+    for name in ["pool-meet-001", "pool-meet-002"] {
+        stage.slot_is(name, SlotStatus::Idle).await;
+    }
+    configure(&stage.house.store, &PoolRow { kinds: vec![kinds[1].clone()], ..old }).await;
+    let waits = stage.house.ask(cpus(1, 8)).await.bot.id;
+    until("all slots have what the pool says", async || {
+        stage.look();
+        let slots = stage.house.store.slots(None, None).await.unwrap();
+        slots.len() == 2 && slots.iter().all(|slot| slot.attributes == kinds[1])
+    })
+    .await;
+    stage.runs(waits).await;
+    let now = stage.house.store.pools().await.unwrap().remove(0).kinds;
+    assert_eq!(now, [kinds[1].clone()], "what no slot has cannot be asked for any more");
+}
+
+#[tokio::test]
+async fn slots_follow_a_change_of_how_long_they_may_wait() {
+    let database = Database::new(Backend::Sqlite).await;
+    let pool =
+        |more: &str| crate::support::process_pool("meet", &format!("max_slots = 1\nmin_idle = 1\n{more}"), "read x");
+    let threshold = async |server: &Process| {
+        crate::support::found("the slot is idle", async || {
+            let slots = server.admin().get("/admin/slots").await;
+            let slot = slots["slots"].as_array()?.first().filter(|slot| slot["status"] == "idle")?.clone();
+            Some(slot["threshold"].clone())
+        })
+        .await
+    };
+    let server = Process::start_configured(&database, &pool("expire_after = \"1h\"")).await;
+    let first: jiff::Timestamp = serde_json::from_value(threshold(&server).await).unwrap();
+    server.kill().await;
+    let server = Process::start_configured(&database, &pool("expire_after = \"12h\"")).await;
+    let second: jiff::Timestamp = serde_json::from_value(threshold(&server).await).unwrap();
+    assert!(second.duration_since(first).as_hours() >= 10);
+    server.kill().await;
+    let server = Process::start_configured(&database, &pool("")).await;
+    assert_eq!(threshold(&server).await, Value::Null);
+}
+
+#[tokio::test]
+async fn requirements_are_read_by_their_fields_and_shown_as_they_were_asked() {
+    let database = Database::new(Backend::Sqlite).await;
+    let server = Process::start(&database).await;
+    let user = server.admin().user(20).await;
+    let link = meet_link(1);
+    let cases = [
+        (json!("large"), "`requirements`"),
+        (json!({"colour": "red"}), "unknown field `colour`"),
+        (json!({"usage_class": "cheap"}), "`requirements.usage_class`"),
+        (json!({"allowed_instance_types": "c[5]*"}), "`requirements.allowed_instance_types`"),
+        (json!({"allowed_instance_types": " "}), "`requirements.allowed_instance_types`"),
+        (json!({"resource_class": "very large"}), "`requirements.resource_class`"),
+        (json!({"cpu": -1}), "`requirements.cpu`"),
+        (json!({"cpu": "two"}), "`requirements.cpu`"),
+        (json!({"mem": 1.5}), "`requirements.mem`"),
+        (json!({"mem": 5_000_000_000_u64}), "`requirements.mem`"),
+        (json!({"resource_class": "large"}), "no slot for google_meet"),
+        (json!({"cpu": 100_000}), "no slot for google_meet"),
+    ];
+    for (asked, words) in cases {
+        let ask = json!({"meeting_url": link, "requirements": asked});
+        let (status, body) = user.post("/bots", ask.clone()).await;
+        assert_eq!((status, &body["code"]), (StatusCode::UNPROCESSABLE_ENTITY, &json!("invalid")), "{ask}: {body}");
+        let detail = body["detail"].as_str().unwrap();
+        assert!(detail.contains(words) && detail.contains("requirements"), "{ask}: {body}");
+    }
+    assert_eq!(user.get("/bots").await["bots"], json!([]));
+    // A slot of this machine has what the machine has.
+    let asked = json!({"cpu": 1, "mem": 64, "usage_class": "on-demand"});
+    let (status, body) = user.post("/bots", json!({"meeting_url": link, "requirements": asked})).await;
+    assert_eq!(status, StatusCode::CREATED, "{body}");
+    assert_eq!(body["bot"]["requirements"], asked);
+    let (status, _) = user.post("/bots", json!({"meeting_url": meet_link(2), "requirements": {}})).await;
+    assert_eq!(status, StatusCode::CREATED);
+    let slots = server.admin().get("/admin/slots").await;
+    assert!(slots["slots"][0]["attributes"]["cpu"].as_u64().unwrap() >= 1, "{slots}");
+}
