@@ -166,7 +166,8 @@ async fn migrate_only_migrates_and_refuses_a_newer_database(#[case] backend: Bac
         )
         .await;
     for command in ["migrate", "serve"] {
-        let (well, _, stderr) = run(&[command, "--database", &database.url], database.folder.path()).await;
+        let arguments = [command, "--listen", "127.0.0.1:0", "--database", &database.url];
+        let (well, _, stderr) = run(&arguments, database.folder.path()).await;
         assert!(!well && stderr.contains("schema version 9999"), "{stderr}");
     }
 }
