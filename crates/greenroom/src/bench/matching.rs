@@ -16,7 +16,7 @@ use super::house::{Database, House, Nothing, providers};
 use crate::admission::Wish;
 use crate::admission::keys::ApiKey;
 use crate::config::pool::{PoolConfig, Standby};
-use crate::config::provider::ProviderConfig;
+use crate::config::provider::{ProcessConfig, ProviderConfig};
 
 const POOL: &str = "bench";
 const CLASS: &str = "large";
@@ -79,7 +79,7 @@ async fn in_store(database: &Database, slots: i64, picks: usize) -> Done<(Vec<f6
     let pool = PoolConfig {
         name: POOL.to_owned(),
         platform: Platform::GoogleMeet,
-        provider: ProviderConfig::Process(None),
+        provider: ProviderConfig::Process(ProcessConfig::default()),
         max_slots: u32::try_from(slots)?,
         min_idle: 0,
         standby: Standby::Running,

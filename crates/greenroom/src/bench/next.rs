@@ -13,7 +13,7 @@ use super::client::{Answer, Bot, Client};
 use super::figures::{milliseconds, percentile};
 use super::house::{Database, House, Nothing, providers};
 use crate::config::pool::{PoolConfig, Standby};
-use crate::config::provider::ProviderConfig;
+use crate::config::provider::{ProcessConfig, ProviderConfig};
 use crate::lifecycle::tokens::Claim;
 
 const POOL: &str = "bench";
@@ -73,7 +73,7 @@ async fn on(database: &Database, standby: Standby, options: &Options) -> Done {
     let pool = PoolConfig {
         name: POOL.to_owned(),
         platform: Platform::GoogleMeet,
-        provider: ProviderConfig::Process(None),
+        provider: ProviderConfig::Process(ProcessConfig::default()),
         max_slots: 1,
         min_idle: 0,
         standby,

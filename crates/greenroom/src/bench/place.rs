@@ -19,7 +19,7 @@ use super::client::{Answer, Client};
 use super::figures::median;
 use super::house::{Database, House, Nothing, providers};
 use crate::config::pool::{PoolConfig, Standby};
-use crate::config::provider::ProviderConfig;
+use crate::config::provider::{ProcessConfig, ProviderConfig};
 use crate::lifecycle::tokens::Claim;
 use crate::store::Kind;
 
@@ -100,7 +100,7 @@ async fn on(database: &Database, options: &Options, slots: i64) -> Done {
     let pool = PoolConfig {
         name: POOL.to_owned(),
         platform: Platform::GoogleMeet,
-        provider: ProviderConfig::Process(None),
+        provider: ProviderConfig::Process(ProcessConfig::default()),
         max_slots: u32::try_from(slots)?,
         min_idle: 0,
         standby: Standby::Running,

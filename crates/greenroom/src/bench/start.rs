@@ -16,7 +16,7 @@ use super::container::{Containers, PROGRAM};
 use super::figures::{milliseconds, percentile};
 use super::house::{Database, House};
 use crate::config::pool::{PoolConfig, Standby};
-use crate::config::provider::{DockerConfig, ProviderConfig};
+use crate::config::provider::{DockerConfig, ProcessConfig, ProviderConfig};
 
 /// How long one may take before the measurement is given up.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -88,7 +88,10 @@ fn pool(name: &str, platform: Platform, standby: Standby, provider: &ProviderCon
 fn provider(containers: Option<&Containers>) -> Done<ProviderConfig> {
     let command = |own: &str| [own, "agent", "--", own, "bench", "bot"].map(str::to_owned).to_vec();
     Ok(match containers {
-        None => ProviderConfig::Process(Some(command(&std::env::current_exe()?.display().to_string()))),
+        None => ProviderConfig::Process(ProcessConfig {
+            command: Some(command(&std::env::current_exe()?.display().to_string())),
+            user: None,
+        }),
         Some(containers) => ProviderConfig::Docker(DockerConfig {
             host: Some(containers.engine.host.clone()),
             image: containers.image.clone(),

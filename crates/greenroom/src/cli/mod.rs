@@ -13,6 +13,7 @@ use clap::{Args, Parser, Subcommand};
 use secrecy::ExposeSecret;
 
 use crate::config::{Complaints, Config, Sources};
+use crate::providers::process::launch;
 use crate::store::Store;
 use crate::{api, telemetry};
 
@@ -103,9 +104,11 @@ impl Settings {
 /// Does what the command line says.
 pub fn main() -> ExitCode {
     let mut arguments = std::env::args_os().skip(1);
-    // The agent has a command line, and a runtime, of its own.
-    if arguments.next().is_some_and(|first| first == "agent") {
-        return greenroom_agent::run(arguments);
+    // These two have a command line of their own, and the agent a runtime.
+    match arguments.next() {
+        Some(first) if first == "agent" => return greenroom_agent::run(arguments),
+        Some(first) if first == launch::COMMAND => return launch::run(arguments),
+        _ => {}
     }
     let cli = Cli::parse();
     let command = cli.command.unwrap_or(Command::Serve(cli.settings));

@@ -6,7 +6,7 @@ use domain::{Attributes, Platform};
 
 use super::attributes;
 use super::layers::Tree;
-use super::provider::{self, KINDS, ProviderConfig, Size};
+use super::provider::{self, KINDS, ProcessConfig, ProviderConfig, Size};
 use super::section::Section;
 
 pub const MOST_SLOTS: u32 = 100_000;
@@ -43,7 +43,7 @@ pub fn defaults() -> Vec<PoolConfig> {
         .map(|platform| PoolConfig {
             name: platform.as_str().replace('_', "-"),
             platform,
-            provider: ProviderConfig::Process(None),
+            provider: ProviderConfig::Process(ProcessConfig::default()),
             max_slots: 100,
             min_idle: 0,
             standby: Standby::Stopped,

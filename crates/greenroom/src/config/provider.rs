@@ -15,13 +15,20 @@ const MIB: u64 = 1024 * 1024;
 /// What makes a pool's slots, and what it has to know for it.
 #[derive(Clone, Debug)]
 pub enum ProviderConfig {
-    /// What a slot runs; the demo bot without.
-    Process(Option<Vec<String>>),
+    Process(ProcessConfig),
     Docker(DockerConfig),
     Swarm(DockerConfig),
     Nomad(NomadConfig),
     Coolify(CoolifyConfig),
     Ec2(Ec2Config),
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct ProcessConfig {
+    /// What a slot runs; the demo bot without.
+    pub command: Option<Vec<String>>,
+    /// The user that slots run as; the server's own without.
+    pub user: Option<String>,
 }
 
 /// How large the pool is.
@@ -127,15 +134,14 @@ impl ProviderConfig {
 pub fn read(section: &mut Section<'_>, index: usize, kind: &'static str, size: Size) -> Option<ProviderConfig> {
     let Some(tree) = section.take(kind) else {
         if kind == "process" {
-            return Some(ProviderConfig::Process(None));
+            return Some(ProviderConfig::Process(ProcessConfig::default()));
         }
         section.complain(format!("`pool.{index}` has the provider {kind}, but no `{kind} = {{ … }}`"));
         return None;
     };
     let mut own = section.own(kind, tree);
     let provider = match kind {
-        "process" => required(&mut own, "command", |own, key| own.words(key))
-            .map(|command| ProviderConfig::Process(Some(command))),
+        "process" => process(&mut own).map(ProviderConfig::Process),
         "docker" => docker(&mut own).map(ProviderConfig::Docker),
         "swarm" => docker(&mut own).map(ProviderConfig::Swarm),
         "nomad" => nomad(&mut own).map(ProviderConfig::Nomad),
@@ -157,6 +163,12 @@ pub(super) fn required<T>(
         section.complain(format!("`{path}` is missing"));
     }
     read(section, key)
+}
+
+fn process(section: &mut Section<'_>) -> Option<ProcessConfig> {
+    let user = section.text("user");
+    let command = required(section, "command", |own, key| own.words(key))?;
+    Some(ProcessConfig { command: Some(command), user })
 }
 
 fn docker(section: &mut Section<'_>) -> Option<DockerConfig> {

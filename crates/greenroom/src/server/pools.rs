@@ -16,7 +16,7 @@ use crate::providers::coolify::{Coolify, CoolifyProvider, Pace, address};
 use crate::providers::docker::DockerProvider;
 use crate::providers::ec2::{Ec2Provider, Runners};
 use crate::providers::nomad::NomadProvider;
-use crate::providers::process::ProcessProvider;
+use crate::providers::process::{self, ProcessProvider};
 use crate::providers::swarm::SwarmProvider;
 use crate::providers::{Provider, Providers};
 use crate::store::{PoolRow, Store, StoreError, Tx};
@@ -103,11 +103,14 @@ impl Maker<'_> {
     fn provider(&mut self, pool: &PoolConfig) -> Option<Arc<dyn Provider>> {
         let installation = self.installation.to_owned();
         Some(match &pool.provider {
-            ProviderConfig::Process(command) => {
-                let folder = std::env::current_dir().unwrap_or_else(|_| PathBuf::from(".")).join(FOLDER);
-                let command = command.clone().unwrap_or_else(demo);
-                Arc::new(ProcessProvider::new(folder, command, installation))
-            }
+            ProviderConfig::Process(config) => Arc::new(ProcessProvider::new(process::Settings {
+                folder: std::env::current_dir().unwrap_or_else(|_| PathBuf::from(".")).join(FOLDER),
+                command: config.command.clone().unwrap_or_else(demo),
+                user: config.user.clone(),
+                // In the child this is still this binary, also after another was installed in its place.
+                launcher: PathBuf::from("/proc/self/exe"),
+                installation,
+            })),
             ProviderConfig::Docker(config) => Arc::new(DockerProvider::new(config.clone(), installation)),
             ProviderConfig::Swarm(config) => Arc::new(SwarmProvider::new(config.clone(), installation)),
             ProviderConfig::Coolify(config) => Arc::new(CoolifyProvider::on(self.coolify(config), config.clone())),

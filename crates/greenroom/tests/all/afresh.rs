@@ -3,12 +3,11 @@
 use std::collections::BTreeMap;
 
 use domain::SlotName;
-use greenroom::providers::process::ProcessProvider;
 use greenroom::providers::{Provider, Spec};
 use rstest::rstest;
 use serde_json::json;
 
-use crate::support::{Backend, Database, Venue, meet_link, process_pool, until};
+use crate::support::{Backend, Database, Venue, meet_link, process_pool, process_provider, until};
 
 const SLOT: &str = "pool-meet-001";
 
@@ -92,10 +91,7 @@ async fn a_command_that_is_not_there_fails_its_bot_in_plain_words(#[case] backen
 async fn a_start_whose_answer_was_lost_is_not_made_twice() {
     let database = Database::new(Backend::Sqlite).await;
     // As one server after the other would.
-    let provider = || {
-        let command = ["sleep", "1000"].map(str::to_owned).to_vec();
-        ProcessProvider::new(database.folder.path().join("greenroom-slots"), command, "here".to_owned())
-    };
+    let provider = || process_provider(&database.folder.path().join("greenroom-slots"), &["sleep", "1000"], "here");
     let mut spec = Spec {
         slot: SlotName::new("meet", 1),
         generation: 1,
@@ -132,8 +128,7 @@ async fn a_slot_whose_folder_was_only_half_made_is_started_all_the_same() {
     // Whoever made it died before it had written whose it is.
     std::fs::create_dir_all(folder.join(SLOT)).unwrap();
     std::fs::write(folder.join(SLOT).join("installation"), "").unwrap();
-    let command = ["sleep", "1000"].map(str::to_owned).to_vec();
-    let provider = ProcessProvider::new(folder.clone(), command, "here".to_owned());
+    let provider = process_provider(&folder, &["sleep", "1000"], "here");
     let spec = Spec {
         slot: SlotName::stored(SLOT.to_owned()),
         generation: 1,

@@ -8,12 +8,12 @@ use std::time::Duration;
 use domain::SlotName;
 use greenroom::config::provider::DockerConfig;
 use greenroom::providers::docker::DockerProvider;
-use greenroom::providers::process::ProcessProvider;
 use greenroom::providers::swarm::SwarmProvider;
 use greenroom::providers::{Found, Provider, Spec};
 
 use crate::support::{
-    CoolifyFault, CoolifyScene, Dialect, Engine, NomadFake, NomadFault, NomadOperation, Recipe, Relay, Swarm, until,
+    CoolifyFault, CoolifyScene, Dialect, Engine, NomadFake, NomadFault, NomadOperation, Recipe, Relay, Swarm,
+    process_provider, until,
 };
 
 /// A provider, and how to have another one for the same slots, as after a crash.
@@ -125,9 +125,8 @@ pub fn process() -> Made {
     Box::pin(async {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().to_owned();
-        let made = move |installation| -> Arc<dyn Provider> {
-            let command = ["sh", "-c", "sleep 1000 & wait"].map(str::to_owned).to_vec();
-            Arc::new(ProcessProvider::new(path.clone(), command, installation))
+        let made = move |installation: String| -> Arc<dyn Provider> {
+            Arc::new(process_provider(&path, &["sh", "-c", "sleep 1000 & wait"], &installation))
         };
         Kind::new(new_installation(), made, folder)
     })

@@ -3,7 +3,22 @@
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
+use std::path::Path;
+
+use greenroom::providers::process::{ProcessProvider, Settings};
+
 use super::Database;
+
+/// Slots below a folder that run this, for an installation.
+pub fn process_provider(folder: &Path, command: &[&str], installation: &str) -> ProcessProvider {
+    ProcessProvider::new(Settings {
+        folder: folder.to_owned(),
+        command: command.iter().map(ToString::to_string).collect(),
+        user: None,
+        launcher: env!("CARGO_BIN_EXE_greenroom").into(),
+        installation: installation.to_owned(),
+    })
+}
 
 /// A process that runs in a slot.
 #[derive(Clone, Debug, PartialEq, Eq)]

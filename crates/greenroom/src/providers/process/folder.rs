@@ -1,0 +1,181 @@
+//! The folder of a slot: what is in it, whose it is, and one operation at a time on it.
+//!
+//! ```text
+//! greenroom-slots/.pool-meet-001.lock   held while somebody starts, stops or deletes the slot
+//! greenroom-slots/pool-meet-001/        mode 0711
+//!   installation                        whose it is
+//!   leader                              the process that was started, and for what
+//!   log, log.1                          what ran there has printed
+//!   description                         for people
+//!   work/                               the bot's home, mode 0700; gone after each bot
+//! ```
+
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions, TryLockError};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use domain::SlotName;
+
+use super::table::Leader;
+use super::user::Account;
+use crate::providers::ProviderError;
+
+/// How long to wait for another operation on the same slot: longer than ending its processes takes.
+const LOCK_PATIENCE: Duration = Duration::from_secs(15);
+const LOOK_AGAIN: Duration = Duration::from_millis(2);
+/// How often a folder is removed once more when something was put into it meanwhile.
+const REMOVE_ATTEMPTS: usize = 6;
+/// A log is started anew when it has grown past this; the one before is kept.
+const LOG_BYTES_MAX: u64 = 10 * 1024 * 1024;
+/// The file that names the installation in a slot's folder.
+const OWNER: &str = "installation";
+/// The file in which the launcher of a slot names itself.
+pub const LEADER: &str = "leader";
+
+/// The folder of one slot of an installation.
+#[derive(Debug)]
+pub struct SlotFolder<'a> {
+    pub path: PathBuf,
+    lock: PathBuf,
+    installation: &'a str,
+}
+
+impl<'a> SlotFolder<'a> {
+    pub fn new(slots: &Path, slot: &SlotName, installation: &'a str) -> Self {
+        Self { path: slots.join(slot.as_str()), lock: slots.join(format!(".{slot}.lock")), installation }
+    }
+
+    pub fn work(&self) -> PathBuf {
+        self.path.join("work")
+    }
+
+    pub fn log(&self) -> PathBuf {
+        self.path.join("log")
+    }
+
+    /// The process that was started in it, if this installation has started one.
+    pub fn leader(&self) -> Option<Leader> {
+        self.is_own().unwrap_or(false).then(|| Leader::read(&self.path.join(LEADER))).flatten()
+    }
+
+    /// Waits until nobody else is at the slot, in this process or another. The kernel unlocks it when the holder dies.
+    pub fn lock(&self) -> Result<File, ProviderError> {
+        let failed = |error: io::Error| failed("lock", &self.lock, &error);
+        if let Some(slots) = self.lock.parent() {
+            DirBuilder::new().recursive(true).create(slots).map_err(failed)?;
+        }
+        let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&self.lock);
+        let file = file.map_err(failed)?;
+        let begun = Instant::now();
+        loop {
+            match file.try_lock() {
+                Ok(()) => return Ok(file),
+                Err(TryLockError::Error(error)) => return Err(failed(error)),
+                Err(TryLockError::WouldBlock) if begun.elapsed() > LOCK_PATIENCE => {
+                    let text = format!("another operation on {} does not end", self.path.display());
+                    return Err(ProviderError::again(text));
+                }
+                Err(TryLockError::WouldBlock) => std::thread::sleep(LOOK_AGAIN),
+            }
+        }
+    }
+
+    /// Whether the folder is there and says that it is this installation's.
+    pub fn is_own(&self) -> Result<bool, ProviderError> {
+        Ok(self.owner()?.as_deref() == Some(self.installation))
+    }
+
+    /// Whose the folder says that it is.
+    fn owner(&self) -> Result<Option<String>, ProviderError> {
+        match fs::read_to_string(self.path.join(OWNER)) {
+            // The process that was to write it died before.
+            Ok(owner) if owner.trim().is_empty() => Ok(None),
+            Ok(owner) => Ok(Some(owner.trim().to_owned())),
+            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(None),
+            Err(error) => Err(failed("look into", &self.path, &error)),
+        }
+    }
+
+    /// Removes `path`, which is the folder or something in it, unless it is another installation's.
+    pub fn remove_own(&self, path: &Path) -> Result<(), ProviderError> {
+        match self.owner()? {
+            Some(owner) if owner != self.installation => Ok(()),
+            _ => remove(path),
+        }
+    }
+
+    /// Makes what is missing of it. With `fresh`, what an earlier bot left is removed first.
+    pub fn prepare(&self, account: Option<&Account>, fresh: bool) -> Result<(), ProviderError> {
+        if self.owner()?.is_some_and(|owner| owner != self.installation) {
+            let text = format!("the folder {} is another installation's", self.path.display());
+            return Err(ProviderError::never(text));
+        }
+        let (work, log) = (self.work(), self.log());
+        if fresh {
+            remove(&work)?;
+        }
+        let prepared = || {
+            // The account of a slot has to pass through it; what is in it is for nobody else.
+            DirBuilder::new().recursive(true).mode(0o711).create(&self.path)?;
+            fs::set_permissions(&self.path, Permissions::from_mode(0o711))?;
+            DirBuilder::new().recursive(true).mode(0o700).create(&work)?;
+            if let Some(account) = account {
+                std::os::unix::fs::chown(&work, Some(account.uid.as_raw()), Some(account.gid.as_raw()))?;
+            }
+            write_whole(&self.path.join(OWNER), self.installation)?;
+            if fs::metadata(&log).is_ok_and(|log| log.len() > LOG_BYTES_MAX) {
+                fs::rename(&log, self.path.join("log.1"))?;
+            }
+            open_log(&log).map(drop)
+        };
+        prepared().map_err(|error| failed("make", &self.path, &error))
+    }
+}
+
+pub fn open_log(log: &Path) -> io::Result<File> {
+    OpenOptions::new().create(true).append(true).mode(0o600).open(log)
+}
+
+fn remove(path: &Path) -> Result<(), ProviderError> {
+    let mut removed = Ok(());
+    for _ in 0..REMOVE_ATTEMPTS {
+        removed = fs::remove_dir_all(path);
+        match &removed {
+            // Its description may be written just now.
+            Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => {}
+            // A bot may have left folders in which nothing can be written.
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => make_writable(path),
+            _ => break,
+        }
+    }
+    match removed {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed("remove", path, &error)),
+        _ => Ok(()),
+    }
+}
+
+/// Lets this user write in a folder and in all below it, as far as it may.
+fn make_writable(folder: &Path) {
+    let _ = fs::set_permissions(folder, Permissions::from_mode(0o700));
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            make_writable(&entry.path());
+        }
+    }
+}
+
+/// Every error names the folder or file that it is about.
+pub fn failed(what: &str, path: &Path, error: &io::Error) -> ProviderError {
+    ProviderError::again(format!("cannot {what} {}: {error}", path.display()))
+}
+
+/// Writes a file at once: a reader sees the text before or this one, never half of it.
+pub fn write_whole(path: &Path, text: &str) -> io::Result<()> {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    let new = path.with_extension(format!("{}-{number}.new", std::process::id()));
+    fs::write(&new, text).and_then(|()| fs::rename(&new, path)).inspect_err(|_| drop(fs::remove_file(&new)))
+}

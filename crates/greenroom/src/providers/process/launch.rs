@@ -1,0 +1,142 @@
+//! Starting a slot's command. The server starts its own binary as `process-slot`, which writes down that it is the slot's
+//! leader, gives up what the slot must not have, and becomes the command. What prevents that it writes to its standard
+//! output, which the server reads: the pipe closes by itself once the command runs.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::fs::{DirBuilder, File};
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, unshare};
+
+use super::folder::{LEADER, SlotFolder, failed, open_log, write_whole};
+use super::table::{self, Identity, Leader, START};
+use super::user::Account;
+use crate::providers::ProviderError;
+
+/// The hidden command of the binary.
+pub const COMMAND: &str = "process-slot";
+/// Folders that everybody may write to: a slot with an account of its own gets its own, empty and gone after its command.
+const SHARED: [&str; 3] = ["/tmp", "/var/tmp", "/dev/shm"];
+const PERMANENT: &str = "permanent ";
+
+/// Starts the command of a slot, and returns once it runs.
+pub fn start(
+    launcher: &Path,
+    folder: &SlotFolder<'_>,
+    account: Option<&Account>,
+    command: &[String],
+    environment: BTreeMap<String, String>,
+) -> Result<(), ProviderError> {
+    let log = open_log(&folder.log()).map_err(|error| failed("open", &folder.log(), &error))?;
+    let spawned = tokio::process::Command::new(launcher)
+        .arg(COMMAND)
+        .arg(&folder.path)
+        .arg(account.map_or("", |account| account.name.as_str()))
+        .args(command)
+        .env_clear()
+        .envs(environment)
+        .process_group(0)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(log)
+        .spawn();
+    // Not waited for: it may outlive us, and the runtime collects it when it ends before.
+    let mut child = spawned.map_err(|error| failed("run", launcher, &error))?;
+    let mut said = String::new();
+    if let Some(pipe) = child.stdout.take() {
+        let read = pipe.into_owned_fd().and_then(|pipe| File::from(pipe).read_to_string(&mut said));
+        read.map_err(|error| ProviderError::again(format!("the start of a slot cannot be followed: {error}")))?;
+    }
+    match said.strip_prefix(PERMANENT) {
+        Some(said) => Err(ProviderError::never(said)),
+        None if said.is_empty() => {
+            child.id().and_then(|pid| i32::try_from(pid).ok()).inspect(|pid| table::await_environment(*pid));
+            Ok(())
+        }
+        None => Err(ProviderError::again(said)),
+    }
+}
+
+/// The launcher: becomes the command, or says why not.
+pub fn run(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {
+    let (Some(folder), Some(user)) = (arguments.next().map(PathBuf::from), arguments.next()) else {
+        return ExitCode::FAILURE;
+    };
+    // A command that cannot be run has its own standard output in place already.
+    let Ok(server) = io::stdout().as_fd().try_clone_to_owned() else { return ExitCode::FAILURE };
+    let said = match become_command(&folder, &user, &arguments.collect::<Vec<_>>()) {
+        Err(error) if error.may_help => error.words,
+        Err(error) => format!("{PERMANENT}{}", error.words),
+    };
+    let _ = File::from(server).write_all(said.as_bytes());
+    ExitCode::FAILURE
+}
+
+/// Returns only when it failed.
+fn become_command(
+    folder: &Path,
+    user: &OsStr,
+    command: &[OsString],
+) -> Result<std::convert::Infallible, ProviderError> {
+    let never = |text: String| ProviderError::never(text);
+    let (program, arguments) = command.split_first().ok_or_else(|| never("the pool has no command".to_owned()))?;
+    let (work, leader, log) = (folder.join("work"), folder.join(LEADER), folder.join("log"));
+    let log = open_log(&log).map_err(|error| failed("open", &log, &error))?;
+    let errors = log.try_clone().map_err(|error| failed("open", folder, &error))?;
+    let id = Identity::own().ok_or_else(|| ProviderError::again("/proc does not show this process"))?;
+    let start = std::env::var(START).unwrap_or_default();
+    write_whole(&leader, &Leader { id, start }.text()).map_err(|error| failed("write", &leader, &error))?;
+    if !user.is_empty() {
+        let account = Account::find(&user.to_string_lossy())?;
+        if let Err(error) = separate(&work, command) {
+            // A container may not let even root do it. The account is still worth having.
+            let mut log = &log;
+            let _ = writeln!(log, "greenroom: /tmp and /dev/shm are shared with other slots: {error}");
+        }
+        account.become_it().map_err(never)?;
+        nix::sys::prctl::set_no_new_privs().map_err(|error| never(error.to_string()))?;
+    }
+    std::env::set_current_dir(&work).map_err(|error| failed("enter the slot's folder", &work, &error))?;
+    let mut command = Command::new(program);
+    command.args(arguments).env("TMPDIR", if user.is_empty() { &work } else { Path::new("/tmp") });
+    let error = command.stdin(Stdio::null()).stdout(log).stderr(errors).exec();
+    let text = format!("cannot run {}: {error}", program.display());
+    Err(match error.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied => never(text),
+        _ => ProviderError::again(text),
+    })
+}
+
+/// Gives this process folders of its own in place of those that everybody shares. What the slot needs of them stays where it
+/// is: its own folder, and what its command names.
+fn separate(work: &Path, command: &[OsString]) -> io::Result<()> {
+    let below = |path: &Path, shared: &str| path.starts_with(shared) && path != Path::new(shared);
+    let needed = std::iter::once(work).chain(command.iter().map(Path::new));
+    let needed = needed.filter(|path| SHARED.iter().any(|shared| below(path, shared)));
+    let kept: Vec<(&Path, File)> = needed.filter_map(|path| Some((path, File::open(path).ok()?))).collect();
+    let none = None::<&str>;
+    unshare(CloneFlags::CLONE_NEWNS)?;
+    // What is mounted here from now on is not seen elsewhere.
+    mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none)?;
+    for shared in SHARED.iter().filter(|shared| Path::new(shared).is_dir()) {
+        mount(Some("tmpfs"), *shared, Some("tmpfs"), MsFlags::MS_NOSUID | MsFlags::MS_NODEV, Some("mode=1777"))?;
+    }
+    for (path, file) in kept {
+        if let Some(parent) = path.parent() {
+            DirBuilder::new().recursive(true).mode(0o711).create(parent)?;
+        }
+        match file.metadata()?.is_dir() {
+            true => DirBuilder::new().recursive(true).create(path)?,
+            false => File::create(path).map(drop)?,
+        }
+        mount(Some(format!("/proc/self/fd/{}", file.as_raw_fd()).as_str()), path, none, MsFlags::MS_BIND, none)?;
+    }
+    Ok(())
+}
