@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use reqwest::{Client, StatusCode, Url};
 use serde_json::{Map, Value};
 
-use crate::http::{self, Backoff, Refusal};
+use crate::http::{self, Backoff, Refusal, Reply};
 use crate::log::log;
 
 const WAIT_MS: u64 = 30_000;
@@ -110,7 +110,13 @@ pub enum Source {
 pub struct Waiting {
     url: Url,
     token: Token,
+    /// What this process is known by: an assignment is repeated only to the process that got it. Nobody else may know it.
+    name: String,
 }
+
+/// With an assignment: the token for the time after it, in place of the one that ends with it.
+const NEXT_TOKEN: &str = "greenroom-slot-token";
+const NAME: &str = "greenroom-agent";
 
 #[derive(Debug, thiserror::Error)]
 pub enum SourceError {
@@ -175,16 +181,22 @@ pub struct UnknownSlot(String);
 impl Waiting {
     pub fn at(server: &str, token: Token) -> Result<Self, SourceError> {
         let url = Url::parse(&format!("{server}/agent/assignment?wait_ms={WAIT_MS}"));
-        Ok(Self { url: url.map_err(|_| SourceError::Url)?, token })
+        // Of the operating system's randomness, as a secret has to be.
+        let name = uuid::Uuid::new_v4().simple().to_string();
+        Ok(Self { url: url.map_err(|_| SourceError::Url)?, token, name })
     }
 
-    /// The next bot's data, however long that takes.
-    pub async fn next(&self, http: &Client) -> Result<BotData, UnknownSlot> {
+    /// The next bot's data, however long that takes. From then on the token is another.
+    pub async fn next(&mut self, http: &Client) -> Result<BotData, UnknownSlot> {
         let next = self.until(http, BotData::parse, |status| status == StatusCode::UNAUTHORIZED).await;
-        next.map_err(|refusal| match refusal {
+        let (data, next_token) = next.map_err(|refusal| match refusal {
             Refusal::Refused { detail, .. } if !detail.is_empty() => UnknownSlot(detail),
             other => UnknownSlot(other.to_string()),
-        })
+        })?;
+        if let Some(token) = next_token {
+            self.token = token;
+        }
+        Ok(data)
     }
 
     /// Waits until there is something that can be read, or the server says what is final.
@@ -193,16 +205,19 @@ impl Waiting {
         http: &Client,
         read: impl Fn(String) -> Result<T, DataError>,
         is_final: impl Fn(StatusCode) -> bool,
-    ) -> Result<T, Refusal> {
+    ) -> Result<(T, Option<Token>), Refusal> {
         let what = "waiting for a bot";
         let mut backoff = Backoff::default();
         let mut early = Backoff::default();
         loop {
-            let request = http.get(self.url.clone()).bearer_auth(self.token.reveal());
+            let request = http.get(self.url.clone()).bearer_auth(self.token.reveal()).header(NAME, &self.name);
             let begun = Instant::now();
-            let refusal = match http::send(request.timeout(Duration::from_millis(WAIT_MS + 15_000))).await {
-                Ok((StatusCode::OK, text)) => match read(text) {
-                    Ok(data) => return Ok(data),
+            let refusal = match http::exchange(request.timeout(Duration::from_millis(WAIT_MS + 15_000))).await {
+                Ok(Reply { status: StatusCode::OK, headers, text }) => match read(text) {
+                    Ok(data) => {
+                        let next_token = headers.get(NEXT_TOKEN).and_then(|token| token.to_str().ok()).map(Token::new);
+                        return Ok((data, next_token));
+                    }
                     Err(error) => Refusal::Away { why: format!("the bot's data {error}"), retry_after: None },
                 },
                 Ok(_) => {

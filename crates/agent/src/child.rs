@@ -12,7 +12,7 @@ use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::Pid;
-use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command};
 
 use crate::assignment::BotText;
 use crate::log::log;
@@ -26,6 +26,14 @@ const LOOK_AGAIN: Duration = Duration::from_millis(5);
 pub struct Process {
     child: Child,
     group: Pid,
+}
+
+/// What the agent and the bot say to each other.
+#[derive(Debug)]
+pub struct Pipes {
+    pub stdin: Option<ChildStdin>,
+    pub stdout: Option<ChildStdout>,
+    pub stderr: Option<ChildStderr>,
 }
 
 /// The command could not be run at all.
@@ -52,20 +60,17 @@ pub fn adopt_orphans() {
     }
 }
 
-/// Keeps what this process was started with, tokens among it, from others of the same user.
-pub fn hide_environment() {
+/// Keeps the environment and the memory of this process, with the tokens in them, from other processes of the same user:
+/// from its bots above all. Only what may trace any process, as root on a machine of its own, still sees them.
+pub fn hide() {
     #[cfg(target_os = "linux")]
     if let Err(error) = nix::sys::prctl::set_dumpable(false) {
-        log!("the environment of this process cannot be hidden from its bots ({error})");
+        log!("the environment and memory of the agent cannot be hidden from its bots ({error})");
     }
 }
 
 impl Process {
-    pub fn spawn(
-        command: &CommandLine,
-        data: &BotText,
-        folder: Option<&Path>,
-    ) -> Result<(Self, Option<ChildStdin>, Option<ChildStdout>), CannotRun> {
+    pub fn spawn(command: &CommandLine, data: &BotText, folder: Option<&Path>) -> Result<(Self, Pipes), CannotRun> {
         let CommandLine { program, arguments } = command;
         let cannot = |source| CannotRun { program: program.clone(), source };
         let mut child = Command::new(program);
@@ -81,14 +86,16 @@ impl Process {
             .env_remove("GREENROOM_PROCESS_START")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
+            // Not the agent's own, which may be the log of every bot of the slot.
+            .stderr(Stdio::piped())
             .process_group(0)
             .kill_on_drop(true)
             .spawn()
             .map_err(cannot)?;
-        let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
+        let pipes = Pipes { stdin: child.stdin.take(), stdout: child.stdout.take(), stderr: child.stderr.take() };
         let id = child.id().and_then(|id| i32::try_from(id).ok());
         let id = id.ok_or_else(|| cannot(std::io::Error::other("it has no process id")))?;
-        Ok((Self { child, group: Pid::from_raw(id) }, stdin, stdout))
+        Ok((Self { child, group: Pid::from_raw(id) }, pipes))
     }
 
     pub fn id(&self) -> i32 {

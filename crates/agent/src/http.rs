@@ -4,6 +4,7 @@
 use std::error::Error;
 use std::time::Duration;
 
+use reqwest::header::HeaderMap;
 use reqwest::{Certificate, Client, ClientBuilder, RequestBuilder, StatusCode};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -99,15 +100,29 @@ fn build(begin: impl Fn() -> ClientBuilder) -> Result<Client, reqwest::Error> {
     })
 }
 
+/// A success.
+#[derive(Debug)]
+pub struct Reply {
+    pub status: StatusCode,
+    pub headers: HeaderMap,
+    pub text: String,
+}
+
 /// Sends, and gives the status and the text of a success.
 pub async fn send(request: RequestBuilder) -> Result<(StatusCode, String), Refusal> {
+    exchange(request).await.map(|reply| (reply.status, reply.text))
+}
+
+/// Sends, and gives all of a success.
+pub async fn exchange(request: RequestBuilder) -> Result<Reply, Refusal> {
     let away = |error: reqwest::Error| Refusal::Away { why: why(&error), retry_after: None };
     let response = request.send().await.map_err(away)?;
     let status = response.status();
     let retry_after = response.headers().get("retry-after").and_then(|value| value.to_str().ok()?.parse().ok());
+    let headers = response.headers().clone();
     let text = response.text().await.map_err(away)?;
     if status.is_success() {
-        return Ok((status, text));
+        return Ok(Reply { status, headers, text });
     }
     let decided =
         status.is_client_error() && status != StatusCode::REQUEST_TIMEOUT && status != StatusCode::TOO_MANY_REQUESTS;

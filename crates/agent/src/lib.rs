@@ -35,6 +35,8 @@ enum Work {
 
 /// Does what the arguments say, which are those after the program's name.
 pub fn run(arguments: impl Iterator<Item = OsString>) -> ExitCode {
+    // Before anything else can run here.
+    child::hide();
     let work = match options::parse(arguments) {
         Ok(Asked::Run(options)) => Source::from_environment().map(|source| Work::Slot(options, source)),
         Ok(Asked::Runner(options)) => Settings::from_environment().map(|settings| Work::Runner(options, settings)),
@@ -91,13 +93,13 @@ async fn serve(work: Work) -> ExitCode {
             let code = live(&http, &options, *data, Place::slot(), shutdown).await;
             ExitCode::from(u8::try_from(code & 0xFF).unwrap_or(u8::MAX))
         }
-        Work::Slot(options, Source::Server(waiting)) => wait_in_slot(&http, &options, &waiting, shutdown).await,
+        Work::Slot(options, Source::Server(waiting)) => wait_in_slot(&http, &options, waiting, shutdown).await,
         Work::Runner(options, settings) => runner::serve(http, options, settings, shutdown).await,
     }
 }
 
 /// Runs one bot after the other.
-async fn wait_in_slot(http: &Client, options: &Options, waiting: &Waiting, shutdown: Shutdown) -> ExitCode {
+async fn wait_in_slot(http: &Client, options: &Options, mut waiting: Waiting, shutdown: Shutdown) -> ExitCode {
     let mut asked = shutdown.clone();
     loop {
         log!("waits for a bot");

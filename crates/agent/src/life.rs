@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use reqwest::Client;
-use tokio::io::{AsyncWriteExt, stdout};
-use tokio::process::{ChildStdin, ChildStdout};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, stderr, stdout};
+use tokio::process::{ChildStderr, ChildStdin, ChildStdout};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -93,7 +93,7 @@ pub async fn live(http: &Client, options: &Options, data: BotData, place: Place,
     let heard = Arc::new(Commands::default());
     let mut report = Report { outbox, delivery, heard, beating: None, waiting: None, over: false };
 
-    let (process, stdin, stdout) = match Process::spawn(&options.command, &data.text, place.folder.as_deref()) {
+    let (process, pipes) = match Process::spawn(&options.command, &data.text, place.folder.as_deref()) {
         Ok(spawned) => spawned,
         Err(error) => {
             log!("bot {}: {error}", data.bot_id);
@@ -106,9 +106,10 @@ pub async fn live(http: &Client, options: &Options, data: BotData, place: Place,
     report.outbox.put(Message::Started { container_id: place.id }).await;
 
     let (lines, to_write) = mpsc::unbounded_channel();
-    let _writing = task(write(stdin, to_write, report.heard.clone()));
+    let _writing = task(write(pipes.stdin, to_write, report.heard.clone()));
+    let mut logging = task(copy_errors(pipes.stderr));
     let ending = Arc::new(Mutex::new(Ending::default()));
-    let mut reading = task(read(stdout, report.outbox.clone(), ending.clone()));
+    let mut reading = task(read(pipes.stdout, report.outbox.clone(), ending.clone()));
 
     let mut life = Life { options, process, lines, leaving: Leaving::default() };
     let status = life.until_end(&mut report, voice, news_sender, &mut news, &mut shutdown).await;
@@ -116,10 +117,14 @@ pub async fn live(http: &Client, options: &Options, data: BotData, place: Place,
     let Life { process, leaving, .. } = life;
     process.clear().await;
     report.outbox.open_wide();
-    if tokio::time::timeout(DRAINING, &mut reading.0).await.is_err() {
+    let read_all = async {
+        let _ = (&mut reading.0).await;
+        let _ = (&mut logging.0).await;
+    };
+    if tokio::time::timeout(DRAINING, read_all).await.is_err() {
         log!("the command's output is still held open; what it holds is not waited for");
     }
-    drop(reading);
+    drop((reading, logging));
     let ending = ending.lock().unwrap_or_else(PoisonError::into_inner).clone();
     let exit = match status {
         Ok(status) => exit(status, &leaving, ending),
@@ -358,6 +363,18 @@ async fn read(printed: Option<ChildStdout>, outbox: Outbox, ending: Arc<Mutex<En
         // Nobody may be reading; that is no reason to stop the bot.
         let _ = out.write_all(String::from_utf8_lossy(&bytes).as_bytes()).await;
         let _ = out.flush().await;
+    }
+}
+
+/// Copies what the bot prints as errors to our own.
+async fn copy_errors(printed: Option<ChildStderr>) {
+    let Some(mut printed) = printed else { return };
+    let mut bytes = vec![0; 8 * 1024];
+    while let Ok(count @ 1..) = printed.read(&mut bytes).await {
+        let mut errors = stderr();
+        // Nobody may be reading; that is no reason to stop the bot.
+        let _ = errors.write_all(&bytes[..count]).await;
+        let _ = errors.flush().await;
     }
 }
 

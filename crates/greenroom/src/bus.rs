@@ -40,7 +40,7 @@ pub struct Bus {
 }
 
 struct Redis {
-    url: SecretString,
+    url_for_bots: Option<SecretString>,
     connection: ConnectionManager,
     client: redis::Client,
     commands: mpsc::Sender<(String, String)>,
@@ -66,7 +66,8 @@ pub struct BadUrl(String);
 impl Bus {
     /// A bus over Redis, which may be away, and the work that it needs until `ending`.
     pub fn over_redis(
-        url: SecretString,
+        url: &SecretString,
+        url_for_bots: Option<SecretString>,
         installation: &str,
         ending: CancellationToken,
     ) -> Result<(Self, impl Future<Output = ()> + Send + use<>), BadUrl> {
@@ -79,7 +80,7 @@ impl Bus {
         let connection = ConnectionManager::new_lazy_with_config(client.clone(), config).map_err(bad)?;
         let (commands, backlog) = mpsc::channel(BACKLOG);
         let redis = Redis {
-            url,
+            url_for_bots,
             connection,
             client,
             commands,
@@ -103,9 +104,9 @@ impl Bus {
         Ok((bus, work))
     }
 
-    /// Where bots listen for commands, if not by HTTP alone. It may hold a password.
-    pub fn url(&self) -> Option<&str> {
-        self.redis.as_ref().map(|redis| redis.url.expose_secret())
+    /// Where bots listen for commands, if not by HTTP alone: never the server's own URL, whose password may do anything.
+    pub fn url_for_bots(&self) -> Option<&str> {
+        self.redis.as_ref()?.url_for_bots.as_ref().map(ExposeSecret::expose_secret)
     }
 
     /// Publishes a command that is committed. Never waits.

@@ -91,7 +91,7 @@ impl Link {
         let waiting = Waiting::at(&self.url, self.token.clone()).map_err(unusable)?;
         let is_final = |status| status == StatusCode::GONE || status == StatusCode::UNAUTHORIZED;
         let next = waiting.until(&self.http, Run::parse, is_final).await;
-        next.map_err(|refusal| over(&refusal).unwrap_or_else(|| Over::Unknown(refusal.to_string())))
+        next.map(|(run, _)| run).map_err(|refusal| over(&refusal).unwrap_or_else(|| Over::Unknown(refusal.to_string())))
     }
 
     /// Takes the bot, if it is still this runner's. Without an answer it is not: the server may have given it away.

@@ -15,7 +15,6 @@ use std::time::Duration;
 
 use reqwest::Client;
 
-use crate::child;
 use crate::http::{self, Backoff};
 use crate::life::Shutdown;
 use crate::log::log;
@@ -53,7 +52,6 @@ struct Runner {
 
 /// Serves until the machine's time is over, or the agent is asked to end.
 pub async fn serve(http: Client, options: RunnerOptions, settings: Settings, mut shutdown: Shutdown) -> ExitCode {
-    child::hide_environment();
     let runner = tokio::select! {
         () = asked(&mut shutdown) => return leave(),
         runner = open(http, options, &settings) => match runner {

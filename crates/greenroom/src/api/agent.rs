@@ -3,9 +3,8 @@
 use std::time::Duration;
 
 use axum::extract::State;
-use axum::http::StatusCode;
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
-use domain::SlotStatus;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
@@ -14,14 +13,18 @@ use super::admin::BotData;
 use super::extract::{Agent, Asked};
 use super::problem::{Problem, ProblemShape};
 use super::runners;
+use crate::deployment::assignment::Offer;
 use crate::lifecycle::tokens::SlotClaim;
-use crate::placement::SlotNews;
-use crate::store::{Beat, BotRow, SlotRow};
 
 const LONGEST_WAIT_MS: u64 = 60_000;
 const DEFAULT_WAIT_MS: u64 = 30_000;
 /// Who waits looks by itself as well, should the feed be held up.
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
+/// With the bot's data: the token under which its agent waits again.
+const SLOT_TOKEN: &str = "greenroom-slot-token";
+/// The name that an agent process gives itself.
+const AGENT: &str = "greenroom-agent";
+const AGENT_NAME_MAX: usize = 64;
 
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
@@ -33,13 +36,17 @@ pub struct Waiting {
 
 /// Wait for a bot
 ///
-/// Answers with the bot's data as soon as one is assigned to this slot, and again until the bot has started. A runner is
-/// answered with its `run_id` too, which it acknowledges before it runs the bot.
+/// Answers with the bot's data as soon as one is assigned to this slot, and again, to the same agent process, until the bot
+/// has started. The slot's token ends with the assignment: an agent that will wait again uses the one in
+/// `Greenroom-Slot-Token`. A runner is answered with its `run_id` too, which it acknowledges before it runs the bot.
 #[utoipa::path(
-    get, path = "/agent/assignment", tag = "For bots", params(Waiting),
-    responses((status = 200, description = "The bot's data, as in `BOT_DATA`", body = BotData),
+    get, path = "/agent/assignment", tag = "For bots",
+    params(Waiting, ("Greenroom-Agent" = Option<String>, Header,
+                     description = "A random name that the agent process has given itself: an assignment is repeated only to it")),
+    responses((status = 200, description = "The bot's data, as in `BOT_DATA`", body = BotData,
+               headers(("Greenroom-Slot-Token" = String, description = "The token under which the agent waits again"))),
               (status = 204, description = "None yet"),
-              (status = 401, description = "`unauthorized`: the slot is gone, or was made fresh",
+              (status = 401, description = "`unauthorized`: the token is not, or no longer, the slot's",
                body = ProblemShape, content_type = "application/problem+json"),
               (status = 410, description = "`runner_ended`: this machine is to end",
                body = ProblemShape, content_type = "application/problem+json")),
@@ -48,6 +55,7 @@ pub struct Waiting {
 pub async fn assignment(
     State(app): State<App>,
     agent: Agent,
+    headers: HeaderMap,
     Asked(asked): Asked<Waiting>,
 ) -> Result<Response, Problem> {
     let wait = asked.wait_ms.unwrap_or(DEFAULT_WAIT_MS);
@@ -56,37 +64,25 @@ pub async fn assignment(
     }
     let wait = Duration::from_millis(wait);
     match agent {
-        Agent::InSlot(claim) => wait_in_slot(&app, &claim, wait).await,
+        Agent::InSlot(claim) => wait_in_slot(&app, &claim, agent_name(&headers)?, wait).await,
         Agent::OnRunner(claim) => runners::wait(&app, &claim, wait).await,
     }
 }
 
-async fn wait_in_slot(app: &App, claim: &SlotClaim, wait: Duration) -> Result<Response, Problem> {
+async fn wait_in_slot(app: &App, claim: &SlotClaim, agent: &str, wait: Duration) -> Result<Response, Problem> {
     // Listens before it looks, so that nothing falls between the two.
     let mut listener = app.lifecycle.feed.listen_to_slot(&claim.slot);
     let deadline = tokio::time::sleep(wait);
     tokio::pin!(deadline);
-    let mut over = false;
+    let (mut over, mut is_first_look) = (false, true);
     loop {
-        let slot = app.store.slot(&claim.slot).await?.filter(|slot| app.deployment.slot_claim(slot) == *claim);
-        let slot = slot.ok_or_else(|| Problem::unauthorized("this slot is gone, or was made fresh"))?;
-        // While its start is under way, whoever waits may be the one before.
-        if slot.status == SlotStatus::Creating && slot.bot_id.is_none() && !app.store.is_at_gate(&slot.name).await? {
-            app.placement.tell(slot.name.clone(), SlotNews::Ready { generation: slot.generation }).await?;
-            continue;
-        }
-        if let Some(bot) = slot.bot_id
-            && let Some(bot) = app.store.bot(bot).await?.filter(|bot| is_for(bot, &slot))
-            && let Some(data) = app.deployment.bot_data(&bot)
-        {
-            // It is taken: from here on the bot has its time to be heard, and nobody starts the slot once more.
-            if let Some(connection_id) = bot.connection_id {
-                app.lifecycle.heartbeats.note(Beat { connection_id, at: app.clock.now() });
+        match app.deployment.offer(claim, agent, is_first_look).await? {
+            Offer::Bot { data, next_token } => {
+                return Ok(([(SLOT_TOKEN, next_token)], axum::Json(data)).into_response());
             }
-            return Ok(axum::Json(data).into_response());
-        }
-        if over {
-            return Ok(StatusCode::NO_CONTENT.into_response());
+            Offer::Refused(why) => return Err(Problem::unauthorized(why)),
+            Offer::NoneYet if over => return Ok(StatusCode::NO_CONTENT.into_response()),
+            Offer::NoneYet => is_first_look = false,
         }
         tokio::select! {
             _ = listener.recv() => {}
@@ -97,8 +93,10 @@ async fn wait_in_slot(app: &App, claim: &SlotClaim, wait: Duration) -> Result<Re
     }
 }
 
-/// Whether a bot is to be run in a slot: it still has it, and nothing was heard of it. One that has begun and is asked for
-/// again is lost, and its heartbeats are missed.
-fn is_for(bot: &BotRow, slot: &SlotRow) -> bool {
-    bot.slot.as_ref() == Some(&slot.name) && !bot.status.is_ended() && !bot.has_session
+/// The name that an agent process has given itself; one without is known by its token alone.
+fn agent_name(headers: &HeaderMap) -> Result<&str, Problem> {
+    let Some(name) = headers.get(AGENT) else { return Ok("") };
+    let name =
+        name.to_str().ok().filter(|name| name.len() <= AGENT_NAME_MAX && name.bytes().all(|b| b.is_ascii_graphic()));
+    name.ok_or_else(|| Problem::invalid(AGENT, format!("must have at most {AGENT_NAME_MAX} letters, without spaces")))
 }

@@ -157,6 +157,10 @@ type Done = Result<(), Box<dyn std::error::Error>>;
 async fn serve(settings: Settings) -> Done {
     let config = settings.load()?;
     telemetry::log();
+    // Bots of the same user must not read the secrets in its environment and memory.
+    if let Err(error) = nix::sys::prctl::set_dumpable(false) {
+        tracing::warn!(%error, "server memory not hidden from other processes of its user");
+    }
     serve::serve(&config).await
 }
 

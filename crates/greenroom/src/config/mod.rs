@@ -43,6 +43,8 @@ pub struct Config {
     /// May hold a password.
     pub database: SecretString,
     pub redis: Option<SecretString>,
+    /// What bots are given of Redis; nothing when absent.
+    pub bots_redis: Option<SecretString>,
     pub admin_token: Option<SecretString>,
     pub deadlines: Deadlines,
     pub max_concurrent_deployments: u32,
@@ -135,9 +137,12 @@ fn read(
     if !["sqlite:", "postgres://", "postgresql://"].iter().any(|scheme| database.starts_with(scheme)) {
         root.complain("`database` must begin with sqlite: or postgres://".to_owned());
     }
-    let redis = root.text("redis");
-    if redis.as_deref().is_some_and(|url| !url.starts_with("redis://") && !url.starts_with("rediss://")) {
-        root.complain("`redis` must begin with redis:// or rediss://".to_owned());
+    let redis = redis_url(&mut root, "redis");
+    let bots_redis = redis_url(&mut root, "bots_redis");
+    if bots_redis.is_some() && redis.is_none() {
+        root.complain(
+            "`bots_redis` is set and `redis` is not, so bots would listen where nothing is published".to_owned(),
+        );
     }
     let admin_token = root.text("admin_token");
 
@@ -200,6 +205,7 @@ fn read(
         public_url,
         database: database.into(),
         redis: redis.map(Into::into),
+        bots_redis: bots_redis.map(Into::into),
         admin_token: admin_token.map(Into::into),
         deadlines,
         max_concurrent_deployments,
@@ -208,6 +214,14 @@ fn read(
         has_own_pools,
         file,
     }
+}
+
+fn redis_url(root: &mut Section<'_>, key: &'static str) -> Option<String> {
+    let url = root.text(key)?;
+    if !url.starts_with("redis://") && !url.starts_with("rediss://") {
+        root.complain(format!("`{key}` must begin with redis:// or rediss://"));
+    }
+    Some(url)
 }
 
 fn read_pools(

@@ -4,6 +4,7 @@
 //!
 //! - this file: what wakes it
 //! - [`start`]: through the gate to a running slot
+//! - [`assignment`]: handing a bot to the agent that waits
 //! - [`clear`]: from a bot's end to a free slot
 //! - [`recover`]: from an error to a free slot, or to none
 //! - [`alone`]: one at a time at a slot
@@ -13,6 +14,7 @@
 //! - [`image`]: one puller per image and host
 
 mod alone;
+pub mod assignment;
 mod clear;
 mod failure;
 pub mod image;
@@ -33,11 +35,11 @@ use tokio_util::sync::CancellationToken;
 
 use crate::bus::{self, Bus};
 use crate::lifecycle::ends::Ending;
-use crate::lifecycle::tokens::{Claim, SlotClaim, whole_life};
+use crate::lifecycle::tokens::Claim;
 use crate::lifecycle::{Lifecycle, LifecycleError};
 use crate::placement::{Placement, SlotNews};
 use crate::providers::{Provider, Providers};
-use crate::store::{BotRow, Holder, PoolRow, SlotRow, Store, StoreError};
+use crate::store::{BotRow, Holder, PoolRow, Store, StoreError};
 
 pub use recover::Recovery;
 
@@ -217,21 +219,9 @@ impl Deployment {
         Some(bot_data(bot, &token, &self.0.public_url, &self.0.deadlines, &self.0.lifecycle.bus))
     }
 
-    /// Whether a slot's environment, and so its token, stays as it was made.
+    /// Whether a slot's environment stays as it was made.
     pub fn keeps_environment(&self, pool: &str) -> bool {
         self.0.providers.get(pool).is_some_and(|provider| provider.keeps_environment())
-    }
-
-    /// What a slot's token claims now. Where the token cannot change it holds as long as the slot, and no longer: what an
-    /// earlier slot of the same name left behind has another.
-    pub fn slot_claim(&self, slot: &SlotRow) -> SlotClaim {
-        let keeps = self.keeps_environment(&slot.pool);
-        let generation = if keeps { whole_life(slot.created_at) } else { slot.generation };
-        SlotClaim { slot: slot.name.clone(), generation }
-    }
-
-    fn slot_token(&self, slot: &SlotRow) -> String {
-        self.0.lifecycle.tokens.make_slot(&self.slot_claim(slot))
     }
 
     pub(crate) async fn broken(&self, slot: &SlotName, bot: Option<BotId>, words: &str) {
@@ -257,6 +247,6 @@ pub fn bot_data(bot: &BotRow, token: &str, public_url: &str, deadlines: &Deadlin
         "callback_url": format!("{public_url}/callback"),
         "token": token,
         "heartbeat_interval_ms": u64::try_from(deadlines.heartbeat_interval.as_millis()).unwrap_or(u64::MAX),
-        "commands": {"redis_url": bus.url(), "channel": bot.connection_id.map(bus::channel)},
+        "commands": {"redis_url": bus.url_for_bots(), "channel": bot.connection_id.map(bus::channel)},
     })
 }

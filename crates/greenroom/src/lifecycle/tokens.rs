@@ -6,9 +6,10 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use domain::{BotId, ConnectionId, SlotName};
 use hmac::{Hmac, KeyInit, Mac};
-use jiff::Timestamp;
 use sha2::Sha256;
 use uuid::Uuid;
+
+use crate::store::SlotRow;
 
 const PREFIX: &str = "grb_";
 const SLOT_PREFIX: &str = "grs_";
@@ -25,11 +26,49 @@ pub struct Claim {
     pub connection: ConnectionId,
 }
 
-/// Whose token it is: a slot, since it was made fresh last, or since there is a slot of this name.
+/// Whose token it is: a slot, for one assignment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SlotClaim {
     pub slot: SlotName,
-    pub generation: i64,
+    /// Tells the slot from an earlier one of the same name.
+    pub incarnation: Uuid,
+    /// Since which start. `None` in a token that stands in an environment that cannot be changed: it is only good to start
+    /// with.
+    pub generation: Option<i64>,
+    /// How many bots the agent had before, since that start.
+    pub number: i64,
+}
+
+impl SlotClaim {
+    /// What the slot's token is now.
+    pub fn current(slot: &SlotRow) -> Self {
+        Self {
+            slot: slot.name.clone(),
+            incarnation: slot.incarnation,
+            generation: Some(slot.generation),
+            number: slot.token_number,
+        }
+    }
+
+    /// What its agent gets with an assignment, to wait again.
+    pub fn next(slot: &SlotRow) -> Self {
+        Self { number: slot.token_number + 1, ..Self::current(slot) }
+    }
+
+    /// What stands in an environment that cannot be changed.
+    pub fn to_start_with(slot: &SlotRow) -> Self {
+        Self { generation: None, number: 0, ..Self::current(slot) }
+    }
+
+    /// Whether an agent may wait under it, or take the slot's bot.
+    pub fn is_current(&self, slot: &SlotRow) -> bool {
+        *self == Self { generation: self.generation.and(Some(slot.generation)), ..Self::current(slot) }
+    }
+
+    /// Whether it is the agent's that has the assignment now, for the time after it.
+    pub fn is_next(&self, slot: &SlotRow) -> bool {
+        slot.bot_id.is_some() && *self == Self::next(slot)
+    }
 }
 
 /// Whose token it is: a machine that has registered as a runner of a pool.
@@ -38,12 +77,6 @@ pub struct RunnerClaim {
     pub pool: String,
     /// Its id at EC2.
     pub instance: String,
-}
-
-/// What stands for the generation in a token that holds as long as its slot: the moment at which the slot came to be,
-/// below zero, where no generation is. Another slot that gets the same name later has another.
-pub fn whole_life(created_at: Timestamp) -> i64 {
-    -created_at.as_millisecond().max(1)
 }
 
 /// Makes and checks tokens.
@@ -87,14 +120,22 @@ impl Tokens {
     }
 
     pub fn make_slot(&self, claim: &SlotClaim) -> String {
-        self.signed(SLOT_PREFIX, b"greenroom slot ", &format!("{} {}", claim.generation, claim.slot))
+        let SlotClaim { slot, incarnation, generation, number } = claim;
+        let generation = generation.map_or("-".to_owned(), |generation| generation.to_string());
+        self.signed(SLOT_PREFIX, b"greenroom slot ", &format!("{} {generation} {number} {slot}", incarnation.simple()))
     }
 
     /// Which slot's token this is; `None` when it is not one that this installation made.
     pub fn read_slot(&self, token: &str) -> Option<SlotClaim> {
         let text = self.verified(SLOT_PREFIX, b"greenroom slot ", token)?;
-        let (generation, slot) = text.split_once(' ')?;
-        Some(SlotClaim { slot: SlotName::stored(slot.to_owned()), generation: generation.parse().ok()? })
+        let mut words = text.splitn(4, ' ');
+        let incarnation = words.next()?.parse().ok()?;
+        let generation = match words.next()? {
+            "-" => None,
+            generation => Some(generation.parse().ok()?),
+        };
+        let number = words.next()?.parse().ok()?;
+        Some(SlotClaim { slot: SlotName::stored(words.next()?.to_owned()), incarnation, generation, number })
     }
 
     /// With it a machine may register as a runner of this pool.
@@ -170,9 +211,12 @@ mod tests {
     }
 
     #[test]
-    fn a_slots_token_names_the_slot_and_its_generation_and_is_no_bots_token() {
+    fn a_slots_token_names_the_slot_and_its_assignment_and_is_no_bots_token() {
         let tokens = Tokens::new("secret");
-        let claim = SlotClaim { slot: SlotName::new("google-meet", 7), generation: 3 };
+        let incarnation = Uuid::from_u128(5);
+        let claim = SlotClaim { slot: SlotName::new("google-meet", 7), incarnation, generation: Some(3), number: 1 };
+        let to_start_with = SlotClaim { generation: None, number: 0, ..claim.clone() };
+        assert_eq!(tokens.read_slot(&tokens.make_slot(&to_start_with)), Some(to_start_with));
         let token = tokens.make_slot(&claim);
         assert_eq!(tokens.read_slot(&token), Some(claim));
         assert_eq!(tokens.read(&token), None);
@@ -192,16 +236,6 @@ mod tests {
         assert_eq!(tokens.read_pool(&runner.replace("grr_", "grp_")), None);
         assert_eq!(tokens.read_slot(&runner.replace("grr_", "grs_")), None);
         assert_eq!(Tokens::new("other").read_pool(&pool), None);
-    }
-
-    #[test]
-    fn a_token_for_a_slots_whole_life_has_no_generation_and_is_another_for_each_life() {
-        let at = |second| Timestamp::from_second(second).unwrap();
-        let claim = |created_at| SlotClaim { slot: SlotName::new("meet", 7), generation: whole_life(created_at) };
-        let tokens = Tokens::new("secret");
-        assert_eq!(tokens.read_slot(&tokens.make_slot(&claim(at(1_700_000_000)))), Some(claim(at(1_700_000_000))));
-        assert_ne!(claim(at(1_700_000_000)), claim(at(1_700_000_001)));
-        assert!([0, 1, 1_700_000_000].into_iter().all(|second| whole_life(at(second)) < 0));
     }
 
     #[test]

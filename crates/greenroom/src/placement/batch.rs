@@ -106,7 +106,7 @@ impl Placer {
         if jobs.looks() {
             ledger.write_slots(&mut tx, &mut desks).await?;
             for desk in &mut desks {
-                line::keep_warm(&mut tx, desk, &mut ledger, now).await?;
+                line::keep_warm(&mut tx, desk, &mut ledger, &self.admission.random, now).await?;
             }
         }
         ledger.write(&mut tx, &mut desks).await?;

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use domain::{BotId, ConnectionId, Requirements, SlotName, SlotStatus, slot};
 use jiff::Timestamp;
+use uuid::Uuid;
 
 use super::ledger::Ledger;
 use crate::store::{Batch, Grant, PoolAndLine, PoolRow, Size, SlotRow};
@@ -92,6 +93,7 @@ impl Desk {
             row.error_message = None;
             if !waits {
                 row.bots_since_fresh = 0;
+                row.end_tokens();
             }
             if is_places {
                 row.provider_ref = None;
@@ -182,7 +184,7 @@ impl Desk {
     }
 
     /// A slot that does not exist yet: first only a row that says what is intended.
-    pub fn intend(&mut self, number: i64) -> SlotName {
+    pub fn intend(&mut self, number: i64, incarnation: Uuid) -> SlotName {
         self.pool.slots += 1;
         let name = SlotName::new(&self.pool.name, number);
         let row = SlotRow {
@@ -192,7 +194,10 @@ impl Desk {
             status: SlotStatus::Creating,
             status_since: self.now,
             bot_id: None,
+            incarnation,
             generation: 1,
+            token_number: 0,
+            agent: None,
             bots_since_fresh: 0,
             provider_ref: None,
             description: slot::idle(None),

@@ -104,7 +104,7 @@ pub async fn settle(
         Taker::New(_) => None,
     });
     tx.leave_queue(&left.collect::<Vec<_>>()).await?;
-    let mut made = make(tx, desks, &seated).await?;
+    let mut made = make(tx, desks, &seated, random, now).await?;
     for (taker, seat) in seated {
         let (at, slot) = match seat {
             Seat::Open(at, slot) => (at, slot),
@@ -217,14 +217,20 @@ fn seat(desks: &[Desk], takers: Vec<Taker>, mut doors: Doors) -> (Vec<(Taker, Se
 }
 
 /// The new slots of each pool: the first is the last.
-async fn make(tx: &mut Tx, desks: &mut [Desk], seated: &[(Taker, Seat)]) -> Result<Vec<Vec<SlotName>>, StoreError> {
+async fn make(
+    tx: &mut Tx,
+    desks: &mut [Desk],
+    seated: &[(Taker, Seat)],
+    random: &Random,
+    now: Timestamp,
+) -> Result<Vec<Vec<SlotName>>, PlacementError> {
     let mut made = Vec::with_capacity(desks.len());
     for (at, desk) in desks.iter_mut().enumerate() {
         let wanted = seated.iter().filter(|(_, seat)| matches!(seat, Seat::New(of) if *of == at)).count();
         let mut names = Vec::with_capacity(wanted);
         if wanted > 0 {
             for number in tx.free_numbers(&desk.pool.name, desk.pool.slots, count(wanted)).await? {
-                names.push(desk.intend(number));
+                names.push(desk.intend(number, random.id(now)?));
             }
         }
         names.reverse();
@@ -262,7 +268,13 @@ async fn old_kinds(tx: &mut Tx, desk: &Desk, now: Timestamp) -> Result<Vec<SlotR
 
 /// Makes slots until as many are ready as the pool wants to keep, and lets go of those that are too many, too old, or of another
 /// kind than new ones.
-pub async fn keep_warm(tx: &mut Tx, desk: &mut Desk, ledger: &mut Ledger, now: Timestamp) -> Result<(), StoreError> {
+pub async fn keep_warm(
+    tx: &mut Tx,
+    desk: &mut Desk,
+    ledger: &mut Ledger,
+    random: &Random,
+    now: Timestamp,
+) -> Result<(), PlacementError> {
     if desk.pool.place.is_none() {
         return Ok(());
     }
@@ -273,7 +285,7 @@ pub async fn keep_warm(tx: &mut Tx, desk: &mut Desk, ledger: &mut Ledger, now: T
         let missing = (desk.pool.min_idle - ready - hopeless).clamp(0, desk.room()).min(MOST_AT_ONCE);
         if missing > 0 {
             for number in tx.free_numbers(&desk.pool.name, desk.pool.slots, missing).await? {
-                let slot = desk.intend(number);
+                let slot = desk.intend(number, random.id(now)?);
                 desk.lay_aside(&slot, ledger);
                 ledger.looked.made += 1;
             }

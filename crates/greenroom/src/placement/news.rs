@@ -8,14 +8,15 @@ use uuid::Uuid;
 use super::desk::Desk;
 use super::ledger::Ledger;
 use crate::lifecycle::ends::{Ended, Ending};
+use crate::lifecycle::tokens::SlotClaim;
 use crate::store::SlotRow;
 
 #[derive(Clone, Debug)]
 pub enum SlotNews {
     /// Nothing of its bot is left in it.
     Cleared { bot: BotId },
-    /// Its agent waits for the first time since it was started.
-    Ready { generation: i64 },
+    /// An agent process waits in it, under the slot's current token.
+    Waits { claim: SlotClaim, agent: String },
     /// It runs what it was started for, or was made for nobody yet, by this holder of its deployment.
     Started { bot: Option<BotId>, provider_ref: String, holder: Uuid },
     /// What was to be started in it, by this holder of its deployment, is no longer wanted and was not begun.
@@ -76,10 +77,14 @@ pub fn take(desk: &mut Desk, name: &SlotName, news: &SlotNews, ledger: &mut Ledg
                 desk.free(name, false);
             }
         }
-        SlotNews::Ready { generation: ready }
-            if status == SlotStatus::Creating && bot_id.is_none() && generation == *ready =>
-        {
-            desk.free(name, true);
+        // The first since the start; while it has no bot, also another: what runs in it was started again by itself.
+        SlotNews::Waits { claim, agent } if claim.is_current(slot) && (slot.agent.is_none() || bot_id.is_none()) => {
+            if status == SlotStatus::Creating && bot_id.is_none() {
+                desk.free(name, true);
+            }
+            desk.change(name, |row| row.agent = Some(agent.clone()));
+            // An agent that waited before it ends.
+            ledger.woken.push(name.clone());
         }
         SlotNews::Started { bot, provider_ref, holder } => {
             ledger.leave_held(name, *bot, *holder);
@@ -108,7 +113,7 @@ pub fn take(desk: &mut Desk, name: &SlotName, news: &SlotNews, ledger: &mut Ledg
         SlotNews::NotBegun { bot, holder } => ledger.leave_held(name, *bot, *holder),
         SlotNews::Silent { bot, generation: silent } if bot_id == Some(*bot) && generation == *silent && in_order => {
             // Whoever is in it is fenced off, and ended by the start.
-            desk.change(name, |row| row.generation += 1);
+            desk.change(name, SlotRow::end_tokens);
             ledger.ask_for_gate(name, Some(*bot));
         }
         SlotNews::Broken { bot, words }
@@ -130,7 +135,6 @@ pub fn take(desk: &mut Desk, name: &SlotName, news: &SlotNews, ledger: &mut Ledg
         SlotNews::Lost { since, counts } if is_free(since) => {
             desk.change(name, |row| {
                 row.recovery_attempts += i64::from(*counts);
-                row.generation += 1;
                 row.provider_ref = None;
             });
             desk.free(name, false);
@@ -139,7 +143,6 @@ pub fn take(desk: &mut Desk, name: &SlotName, news: &SlotNews, ledger: &mut Ledg
             break_down(desk, name, "something runs in it that was not started for anyone", ledger, now);
         }
         SlotNews::Recovered { since } if status == SlotStatus::Error && status_since == *since => {
-            desk.change(name, |row| row.generation += 1);
             desk.free(name, false);
         }
         SlotNews::Drain if status != SlotStatus::Draining => desk.put(name, SlotStatus::Draining),
@@ -182,6 +185,8 @@ pub fn vacate(desk: &mut Desk, ending: &Ending, ended: &Ended, ledger: &mut Ledg
         {
             desk.note_hold(name);
             desk.free(name, true);
+            // The token of this assignment ends; its agent got the next one with it.
+            desk.change(name, |row| row.token_number += 1);
         }
         _ => ledger.to_clear.push(ended.bot.id),
     }

@@ -108,7 +108,7 @@ impl Server {
         let mut background = Background::new();
         let (stopping, ending) = (CancellationToken::new(), background.ending.clone());
         if let Some(redis) = &config.redis {
-            let (bus, work) = Bus::over_redis(redis.clone(), &kept.installation, ending.clone())?;
+            let (bus, work) = Bus::over_redis(redis, config.bots_redis.clone(), &kept.installation, ending.clone())?;
             background.spawn("bus", work);
             lifecycle = lifecycle.with_bus(bus);
         }

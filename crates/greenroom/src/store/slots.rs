@@ -4,6 +4,7 @@
 use domain::{Attributes, BotId, SlotName, SlotStatus};
 use jiff::Timestamp;
 use serde_json::{Value, json};
+use uuid::Uuid;
 
 use super::sql::{Row, Sql, args, rows, sql, sql_over};
 use super::{Run, Store, StoreError, Tx, TxInner};
@@ -16,7 +17,14 @@ pub struct SlotRow {
     pub status: SlotStatus,
     pub status_since: Timestamp,
     pub bot_id: Option<BotId>,
+    /// Tells it from an earlier slot of the same name.
+    pub incarnation: Uuid,
+    /// Counts its starts.
     pub generation: i64,
+    /// How many bots its agent has had since the start.
+    pub token_number: i64,
+    /// The agent process that waits, or has the assignment, by the name that it has chosen.
+    pub agent: Option<String>,
     pub bots_since_fresh: i64,
     pub provider_ref: Option<String>,
     pub description: String,
@@ -27,6 +35,15 @@ pub struct SlotRow {
     pub attributes: Attributes,
     /// Until when it may be given out while it is idle.
     pub threshold: Option<Timestamp>,
+}
+
+impl SlotRow {
+    /// Ends every token of the slot that was given out: what runs in it is ended, or was never begun.
+    pub fn end_tokens(&mut self) {
+        self.generation += 1;
+        self.token_number = 0;
+        self.agent = None;
+    }
 }
 
 /// Idle slots that are looked for: of a pool, all alike, no more than so many.
@@ -71,7 +88,7 @@ const PICK: &Sql = sql!(
 macro_rules! slot_columns {
     () => {
         "name AS slot_name, pool AS slot_pool, number, status AS slot_status, status_since AS slot_since, bot_id, \
-         generation, bots_since_fresh, provider_ref, description, last_used_at, error_message, recovery_attempts, \
+         incarnation, generation, token_number, agent, bots_since_fresh, provider_ref, description, last_used_at, error_message, recovery_attempts, \
          created_at AS slot_created_at, attributes, threshold"
     };
 }
@@ -91,7 +108,10 @@ pub(super) fn slot(row: &Row) -> Result<SlotRow, StoreError> {
         status: row.word("slot_status")?,
         status_since: row.time("slot_since")?,
         bot_id: row.maybe_id("bot_id")?.map(BotId),
+        incarnation: row.id("incarnation")?,
         generation: row.int("generation")?,
+        token_number: row.int("token_number")?,
+        agent: row.maybe_text("agent")?,
         bots_since_fresh: row.int("bots_since_fresh")?,
         provider_ref: row.maybe_text("provider_ref")?,
         description: row.text("description")?,

@@ -5,6 +5,7 @@ use domain::{BotId, ConnectionId, Platform, Reason, SlotName, Status, UserId};
 use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
+use uuid::Uuid;
 
 use super::sql::{Arg, Sql, args, row_of, rows, sortable as text, sql};
 use super::{Change, KnownKey, NewBot, NewEvent, PoolRow, SlotRow, StoreError, Tx, TxInner};
@@ -102,6 +103,8 @@ struct SlotLine<'a> {
     since: String,
     bot_id: Option<BotId>,
     generation: i64,
+    token_number: i64,
+    agent: Option<&'a str>,
     bots_since_fresh: i64,
     provider_ref: Option<&'a str>,
     description: &'a str,
@@ -114,13 +117,15 @@ struct SlotLine<'a> {
     attributes: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     threshold: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    incarnation: Option<Uuid>,
 }
 
 macro_rules! slot_rows {
     ($dialect:ident $array:literal $($more:ident $type:literal)*) => {
         rows!($dialect $array (
             name "TEXT", pool "TEXT", number "BIGINT", status "TEXT", since "TIMESTAMPTZ", bot_id "UUID",
-            generation "BIGINT", bots_since_fresh "BIGINT", provider_ref "TEXT", description "TEXT",
+            generation "BIGINT", token_number "BIGINT", agent "TEXT", bots_since_fresh "BIGINT", provider_ref "TEXT", description "TEXT",
             used "TIMESTAMPTZ", error_message "TEXT", recovery_attempts "BIGINT", created "TIMESTAMPTZ",
             $($more $type,)*
         ))
@@ -130,12 +135,13 @@ macro_rules! slot_rows {
 macro_rules! insert_slots {
     ($dialect:ident $array:literal) => {
         concat!(
-            "INSERT INTO slots (name, pool, number, status, status_since, bot_id, generation, bots_since_fresh,
-                                provider_ref, description, last_used_at, error_message, recovery_attempts, created_at,
-                                attributes, threshold)
-             SELECT name, pool, number, status, since, bot_id, generation, bots_since_fresh, provider_ref, description,
-                    used, error_message, recovery_attempts, created, attributes, threshold FROM",
-            slot_rows!($dialect $array attributes "TEXT" threshold "TIMESTAMPTZ")
+            "INSERT INTO slots (name, pool, number, status, status_since, bot_id, generation, token_number, agent,
+                                bots_since_fresh, provider_ref, description, last_used_at, error_message, recovery_attempts, created_at,
+                                attributes, threshold, incarnation)
+             SELECT name, pool, number, status, since, bot_id, generation, token_number, agent, bots_since_fresh,
+                    provider_ref, description, used, error_message, recovery_attempts, created, attributes, threshold,
+                    incarnation FROM",
+            slot_rows!($dialect $array attributes "TEXT" threshold "TIMESTAMPTZ" incarnation "UUID")
         )
     };
 }
@@ -144,6 +150,7 @@ macro_rules! update_slots {
     ($dialect:ident $array:literal) => {
         concat!(
             "UPDATE slots SET status = r.status, status_since = r.since, bot_id = r.bot_id, generation = r.generation,
+                    token_number = r.token_number, agent = r.agent,
                     bots_since_fresh = r.bots_since_fresh, provider_ref = r.provider_ref,
                     description = r.description, last_used_at = r.used, error_message = r.error_message,
                     recovery_attempts = r.recovery_attempts FROM",
@@ -300,6 +307,8 @@ fn slot_lines(slots: &[SlotRow], is_new: bool) -> Option<Arg> {
         since: text(slot.status_since),
         bot_id: slot.bot_id,
         generation: slot.generation,
+        token_number: slot.token_number,
+        agent: slot.agent.as_deref(),
         bots_since_fresh: slot.bots_since_fresh,
         provider_ref: slot.provider_ref.as_deref(),
         description: &slot.description,
@@ -309,6 +318,7 @@ fn slot_lines(slots: &[SlotRow], is_new: bool) -> Option<Arg> {
         created: text(slot.created_at),
         attributes: is_new.then(|| slot.attributes.to_string()),
         threshold: slot.threshold.filter(|_| is_new).map(text),
+        incarnation: is_new.then_some(slot.incarnation),
     }))
 }
 

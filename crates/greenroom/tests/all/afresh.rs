@@ -128,7 +128,8 @@ async fn a_slot_whose_folder_was_only_half_made_is_started_all_the_same() {
     // Whoever made it died before it had written whose it is.
     std::fs::create_dir_all(folder.join(SLOT)).unwrap();
     std::fs::write(folder.join(SLOT).join("installation"), "").unwrap();
-    let provider = process_provider(&folder, &["sleep", "1000"], "here");
+    let installation = uuid::Uuid::new_v4().to_string();
+    let provider = process_provider(&folder, &["sleep", "1000"], &installation);
     let spec = Spec {
         slot: SlotName::stored(SLOT.to_owned()),
         generation: 1,
@@ -138,7 +139,7 @@ async fn a_slot_whose_folder_was_only_half_made_is_started_all_the_same() {
         requirements: None,
     };
     provider.start(&spec).await.unwrap();
-    assert_eq!(std::fs::read_to_string(folder.join(SLOT).join("installation")).unwrap(), "here");
+    assert_eq!(std::fs::read_to_string(folder.join(SLOT).join("installation")).unwrap(), installation);
     provider.delete(&spec.slot).await.unwrap();
     assert_eq!(database.running(), []);
 }

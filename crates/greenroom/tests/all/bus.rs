@@ -43,7 +43,7 @@ async fn a_command_is_published_on_redis_as_heartbeats_repeat_it_from_postgres()
     let user = replicas.admin.user(1).await;
     let (bot, life, data) = silent_bot(&replicas, &user, 0).await;
     let channel = format!("bot_commands:{}", life.connection_id);
-    assert_eq!(data["commands"], json!({"redis_url": redis.url(), "channel": channel}));
+    assert_eq!(data["commands"], json!({"redis_url": redis.url_for_bots(), "channel": channel}));
 
     let mut subscriber = Subscriber::to(&redis.address(), &channel).await;
     let mut published = Vec::new();

@@ -8,14 +8,13 @@ use domain::{SlotName, SlotStatus, Status};
 use greenroom::clock::Clock;
 use greenroom::deployment::{Deployment, Patience};
 use greenroom::lifecycle::callbacks::Voice;
-use greenroom::placement::SlotNews;
 use greenroom::store::{BotRow, PoolRow, SlotRow};
 use rstest::rstest;
 use tokio::task::JoinSet;
 
 use crate::support::{
     Backend, COOLIFY_TOKEN, CoolifyEvent, CoolifyOperation as Operation, CoolifyScene, Database, House, Plan, Works,
-    pool, until, wish,
+    pool, until, waits, wish,
 };
 
 const MINUTE: Duration = Duration::from_secs(2);
@@ -116,8 +115,7 @@ impl Agents {
             if let Some(row) = house.store.slot(&slot).await.unwrap() {
                 match row.bot_id {
                     None if row.status == SlotStatus::Creating && !house.store.is_at_gate(&slot).await.unwrap() => {
-                        let news = SlotNews::Ready { generation: row.generation };
-                        house.placement.tell(slot.clone(), news).await.unwrap();
+                        house.placement.tell(slot.clone(), waits(&row)).await.unwrap();
                     }
                     Some(bot) => {
                         let bot = house.store.bot(bot).await.unwrap().unwrap();

@@ -1,11 +1,10 @@
 //! Hot slots: an agent waits inside, and a request is at once a command that runs.
 
-use greenroom::placement::SlotNews;
 use greenroom::store::PoolRow;
 use rstest::rstest;
 use serde_json::Value;
 
-use crate::support::{Backend, Running, Stage, Venue, pool, process_pool, until};
+use crate::support::{Backend, Running, Stage, Venue, pool, process_pool, until, waits};
 
 const SLOT: &str = "pool-meet-001";
 
@@ -42,8 +41,7 @@ async fn a_bot_goes_to_an_agent_that_waits_without_a_deployment(#[case] backend:
     assert_eq!(slot().await.status.as_str(), "creating", "it is not ready before its agent says so");
     let early = stage.house.reserved(0).await;
     assert_eq!(stage.line().await, [early]);
-    let ready = SlotNews::Ready { generation: slot().await.generation };
-    stage.house.placement.tell(slot().await.name, ready).await.unwrap();
+    stage.house.placement.tell(slot().await.name, waits(&slot().await)).await.unwrap();
     assert_eq!((slot().await.status.as_str(), slot().await.bot_id), ("busy", Some(early)));
     assert_eq!(stage.at_gate().await, (0, 0));
     assert_eq!(stage.fake.starts().len(), 1);

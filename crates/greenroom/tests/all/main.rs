@@ -30,6 +30,7 @@ mod ec2;
 mod faults;
 mod feed;
 mod gate;
+mod hostile;
 mod hot;
 mod images;
 mod keepers;

@@ -3,12 +3,11 @@
 use std::time::Duration;
 
 use domain::{SlotStatus, Status};
-use greenroom::placement::SlotNews;
 use greenroom::providers::ProviderError;
 use greenroom::store::PoolRow;
 use rstest::rstest;
 
-use crate::support::{Backend, Call, Fake, Stage, pool, until};
+use crate::support::{Backend, Call, Fake, Stage, pool, until, waits};
 
 fn meet(max_slots: i64) -> PoolRow {
     PoolRow { max_slots, ..pool("meet") }
@@ -140,9 +139,10 @@ async fn a_hot_slot_whose_agent_does_not_take_its_bot_is_started_once_more_and_t
     #[case] backend: Backend,
 ) {
     let stage = Stage::new(backend, [PoolRow { hot: true, min_idle: 1, ..meet(1) }]).await;
-    let name = stage.slot_is("pool-meet-001", SlotStatus::Creating).await.name;
+    let slot = stage.slot_is("pool-meet-001", SlotStatus::Creating).await;
+    let name = slot.name.clone();
     until("it was started", async || stage.fake.starts().len() == 1).await;
-    stage.house.placement.tell(name.clone(), SlotNews::Ready { generation: 1 }).await.unwrap();
+    stage.house.placement.tell(name.clone(), waits(&slot)).await.unwrap();
     let bot = stage.house.reserved(0).await;
     assert_eq!(stage.slot(name.as_str()).await.unwrap().bot_id, Some(bot));
     for _ in 0..2 {

@@ -7,7 +7,7 @@ use greenroom::placement::SlotNews;
 use greenroom::store::{Beat, PoolRow};
 use rstest::rstest;
 
-use crate::support::{Backend, Call, Database, Fake, House, Plan, Stage, pool, until};
+use crate::support::{Backend, Call, Database, Fake, House, Plan, Stage, pool, until, waits};
 
 fn hot(min_idle: i64) -> PoolRow {
     PoolRow { hot: true, min_idle, ..pool("meet") }
@@ -69,7 +69,7 @@ async fn an_agent_is_not_ready_while_the_start_of_its_slot_is_under_way(#[case] 
     assert!(stage.house.store.is_at_gate(&slot.name).await.unwrap());
     stage.fake.release(1);
     until("it was started", async || !stage.house.store.is_at_gate(&slot.name).await.unwrap()).await;
-    stage.house.placement.tell(slot.name.clone(), SlotNews::Ready { generation: slot.generation }).await.unwrap();
+    stage.house.placement.tell(slot.name.clone(), waits(&slot)).await.unwrap();
     stage.slot_is(slot.name.as_str(), SlotStatus::Idle).await;
 }
 

@@ -24,6 +24,8 @@ const GRACE: Duration = Duration::from_millis(500);
 const GONE_WITHIN: Duration = Duration::from_secs(10);
 /// How long all of it may take. A caller that stood still meanwhile may find what another has started since.
 const END_WITHIN: Duration = Duration::from_secs(12);
+/// A process that has become a command shows its environment within microseconds, or once it gets its turn.
+const SHOWN_WITHIN: Duration = Duration::from_secs(2);
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
 /// A process, told from a later one with the same number by when it began.
@@ -101,7 +103,7 @@ impl Entry {
 pub fn await_environment(pid: i32) {
     let begun = Instant::now();
     let is_empty = || std::fs::read(format!("/proc/{pid}/environ")).is_ok_and(|environment| environment.is_empty());
-    while is_empty() && Entry::read(pid).is_some() && begun.elapsed() < LOOK_AGAIN {
+    while is_empty() && Entry::read(pid).is_some() && begun.elapsed() < SHOWN_WITHIN {
         std::thread::yield_now();
     }
 }

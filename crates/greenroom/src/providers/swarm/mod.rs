@@ -112,7 +112,11 @@ impl SwarmProvider {
         for _ in 0..CHANGED_AGAIN {
             let Some(service) = self.find(slot).await? else { return Ok(None) };
             // Also one that rests already: a change that is on its way from elsewhere then comes too late.
-            if self.change(&service, service.at_rest()).await? {
+            if !self.change(&service, service.at_rest()).await? {
+                continue;
+            }
+            // Swarm keeps what a service was before its last change: only after another does it forget the bot's data.
+            if !service.has_secrets() {
                 return Ok(Some(service));
             }
         }
@@ -183,7 +187,7 @@ impl SwarmProvider {
         }
         let is_own = |found: &Service| found.attempt == service.attempt;
         let rested = match self.find(slot).await {
-            Ok(Some(found)) if is_own(&found) => self.change(&found, found.at_rest()).await.map(drop),
+            Ok(Some(found)) if is_own(&found) => self.put_to_rest(slot).await.map(drop),
             Ok(_) => Ok(()),
             Err(error) => Err(error),
         };

@@ -67,7 +67,9 @@ impl Recipe {
                 container_spec: Some(TaskSpecContainerSpec {
                     image: Some(image.clone()),
                     command: command.clone(),
-                    env: Some(environment.into_iter().map(|(name, value)| format!("{name}={value}")).collect()),
+                    env: Some(
+                        environment.into_iter().map(|(name, value)| format!("{name}={}", literal(value))).collect(),
+                    ),
                     labels: Some(labels.clone()),
                     stop_grace_period: Some(GRACE),
                     ..TaskSpecContainerSpec::default()
@@ -97,6 +99,17 @@ impl Recipe {
             ..ServiceSpec::default()
         }
     }
+}
+
+/// A value as Swarm passes it on unchanged: it takes what is in double braces as a template, so a bot's own data could ask
+/// for the names and labels of the node.
+fn literal(value: &str) -> String {
+    value.replace("{{", r#"{{"{{"}}"#)
+}
+
+/// Of a variable, whether it is one bot's, or gives entry to the slot.
+fn is_of_one_start(variable: &str) -> bool {
+    ["BOT_DATA=", "GREENROOM_SLOT_TOKEN="].iter().any(|name| variable.starts_with(name))
 }
 
 /// A service of ours.
@@ -130,7 +143,7 @@ impl Service {
         })
     }
 
-    /// The same with nothing running, and for nobody.
+    /// The same with nothing running, for nobody, and with nothing of a bot in its environment.
     pub fn at_rest(&self) -> ServiceSpec {
         let mut labels = self.spec.labels.clone().unwrap_or_default();
         labels.remove(START);
@@ -138,7 +151,18 @@ impl Service {
             replicated: Some(ServiceSpecModeReplicated { replicas: Some(0) }),
             ..ServiceSpecMode::default()
         };
-        ServiceSpec { mode: Some(mode), labels: Some(labels), ..self.spec.clone() }
+        let mut task_template = self.spec.task_template.clone();
+        let container = task_template.as_mut().and_then(|task| task.container_spec.as_mut());
+        if let Some(environment) = container.and_then(|container| container.env.as_mut()) {
+            environment.retain(|variable| !is_of_one_start(variable));
+        }
+        ServiceSpec { mode: Some(mode), labels: Some(labels), task_template, ..self.spec.clone() }
+    }
+
+    /// Whether it holds what is one bot's.
+    pub fn has_secrets(&self) -> bool {
+        let container = self.spec.task_template.as_ref().and_then(|task| task.container_spec.as_ref());
+        container.and_then(|container| container.env.as_ref()).is_some_and(|env| env.iter().any(|v| is_of_one_start(v)))
     }
 
     /// What is to replace it, with its description.
@@ -173,4 +197,16 @@ pub fn listed(service: bollard::models::Service) -> Option<Found> {
     };
     let found = Found::new(slot, wanted > 0 || running > 0, format!("{running} of {wanted} tasks run"));
     Some(Found { unwell: wanted > 0 && running == 0, ..found })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_swarm_would_take_as_a_template_is_written_as_text() {
+        assert_eq!(literal(r#"{"a": {"b": 1}}"#), r#"{"a": {"b": 1}}"#);
+        assert_eq!(literal("{{.Node.Hostname}}"), r#"{{"{{"}}.Node.Hostname}}"#);
+        assert_eq!(literal("{{{"), r#"{{"{{"}}{"#);
+    }
 }

@@ -2,11 +2,10 @@
 
 use domain::{SlotStatus, Status};
 use greenroom::lifecycle::callbacks::Voice;
-use greenroom::placement::SlotNews;
 use greenroom::providers::Spec;
 use greenroom::store::SlotRow;
 
-use super::Stage;
+use super::{Stage, waits};
 
 impl Stage {
     /// Lets everything that runs do what it does next: agents wait, bots start and end well. Those that are told to stay
@@ -21,10 +20,9 @@ impl Stage {
 
     async fn stir_one(&self, slot: &SlotRow, spec: &Spec, stays: &[domain::BotId]) {
         let Some(bot) = slot.bot_id else {
-            let waits = spec.connection.is_none() && slot.status == SlotStatus::Creating;
-            if waits && !self.house.store.is_at_gate(&slot.name).await.unwrap() {
-                let news = SlotNews::Ready { generation: slot.generation };
-                self.house.placement.tell(slot.name.clone(), news).await.unwrap();
+            let is_hot = spec.connection.is_none() && slot.status == SlotStatus::Creating;
+            if is_hot && !self.house.store.is_at_gate(&slot.name).await.unwrap() {
+                self.house.placement.tell(slot.name.clone(), waits(slot)).await.unwrap();
             }
             return;
         };

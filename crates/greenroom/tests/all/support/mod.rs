@@ -37,7 +37,7 @@ pub use relay::Relay;
 pub use replicas::Replicas;
 pub use resp::Subscriber;
 pub use servers::{PrivatePostgres, PrivateRedis};
-pub use slots::{Running, process_pool, process_provider};
+pub use slots::{Running, process_pool, process_provider, waits};
 pub use stage::{Stage, Works};
 pub use venue::Venue;
 pub use watch::{Watch, expect_no_two_at_once};

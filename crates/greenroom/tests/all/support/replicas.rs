@@ -35,9 +35,10 @@ impl Replicas {
         let balancer = Balancer::listen().await;
         let file = database.folder.path().join("greenroom.toml");
         let common = format!(
-            "admin_token = \"{ADMIN_TOKEN}\"\npublic_url = \"{}\"\nredis = \"{}\"\n{toml}",
+            "admin_token = \"{ADMIN_TOKEN}\"\npublic_url = \"{}\"\nredis = \"{}\"\nbots_redis = \"{}\"\n{toml}",
             balancer.url,
-            redis.url()
+            redis.url(),
+            redis.url_for_bots()
         );
         std::fs::write(&file, common).unwrap();
         let admin = Client::anywhere(&balancer.url, ADMIN_TOKEN);

@@ -9,7 +9,7 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use super::found;
+use super::{found, in_repository};
 
 /// A port may be taken by another test's server.
 const TRIES: usize = 20;
@@ -98,6 +98,11 @@ impl PrivateRedis {
         format!("redis://{}", self.address())
     }
 
+    /// As bots may use it.
+    pub fn url_for_bots(&self) -> String {
+        format!("redis://bots:narrow@{}", self.address())
+    }
+
     pub fn address(&self) -> String {
         format!("127.0.0.1:{}", self.port)
     }
@@ -123,11 +128,19 @@ impl PrivateRedis {
         command.args(["--port", &self.port.to_string(), "--bind", "127.0.0.1"]);
         command.args(["--save", "", "--appendonly", "no", "--daemonize", "no"]);
         command.arg("--dir").arg(folder).arg("--pidfile").arg(&pid);
+        command.args(["--user", "bots", "on", ">narrow"]).args(rights_of_bots());
         let mut running = Running::spawn(&mut command, &folder.join("log"), Signal::SIGKILL);
         let serves = running.serves(|| std::fs::metadata(&pid).is_ok_and(|file| file.len() > 0)).await;
         self.running = serves.then_some(running);
         serves
     }
+}
+
+/// What the documentation says that bots should be allowed.
+fn rights_of_bots() -> Vec<String> {
+    let text = std::fs::read_to_string(in_repository("docs/operations.md")).unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix("ACL SETUSER bots on >PASSWORD ")).unwrap();
+    line.split(' ').map(str::to_owned).collect()
 }
 
 /// A PostgreSQL with nothing but its empty databases. What was committed is there again after whatever is done to it.

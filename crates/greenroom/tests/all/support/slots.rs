@@ -5,7 +5,10 @@ use nix::unistd::Pid;
 
 use std::path::Path;
 
+use greenroom::lifecycle::tokens::SlotClaim;
+use greenroom::placement::SlotNews;
 use greenroom::providers::process::{ProcessProvider, Settings};
+use greenroom::store::SlotRow;
 
 use super::Database;
 
@@ -18,6 +21,11 @@ pub fn process_provider(folder: &Path, command: &[&str], installation: &str) -> 
         launcher: env!("CARGO_BIN_EXE_greenroom").into(),
         installation: installation.to_owned(),
     })
+}
+
+/// That an agent process waits in a slot, under the slot's own token.
+pub fn waits(slot: &SlotRow) -> SlotNews {
+    SlotNews::Waits { claim: SlotClaim::current(slot), agent: "agent".to_owned() }
 }
 
 /// A process that runs in a slot.

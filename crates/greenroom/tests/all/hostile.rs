@@ -1,0 +1,269 @@
+//! A bot that tries: saved tokens, other processes, the server's files, what earlier bots left. It gets nothing, and the next
+//! tenant's bot runs as if nobody had tried.
+
+mod containers;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use reqwest::{Method, StatusCode};
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use crate::support::{Backend, Client, Database, Life, Process, Venue, found, meet_link, process_pool, until};
+
+const SLOT: &str = "pool-meet-001";
+/// Is in its meeting until it is told to leave.
+const BOT: &str = "echo '{\"event\": \"joined\"}'; read leave";
+
+/// Asks for the slot's bot under a token again and again, as somebody who has learned it would.
+pub struct Thief {
+    stop: Arc<AtomicBool>,
+    asking: tokio::task::JoinHandle<Vec<StatusCode>>,
+}
+
+impl Thief {
+    pub fn with(client: &Client, token: &str) -> Self {
+        let (client, stop) = (client.with(token), Arc::new(AtomicBool::new(false)));
+        let stopped = stop.clone();
+        let asking = tokio::spawn(async move {
+            let mut got = Vec::new();
+            while !stopped.load(Ordering::SeqCst) || got.is_empty() {
+                let (status, body) = assignment(&client, None).await;
+                assert!(!body.to_string().contains("meeting_url"), "it got another's bot: {body}");
+                got.push(status);
+            }
+            got
+        });
+        Self { stop, asking }
+    }
+
+    /// What it was answered, each time.
+    pub async fn got(self) -> Vec<StatusCode> {
+        self.stop.store(true, Ordering::SeqCst);
+        self.asking.await.unwrap()
+    }
+
+    pub async fn got_nothing(self) {
+        let got = self.got().await;
+        assert!(got.iter().all(|status| *status == StatusCode::UNAUTHORIZED), "{got:?}");
+    }
+}
+
+/// Asks once, under a name.
+async fn assignment(client: &Client, agent: Option<&str>) -> (StatusCode, Value) {
+    let (status, _, body) = assignment_and_next(client, agent).await;
+    (status, body)
+}
+
+/// Asks once; with the token for the next assignment, if one comes.
+async fn assignment_and_next(client: &Client, agent: Option<&str>) -> (StatusCode, Option<String>, Value) {
+    let mut request = client.request(Method::GET, "/agent/assignment?wait_ms=0");
+    if let Some(agent) = agent {
+        request = request.header("Greenroom-Agent", agent);
+    }
+    let answer = request.send().await.unwrap();
+    let next = answer.headers().get("greenroom-slot-token").map(|token| token.to_str().unwrap().to_owned());
+    let status = answer.status();
+    (status, next, serde_json::from_str(&answer.text().await.unwrap()).unwrap_or(Value::Null))
+}
+
+/// The token that a process was started with.
+fn token_of(pid: i32) -> String {
+    let environment = std::fs::read_to_string(format!("/proc/{pid}/environ")).unwrap();
+    let token = environment.split('\0').find_map(|entry| entry.strip_prefix("GREENROOM_SLOT_TOKEN="));
+    token.unwrap().to_owned()
+}
+
+async fn hot(backend: Backend, settings: &str, script: &str) -> Venue {
+    Venue::open(backend, &process_pool("meet", &format!("standby = \"running\"\n{settings}"), script)).await
+}
+
+#[rstest]
+#[case::sqlite_same_agent(Backend::Sqlite, 0)]
+#[case::sqlite_fresh_slot(Backend::Sqlite, 1)]
+#[case::postgres_same_agent(Backend::Postgres, 0)]
+#[case::postgres_fresh_slot(Backend::Postgres, 1)]
+#[tokio::test]
+async fn a_slot_token_that_a_bot_has_saved_gets_nothing_of_the_next_bot(
+    #[case] backend: Backend,
+    #[case] recycle_after: u32,
+) {
+    if !is_root() {
+        return skipped("only root sees the environment of an agent");
+    }
+    let settings = format!("max_slots = 1\nmin_idle = 1\nrecycle_after = {recycle_after}");
+    let venue = hot(backend, &settings, BOT).await;
+    venue.until_slots(1, 0).await;
+    // It reads the environment of its agent, and keeps what it finds.
+    let saved = token_of(venue.agent(SLOT).await.pid);
+    let first = venue.active(0).await;
+    let thief = Thief::with(&venue.admin, &saved);
+    venue.leave(&first).await;
+    for number in 1..4 {
+        let next = venue.active(number).await;
+        assert_eq!(next["slot"], SLOT);
+        venue.leave(&next).await;
+    }
+    thief.got_nothing().await;
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test]
+async fn a_slot_that_is_made_again_under_its_name_has_another_token(#[case] backend: Backend) {
+    if !is_root() {
+        return skipped("only root sees the environment of an agent");
+    }
+    let venue = hot(backend, "max_slots = 1\nmin_idle = 1", BOT).await;
+    venue.until_slots(1, 0).await;
+    let agent = venue.agent(SLOT).await;
+    let old = token_of(agent.pid);
+    let (status, _) = venue.admin.send(Method::DELETE, &format!("/admin/slots/{SLOT}"), None).await;
+    assert!(status.is_success());
+    until("another agent is in the slot", async || venue.database.agent(SLOT).is_some_and(|now| now.pid != agent.pid))
+        .await;
+    venue.until_slots(1, 0).await;
+    assert_ne!(token_of(venue.agent(SLOT).await.pid), old);
+    assert_eq!(assignment(&venue.admin.with(&old), None).await.0, StatusCode::UNAUTHORIZED);
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test]
+async fn an_assignment_is_handed_to_one_agent_process_and_repeated_only_to_it_until_its_bot_has_started(
+    #[case] backend: Backend,
+) {
+    // The test is the agent: what runs in the slot only waits.
+    let pool = "[[pool]]\nname = \"meet\"\nplatform = \"google_meet\"\nprovider = \"process\"\nmax_slots = 1\n\
+                min_idle = 1\nrecycle_after = 0\nstandby = \"running\"\nprocess = { command = [\"sleep\", \"1000\"] }\n";
+    let venue = Venue::open(backend, pool).await;
+    let process = found("it was started", async || venue.database.running().pop()).await;
+    let first = venue.admin.with(&token_of(process.pid));
+    until("the agent waits", async || {
+        assignment(&first, Some("a")).await.0 == StatusCode::NO_CONTENT && venue.slots().await[0]["status"] == "idle"
+    })
+    .await;
+    // It may be started again by itself while it has no bot, and is another process then.
+    assert_eq!(assignment(&first, Some("b")).await.0, StatusCode::NO_CONTENT);
+    let bot = venue.user.bot(&meet_link(0)).await;
+    for stranger in [Some("a"), Some("c"), None] {
+        assert_eq!(assignment(&first, stranger).await.0, StatusCode::UNAUTHORIZED);
+    }
+    let (status, next, data) = assignment_and_next(&first, Some("b")).await;
+    assert_eq!((status, &data["bot_id"]), (StatusCode::OK, &json!(bot)));
+    // The answer may have been lost.
+    let again = assignment_and_next(&first, Some("b")).await;
+    assert_eq!((again.0, &again.1, &again.2["connection_id"]), (StatusCode::OK, &next, &data["connection_id"]));
+    let life = Life::from_data(&venue.admin, &data);
+    life.well("started", json!({})).await;
+    assert_eq!(assignment(&first, Some("b")).await.0, StatusCode::UNAUTHORIZED);
+    let second = venue.admin.with(&next.unwrap());
+    assert_eq!(assignment(&second, Some("b")).await.0, StatusCode::NO_CONTENT);
+    assert_eq!(assignment(&second, Some("c")).await.0, StatusCode::UNAUTHORIZED);
+    life.well("joined", json!({})).await;
+    life.well("exited", json!({"exit_code": 0})).await;
+    // The same agent goes on, under its next token alone.
+    let bot = venue.user.bot(&meet_link(1)).await;
+    assert_eq!(assignment(&first, Some("b")).await.0, StatusCode::UNAUTHORIZED);
+    let (status, data) = assignment(&second, Some("b")).await;
+    assert_eq!((status, &data["bot_id"]), (StatusCode::OK, &json!(bot)));
+}
+
+#[tokio::test]
+async fn an_agent_that_gives_itself_a_name_that_cannot_be_kept_is_told_so() {
+    let pool = "[[pool]]\nname = \"meet\"\nplatform = \"google_meet\"\nprovider = \"process\"\nmax_slots = 1\n\
+                min_idle = 1\nstandby = \"running\"\nprocess = { command = [\"sleep\", \"1000\"] }\n";
+    let venue = Venue::open(Backend::Sqlite, pool).await;
+    let process = found("it was started", async || venue.database.running().pop()).await;
+    let (status, body) = assignment(&venue.admin.with(&token_of(process.pid)), Some(&"x".repeat(65))).await;
+    assert_eq!((status.as_u16(), &body["code"]), (422, &json!("invalid")));
+    assert!(body["detail"].as_str().unwrap().contains("greenroom-agent"), "{body}");
+}
+
+/// Tries everything, and prints a line that begins with GOT for whatever it gets.
+const TRIES: &str = r#"
+    got() { echo "GOT $*"; }
+    for process in /proc/[0-9]*; do
+        set -- $(tr '\0' ' ' < $process/cmdline 2>/dev/null)
+        case $1 in */greenroom) ;; *) continue;; esac
+        if tr '\0' '\n' < $process/environ 2>/dev/null | grep -q .; then got "the environment of $process"; fi
+        if (exec 3< $process/mem) 2>/dev/null; then got "the memory of $process"; fi
+        if (ls $process/fd | grep -q .) 2>/dev/null; then got "the descriptors of $process"; fi
+        if (ls $process/root/ | grep -q .) 2>/dev/null; then got "the file system of $process"; fi
+    done
+    if env | grep -q 'SLOT_TOKEN\|PROCESS_START'; then got "a variable of the agent"; fi
+    for descriptor in /proc/$$/fd/*; do
+        case $(readlink $descriptor) in *greenroom*|*log|socket:*) got "$descriptor $(readlink $descriptor)";; esac
+    done
+    if cat "$DATABASE" > /dev/null 2>&1; then got "the server's database"; fi
+    if cat "$SLOTS"/*/log > /dev/null 2>&1; then got "the log of the slot"; fi
+    if (echo x > "$SLOTS/x") 2>/dev/null; then got "the folder of all slots"; fi
+    for folder in /tmp /var/tmp /dev/shm "$HOME" "$TMPDIR"; do
+        if [ -e $folder/left-by-another ]; then got "what another left in $folder"; fi
+    done
+    for folder in /tmp /var/tmp /dev/shm "$HOME" "$TMPDIR"; do touch $folder/left-by-another; done
+    echo "TRIED as $(id -u)"
+    echo '{"event": "joined"}'
+    read leave
+"#;
+
+#[rstest]
+#[case::hot("running", 1)]
+#[case::hot_with_the_same_agent("running", 0)]
+#[case::stopped("stopped", 1)]
+#[tokio::test]
+async fn a_process_bot_with_a_user_of_its_own_gets_nothing(#[case] standby: &str, #[case] recycle_after: u32) {
+    if !is_root() {
+        return skipped("only root can run slots as another user");
+    }
+    let database = Database::new(Backend::Sqlite).await;
+    let path = database.folder.path().join("greenroom.db");
+    let script = format!(
+        "DATABASE={} SLOTS={}; {TRIES}",
+        path.display(),
+        database.folder.path().join("greenroom-slots").display()
+    );
+    let settings = format!("standby = \"{standby}\"\nmax_slots = 1\nrecycle_after = {recycle_after}");
+    let pool = process_pool("meet", &settings, &script).replace(" }\n", ", user = \"nobody\" }\n");
+    let server = Process::start_configured(&database, &pool).await;
+    let (admin, user) = (server.admin(), server.admin().user(1_000).await);
+    let venue = Venue { server, admin, user, database };
+    for number in 0..2 {
+        let bot = venue.active(number).await;
+        venue.leave(&bot).await;
+        until("the slot is free", async || venue.slots().await[0]["status"] == "idle").await;
+    }
+    let log = venue.database.log_of(SLOT);
+    assert_eq!(log.matches("TRIED as 65534").count(), 2, "{log}");
+    // With the same agent, what is in /tmp is the slot's until it is made fresh, as the pool asks for.
+    let kept = |line: &&str| recycle_after == 0 && line.starts_with("GOT what another left");
+    let got: Vec<&str> = log.lines().filter(|line| line.starts_with("GOT")).filter(|line| !kept(line)).collect();
+    assert_eq!(got, Vec::<&str>::new());
+    // Nor did it leave anything for others of the machine.
+    for folder in ["/tmp", "/var/tmp", "/dev/shm"] {
+        assert!(!std::path::Path::new(folder).join("left-by-another").exists(), "in {folder}");
+    }
+}
+
+#[tokio::test]
+async fn a_user_that_is_not_there_fails_the_bot_in_plain_words() {
+    let pool = process_pool("meet", "", BOT).replace(" }\n", ", user = \"no-such-user\" }\n");
+    let venue = Venue::open(Backend::Sqlite, &pool).await;
+    let bot = venue.user.bot(&meet_link(0)).await;
+    let bot = venue.user.until(&bot, "failed").await;
+    assert_eq!(
+        (&bot["reason"], &bot["error"]),
+        (&json!("deploy_failed"), &json!("there is no user `no-such-user` on this machine"))
+    );
+}
+
+fn is_root() -> bool {
+    nix::unistd::geteuid().is_root()
+}
+
+fn skipped(why: &str) {
+    println!("skipped: {why}");
+}

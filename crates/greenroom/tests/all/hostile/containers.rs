@@ -1,0 +1,199 @@
+//! The same in containers: on Docker, on a swarm, and at the Coolify stand-in, whose environment cannot be changed.
+
+use std::collections::BTreeMap;
+use std::process::Stdio;
+
+use reqwest::StatusCode;
+use rstest::rstest;
+use serde_json::{Value, json};
+use tokio::process::{Child, Command};
+use tokio::sync::mpsc::UnboundedReceiver;
+
+use super::Thief;
+use crate::support::{
+    Backend, COOLIFY_TOKEN, CoolifyEvent, CoolifyFake, CoolifySettings, Engine, Recipe, Scene, Swarm, Venue, found,
+    meet_link, until,
+};
+
+/// In an image that has a shell and `cat`, and nothing else.
+const TRIES: &str = r#"
+    got() { echo "GOT $*"; }
+    for process in /proc/[0-9]*; do
+        [ $process = /proc/$$ ] && continue
+        case $(cat $process/cmdline 2>/dev/null) in *greenroom*) ;; *) continue;; esac
+        if cat $process/environ > /dev/null 2>&1; then got "the environment of $process"; fi
+        if (exec 3< $process/mem) 2>/dev/null; then got "the memory of $process"; fi
+    done
+    [ -n "$GREENROOM_SLOT_TOKEN" ] && got "the slot's token"
+    for folder in /tmp /dev/shm /var /; do
+        [ -e $folder/left-by-another ] && got "what another left in $folder"
+    done
+    for folder in /tmp /dev/shm /; do echo x > $folder/left-by-another; done
+    echo "TRIED"
+    echo '{"event": "joined"}'
+    while read line; do case "$line" in *leave*) exit 0;; esac; done
+"#;
+
+/// What a bot of a scene has printed, as of its end.
+async fn lives(scene: &Scene, number: usize, log: impl AsyncFn() -> String) -> Value {
+    let bot = scene.user.bot(&meet_link(number)).await;
+    let bot = scene.user.until(&bot, "active").await;
+    let log = found("it has tried", async || Some(log().await).filter(|log| log.contains("TRIED"))).await;
+    assert!(!log.contains("GOT"), "{log}");
+    bot
+}
+
+async fn leaves(scene: &Scene, bot: &Value) {
+    let id = bot["id"].as_str().unwrap();
+    scene.user.stop(id).await;
+    scene.user.until(id, "completed").await;
+}
+
+/// The slot's token in an environment.
+fn token(environment: Option<Vec<String>>) -> String {
+    let variables = environment.unwrap_or_default();
+    variables.iter().find_map(|line| line.strip_prefix("GREENROOM_SLOT_TOKEN=")).unwrap().to_owned()
+}
+
+#[rstest]
+#[case::hot("running", 1)]
+#[case::hot_with_the_same_agent("running", 0)]
+#[case::stopped("stopped", 1)]
+#[tokio::test]
+async fn a_bot_in_a_docker_container_gets_nothing(#[case] standby: &str, #[case] recycle_after: u32) {
+    let engine = Engine::shared().await;
+    // What an agent that goes on leaves in its container is its pool's wish.
+    let tries = if recycle_after == 0 { TRIES.replace("got \"what another left", ": \"") } else { TRIES.to_owned() };
+    let image = engine.image(&Recipe::bot(&tries)).await;
+    let settings = format!("standby = \"{standby}\"\nmax_slots = 1\nrecycle_after = {recycle_after}");
+    let scene = Scene::start(&engine, "docker", &image, &settings, "").await;
+    let log = async || {
+        let log = engine.docker.logs(
+            &scene.slot(1),
+            Some(bollard::query_parameters::LogsOptionsBuilder::default().stdout(true).stderr(true).build()),
+        );
+        let lines: Vec<_> = futures_util::StreamExt::collect(log).await;
+        lines.into_iter().flatten().map(|line| line.to_string()).collect()
+    };
+    let first = lives(&scene, 0, log).await;
+    let saved = token(scene.container(1).await.config.unwrap().env);
+    let thief = Thief::with(&scene.server.admin(), &saved);
+    leaves(&scene, &first).await;
+    for number in 1..3 {
+        let next = lives(&scene, number, log).await;
+        leaves(&scene, &next).await;
+    }
+    thief.got_nothing().await;
+}
+
+#[rstest]
+#[case::hot("running")]
+#[case::stopped("stopped")]
+#[tokio::test]
+async fn a_bot_on_a_swarm_gets_nothing_and_leaves_no_data_in_its_service(#[case] standby: &str) {
+    let swarm = Swarm::single().await;
+    let image = swarm.image(&Recipe::bot(TRIES)).await;
+    let settings = format!("standby = \"{standby}\"\nmax_slots = 1");
+    let scene = Scene::start(swarm.manager(), "swarm", &image, &settings, "").await;
+    let docker = &swarm.manager().docker;
+    let slot = scene.slot(1);
+    let service =
+        async || docker.inspect_service(&slot, None::<bollard::query_parameters::InspectServiceOptions>).await.unwrap();
+    let log = async || {
+        let options = bollard::query_parameters::LogsOptionsBuilder::default().stdout(true).stderr(true).build();
+        let lines: Vec<_> = futures_util::StreamExt::collect(docker.service_logs(&slot, Some(options))).await;
+        lines.into_iter().flatten().map(|line| line.to_string()).collect()
+    };
+    let first = lives(&scene, 0, log).await;
+    let saved = token(service().await.spec.unwrap().task_template.unwrap().container_spec.unwrap().env);
+    let thief = Thief::with(&scene.server.admin(), &saved);
+    leaves(&scene, &first).await;
+    if standby == "stopped" {
+        until("nothing of the bot is in its service", async || {
+            let text = serde_json::to_string(&service().await).unwrap();
+            !text.contains("BOT_DATA") && !text.contains("GREENROOM_SLOT_TOKEN")
+        })
+        .await;
+    }
+    let next = lives(&scene, 1, log).await;
+    leaves(&scene, &next).await;
+    thief.got_nothing().await;
+}
+
+#[tokio::test]
+async fn what_a_user_writes_in_double_braces_reaches_a_bot_on_a_swarm_as_it_was_written() {
+    let swarm = Swarm::single().await;
+    let image = swarm.image(&Recipe::bot("echo \"DATA $BOT_DATA\"; echo '{\"event\": \"joined\"}'; read leave")).await;
+    let scene = Scene::start(swarm.manager(), "swarm", &image, "max_slots = 1", "").await;
+    let words = "{{.Node.Hostname}} {{{ {{ }} {{.Service.Labels}}";
+    let bot = scene.user.ask(json!({"meeting_url": meet_link(0), "config": {"prompt": words}})).await;
+    scene.user.until(bot["id"].as_str().unwrap(), "active").await;
+    let (docker, slot) = (&swarm.manager().docker, scene.slot(1));
+    let log = found("it has printed its data", async || {
+        let options = bollard::query_parameters::LogsOptionsBuilder::default().stdout(true).build();
+        let lines: Vec<_> = futures_util::StreamExt::collect(docker.service_logs(&slot, Some(options))).await;
+        let log: String = lines.into_iter().flatten().map(|line| line.to_string()).collect();
+        log.contains("DATA").then_some(log)
+    })
+    .await;
+    assert!(log.contains(words), "{log}");
+}
+
+fn coolify(fake: &CoolifyFake, standby: &str) -> String {
+    format!(
+        "[[pool]]\nname = \"meet\"\nplatform = \"google_meet\"\nprovider = \"coolify\"\nmax_slots = 1\n{standby}\n\
+         [pool.coolify]\napi_url = \"{}/api/v1\"\napi_token = \"{COOLIFY_TOKEN}\"\nproject_uuid = \"{}\"\n\
+         server_uuid = \"{}\"\nenvironment_name = \"production\"\nimage = \"team/bot:1\"\n",
+        fake.url,
+        CoolifyFake::PROJECT,
+        CoolifyFake::SERVER,
+    )
+}
+
+/// Runs an agent in each container, as its image would.
+async fn run_containers(mut events: UnboundedReceiver<CoolifyEvent>) {
+    let mut containers: BTreeMap<(String, String), Child> = BTreeMap::new();
+    while let Some(event) = events.recv().await {
+        match event {
+            CoolifyEvent::Started { uuid, container, envs, .. } => {
+                let mut command = Command::new(env!("CARGO_BIN_EXE_greenroom"));
+                command
+                    .args(["agent", "--", "sh", "-c", super::BOT])
+                    .env_clear()
+                    .env("PATH", "/usr/bin:/bin")
+                    .envs(envs);
+                let child = command.stdin(Stdio::null()).kill_on_drop(true).spawn().unwrap();
+                containers.insert((uuid, container), child);
+            }
+            CoolifyEvent::Stopped { uuid, container } => {
+                if let Some(mut child) = containers.remove(&(uuid, container)) {
+                    child.kill().await.unwrap();
+                }
+            }
+        }
+    }
+}
+
+#[rstest]
+#[case::stopped("standby = \"stopped\"")]
+#[case::hot("standby = \"running\"\nmin_idle = 1")]
+#[tokio::test]
+async fn a_token_from_the_environment_of_a_coolify_application_gets_nothing_and_the_application_is_replaced(
+    #[case] standby: &str,
+) {
+    let fake = CoolifyFake::start(CoolifySettings::default()).await;
+    let containers = tokio::spawn(run_containers(fake.events()));
+    let venue = Venue::open(Backend::Sqlite, &coolify(&fake, standby)).await;
+    let first = venue.active(0).await;
+    let application = fake.applications()[0].clone();
+    let saved = application.envs["GREENROOM_SLOT_TOKEN"].clone();
+    let thief = Thief::with(&venue.admin, &saved);
+    venue.leave(&first).await;
+    let next = venue.active(1).await;
+    venue.leave(&next).await;
+    let got = thief.got().await;
+    assert!(got.iter().all(|status| *status == StatusCode::UNAUTHORIZED), "{got:?}");
+    assert!(fake.applications().iter().all(|now| now.uuid != application.uuid), "it is still the same application");
+    assert_eq!(fake.violations(), Vec::<String>::new());
+    containers.abort();
+}

@@ -1,0 +1,8 @@
+-- A slot's token is good for one assignment: what tells it from those before and after it.
+
+-- Tells a slot from an earlier one of the same name.
+ALTER TABLE slots ADD COLUMN incarnation UUID NOT NULL DEFAULT gen_random_uuid();
+-- How many bots its agent has had since the slot was started.
+ALTER TABLE slots ADD COLUMN token_number BIGINT NOT NULL DEFAULT 0;
+-- The agent process that waits, or has the assignment, by the name that it has chosen.
+ALTER TABLE slots ADD COLUMN agent TEXT;
