@@ -90,8 +90,11 @@ async fn a_command_that_is_not_there_fails_its_bot_in_plain_words(#[case] backen
 #[tokio::test]
 async fn a_start_whose_answer_was_lost_is_not_made_twice() {
     let database = Database::new(Backend::Sqlite).await;
+    // Processes of the machine are told apart by it, also from those of another test.
+    let installation = uuid::Uuid::new_v4().to_string();
     // As one server after the other would.
-    let provider = || process_provider(&database.folder.path().join("greenroom-slots"), &["sleep", "1000"], "here");
+    let folder = database.folder.path().join("greenroom-slots");
+    let provider = || process_provider(&folder, &["sleep", "1000"], &installation);
     let mut spec = Spec {
         slot: SlotName::new("meet", 1),
         generation: 1,
