@@ -14,6 +14,7 @@ use crate::config::provider::{CoolifyConfig, ProviderConfig};
 use crate::providers::budget::Budget;
 use crate::providers::coolify::{Coolify, CoolifyProvider, Pace, address};
 use crate::providers::docker::DockerProvider;
+use crate::providers::docker::engine::host_of;
 use crate::providers::ec2::{Ec2Provider, Runners};
 use crate::providers::nomad::NomadProvider;
 use crate::providers::process::ProcessProvider;
@@ -36,6 +37,7 @@ pub async fn configure(store: &Store, pools: &[PoolConfig], now: Timestamp) -> R
             name: pool.name.clone(),
             platform: pool.platform,
             provider: pool.provider.as_str().to_owned(),
+            host: host(&pool.provider),
             // No runner is anybody's before there is a bot.
             hot: pool.standby == Standby::Running && !matches!(pool.provider, ProviderConfig::Ec2(_)),
             recycle_after: pool.recycle_after.into(),
@@ -53,8 +55,21 @@ pub async fn configure(store: &Store, pools: &[PoolConfig], now: Timestamp) -> R
             tx.change_thresholds(&row.name, threshold).await?;
         }
         tx.configure_pool(&row).await?;
+        tx.move_deployments(&row.name, &row.host).await?;
     }
     tx.commit().await
+}
+
+/// The host whose gate the slots of a pool pass: the provider, and where it is.
+fn host(provider: &ProviderConfig) -> String {
+    let address = match provider {
+        ProviderConfig::Process(_) => super::host(),
+        ProviderConfig::Docker(config) | ProviderConfig::Swarm(config) => host_of(config.host.as_deref()),
+        ProviderConfig::Nomad(config) => config.address.trim_end_matches('/').to_owned(),
+        ProviderConfig::Coolify(config) => address(&config.api_url).to_owned(),
+        ProviderConfig::Ec2(config) => config.region.clone(),
+    };
+    format!("{} {address}", provider.as_str())
 }
 
 /// What the slots of a pool have, new ones first; of places for runners, what these may have. A hot slot has what it was made with until it is made fresh; any other is

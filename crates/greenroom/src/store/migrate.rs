@@ -32,6 +32,7 @@ const MIGRATIONS: &[Migration] = &[
     migration!(3, "0003_keepers"),
     migration!(4, "0004_providers"),
     migration!(5, "0005_requirements"),
+    migration!(7, "0007_a_gate_for_each_host"),
 ];
 
 /// The version that this program works with.

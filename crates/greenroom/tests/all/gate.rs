@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use domain::{Deadlines, SlotStatus, Status};
+use domain::{BotId, Deadlines, SlotStatus, Status};
 use greenroom::providers::ProviderError;
-use greenroom::store::{NewDeployment, PoolRow};
+use greenroom::store::{Holder, NewDeployment, PoolRow, Served};
 use rstest::rstest;
 use uuid::Uuid;
 
@@ -139,6 +139,8 @@ async fn asking_twice_is_one_place_in_line_and_leaving_twice_is_nothing(#[case] 
     assert_eq!(line.len(), 3);
     let again = line.iter().rev().map(|row| NewDeployment {
         slot: row.slot.clone(),
+        pool: "meet".to_owned(),
+        host: row.host.clone(),
         bot_id: row.bot_id,
         timeout_at: row.timeout_at.saturating_add(Duration::from_secs(60)).unwrap(),
     });
@@ -160,24 +162,46 @@ async fn asking_twice_is_one_place_in_line_and_leaving_twice_is_nothing(#[case] 
 #[case::sqlite(Backend::Sqlite)]
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
-async fn what_a_holder_left_behind_is_taken_over_when_its_lease_ends_and_not_before(#[case] backend: Backend) {
+async fn what_an_earlier_process_left_behind_it_is_taken_over_at_once_where_nobody_else_can_live(
+    #[case] backend: Backend,
+) {
     let house = House::planned(Database::new(backend).await.into(), &Plan::of([meet(2)])).await;
     let left_behind = house.reserved(0).await;
-    // Another process lets it through, and is never heard of again.
-    let now = house.clock.now();
-    let lease = now.saturating_add(Duration::from_secs(15)).unwrap();
+    hold(&house, left_behind, Uuid::new_v4()).await;
+    assert_eq!(house.store.release_everything(house.clock.now()).await.unwrap(), 1);
+    let stage = Stage::on(house, 2, Fake::default().into()).await;
+    stage.lives(left_behind).await;
+    assert_eq!(stage.fake.starts().len(), 1);
+}
+
+/// A replica lets a bot through the gate, and is never heard of again.
+async fn hold(house: &House, bot: BotId, replica: Uuid) {
+    let served = [Served { pool: "meet".to_owned(), image: None }];
     let mut tx = house.store.begin().await.unwrap();
-    assert_eq!(tx.pass_gate(2, Uuid::new_v4(), now, lease).await.unwrap()[0].bot_id, Some(left_behind));
+    let passed = tx.pass_gate(2, &served, Uuid::new_v4(), replica, house.clock.now()).await.unwrap();
     tx.commit().await.unwrap();
+    assert_eq!(passed.iter().map(|row| row.bot_id).collect::<Vec<_>>(), [Some(bot)]);
+}
+
+#[tokio::test]
+async fn what_a_replica_holds_is_taken_over_when_it_is_dead_and_not_before_on_postgres() {
+    let house = House::planned(Database::new(Backend::Postgres).await.into(), &Plan::of([meet(3)])).await;
+    let replica = Holder { id: Uuid::new_v4(), name: "the other".to_owned() };
+    house.store.register_replica(&replica, Duration::from_secs(600)).await.unwrap();
+    let left_behind = house.reserved(0).await;
+    hold(&house, left_behind, replica.id).await;
 
     let stage = Stage::on(house, 2, Fake::default().into()).await;
     let other = stage.house.reserved(1).await;
     stage.runs(other).await;
-    assert_eq!(stage.fake.starts(), [stage.bot(other).await.slot.unwrap()], "it is left to the other process");
-    stage.house.clock.advance(Duration::from_secs(15));
     stage.look();
+    assert_eq!(stage.fake.starts(), [stage.bot(other).await.slot.unwrap()], "it is left to the other replica");
+    // It dies: its lease is not renewed any more.
+    assert!(stage.house.store.renew_replica(replica.id, Duration::from_millis(1)).await.unwrap());
     stage.lives(left_behind).await;
     assert_eq!(stage.fake.starts().len(), 2);
+    let renewed = stage.house.store.renew_replica(replica.id, Duration::from_secs(600)).await.unwrap();
+    assert!(!renewed, "who was taken for dead is told so");
 }
 
 #[rstest]
