@@ -46,7 +46,7 @@ impl Deployment {
         let done = match self.0.store.slot(slot).await {
             Ok(Some(row)) => {
                 let ours = || std::future::ready(Ok(true));
-                lease::kept(&self.0.lease, replica, slot.as_str(), ours, work(row)).await.transpose()
+                lease::kept(self.0.lease.liveness(), replica, slot.as_str(), ours, work(row)).await.transpose()
             }
             Ok(None) => Ok(None),
             Err(error) => Err(error),

@@ -153,7 +153,7 @@ impl Puller {
                 words = progress.stalled(stall) => Err(stalled(image, stall, words)),
             }
         };
-        let pulled = lease::kept(self.lease(), self.replica.id, image, show, work).await;
+        let pulled = lease::kept(self.lease().liveness(), self.replica.id, image, show, work).await;
         let pulled = pulled.unwrap_or_else(|| Err(ProviderError::again("the image lock was lost to another puller")));
         match &pulled {
             Ok(()) => tracing::info!(image, host, took_s = seconds(since, self.clock().now()), "image pulled"),

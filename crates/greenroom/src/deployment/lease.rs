@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use super::replica::ReplicaLease;
+use super::replica::Liveness;
 use crate::store::StoreError;
 
 /// How often work is asked whether it is still wanted.
@@ -20,7 +20,7 @@ const LONGEST_DOUBT: Duration = Duration::from_secs(15);
 /// `None` when the work was given up. The work rests for as long as it is not certain that the replica lives: whoever stood
 /// still finds out first.
 pub async fn kept<T, F>(
-    lease: &ReplicaLease,
+    lease: &Liveness,
     replica: Uuid,
     what: &str,
     check: impl Fn() -> F,
@@ -57,7 +57,7 @@ where
 
 /// Goes on with the work while the replica is known to live, by the clock, not by a timer, which may not have run yet after a
 /// standstill.
-async fn certain<T>(lease: &ReplicaLease, replica: Uuid, mut work: Pin<&mut impl Future<Output = T>>) -> T {
+async fn certain<T>(lease: &Liveness, replica: Uuid, mut work: Pin<&mut impl Future<Output = T>>) -> T {
     loop {
         let renewed = lease.renewed();
         let step = std::future::poll_fn(
@@ -75,13 +75,111 @@ async fn certain<T>(lease: &ReplicaLease, replica: Uuid, mut work: Pin<&mut impl
 }
 
 /// Waits until nobody has said for too long whether the replica lives.
-async fn doubt(lease: &ReplicaLease, replica: Uuid) {
+async fn doubt(lease: &Liveness, replica: Uuid) {
     let mut since = None;
     loop {
         tokio::time::sleep(Duration::from_secs(1)).await;
         since = if lease.holds(replica) { None } else { since.or_else(|| Some(Instant::now())) };
         if since.is_some_and(|since| since.elapsed() >= LONGEST_DOUBT) {
             return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::super::replica::{LEASE, RENEW};
+    use super::*;
+
+    async fn yes() -> Result<bool, StoreError> {
+        Ok(true)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn work_goes_on_while_the_replica_lives() {
+        let (liveness, id) = Liveness::begin();
+        let signs = async {
+            loop {
+                tokio::time::sleep(RENEW).await;
+                liveness.live_on();
+            }
+        };
+        let work = async {
+            tokio::time::sleep(LEASE * 5).await;
+            "done"
+        };
+        tokio::select! {
+            done = kept(&liveness, id, "it", yes, work) => assert_eq!(done, Some("done")),
+            () = signs => unreachable!(),
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn work_is_not_held_up_by_a_check_that_waits_for_it() {
+        // As with one connection to the database, which the work has and the check wants.
+        let (liveness, id) = Liveness::begin();
+        let turn = tokio::sync::Mutex::new(());
+        let work = async {
+            let _turn = turn.lock().await;
+            for _ in 0..10 {
+                tokio::time::sleep(LEASE / 2).await;
+                liveness.live_on();
+            }
+        };
+        let check = || async {
+            let _turn = turn.lock().await;
+            Ok(true)
+        };
+        // The work itself keeps the replica alive here.
+        assert_eq!(kept(&liveness, id, "it", check, work).await, Some(()));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn work_is_given_up_when_it_is_not_wanted_or_the_replica_is_dead_or_nobody_says() {
+        let never = std::future::pending::<()>;
+        let (liveness, id) = Liveness::begin();
+        assert_eq!(kept(&liveness, id, "it", || async { Ok(false) }, never()).await, None);
+
+        let (liveness, id) = Liveness::begin();
+        let dies = async {
+            tokio::time::sleep(RENEW).await;
+            liveness.die();
+            std::future::pending().await
+        };
+        let given_up = tokio::select! {
+            given_up = kept(&liveness, id, "it", yes, never()) => given_up,
+            () = dies => unreachable!(),
+        };
+        assert_eq!(given_up, None);
+
+        let (liveness, id) = Liveness::begin();
+        let begun = Instant::now();
+        assert_eq!(kept(&liveness, id, "it", std::future::pending, never()).await, None);
+        assert!((LEASE..LEASE + LONGEST_DOUBT + CHECK * 2).contains(&begun.elapsed()));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn whoever_stood_still_does_nothing_before_it_is_known_to_live() {
+        // The process stands still in the middle of its work for longer than it is believed to live.
+        for lives in [true, false] {
+            let (liveness, id) = Liveness::begin();
+            let steps = AtomicUsize::new(0);
+            let work = async {
+                steps.fetch_add(1, Ordering::SeqCst);
+                tokio::time::sleep(Duration::from_millis(10)).await;
+                steps.fetch_add(1, Ordering::SeqCst);
+            };
+            let stands_still = async {
+                tokio::time::advance(LEASE).await;
+                tokio::time::sleep(Duration::from_secs(1)).await;
+                assert_eq!(steps.load(Ordering::SeqCst), 1, "it went on without knowing");
+                if lives { liveness.live_on() } else { liveness.die() }
+            };
+            let (done, ()) = tokio::join!(kept(&liveness, id, "it", yes, work), stands_still);
+            assert_eq!(done, lives.then_some(()));
+            assert_eq!(steps.into_inner(), if lives { 2 } else { 1 });
         }
     }
 }

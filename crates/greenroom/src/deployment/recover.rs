@@ -127,7 +127,8 @@ impl Deployment {
         let removed = match store.slot(slot).await {
             Ok(None) => {
                 let ours = || store.renew_lease(&name, &replica, LONGEST_REMOVAL);
-                let deleted = lease::kept(&self.0.lease, replica.id, &name, ours, self.deleted(slot, provider)).await;
+                let deleted =
+                    lease::kept(self.0.lease.liveness(), replica.id, &name, ours, self.deleted(slot, provider)).await;
                 deleted.map_or(Ok(false), |deleted| deleted.map(|()| true))
             }
             Ok(Some(_)) => Ok(false),

@@ -33,7 +33,7 @@ struct Inner {
     store: Store,
     clock: Clock,
     name: String,
-    standing: watch::Sender<Standing>,
+    liveness: Liveness,
     /// What was held by work that ended without giving it back, and since when.
     dropped: Mutex<VecDeque<(Instant, Holding)>>,
     /// One renewal at a time.
@@ -67,6 +67,54 @@ enum Until {
     Over,
 }
 
+/// As whom this process holds what it holds, for everything that depends on it.
+#[derive(Clone, Debug)]
+pub struct Liveness(watch::Sender<Standing>);
+
+impl Liveness {
+    fn new(id: Uuid, until: Until) -> Self {
+        Self(watch::Sender::new(Standing { id, until }))
+    }
+
+    fn standing(&self) -> Standing {
+        *self.0.borrow()
+    }
+
+    fn set(&self, standing: Standing) -> Standing {
+        self.0.send_replace(standing)
+    }
+
+    /// Whether what was taken as `replica` is still this process's, for certain.
+    pub fn holds(&self, replica: Uuid) -> bool {
+        let standing = self.standing();
+        standing.id == replica && standing.is_certain()
+    }
+
+    /// Waits until it is known that what was taken as `replica` is another's.
+    pub async fn lost(&self, replica: Uuid) {
+        // The sender is in here: it cannot go away.
+        let _ = self.0.subscribe().wait_for(|standing| standing.id != replica).await;
+    }
+
+    /// Waits until a sign was given, however it was answered.
+    pub fn renewed(&self) -> impl Future<Output = ()> + use<> {
+        let mut standing = self.0.subscribe();
+        async move {
+            let _ = standing.changed().await;
+        }
+    }
+}
+
+impl Standing {
+    fn is_certain(&self) -> bool {
+        match self.until {
+            Until::Unknown | Until::Over => false,
+            Until::Then(until) => Instant::now() < until,
+            Until::Ever => true,
+        }
+    }
+}
+
 impl ReplicaLease {
     pub fn new(store: Store, clock: Clock, replica: &Holder) -> Self {
         let until = if store.is_shared() { Until::Unknown } else { Until::Ever };
@@ -74,7 +122,7 @@ impl ReplicaLease {
             store,
             clock,
             name: replica.name.clone(),
-            standing: watch::Sender::new(Standing { id: replica.id, until }),
+            liveness: Liveness::new(replica.id, until),
             dropped: Mutex::default(),
             renewing: AsyncMutex::default(),
             signs: Mutex::default(),
@@ -83,54 +131,28 @@ impl ReplicaLease {
 
     /// As whom to take something now. Asks the database where it is not certain that this replica lives.
     pub async fn current(&self) -> Result<Holder, StoreError> {
-        let mut standing = *self.0.standing.borrow();
-        if !self.is_certain(standing) {
+        if !self.0.liveness.standing().is_certain() {
             self.renew().await?;
-            standing = *self.0.standing.borrow();
         }
-        Ok(Holder { id: standing.id, name: self.0.name.clone() })
+        Ok(Holder { id: self.0.liveness.standing().id, name: self.0.name.clone() })
     }
 
-    fn is_certain(&self, standing: Standing) -> bool {
-        match standing.until {
-            Until::Unknown | Until::Over => false,
-            Until::Then(until) => Instant::now() < until,
-            Until::Ever => true,
-        }
-    }
-
-    /// Whether what was taken as `replica` is still this process's, for certain.
-    pub fn holds(&self, replica: Uuid) -> bool {
-        let standing = *self.0.standing.borrow();
-        standing.id == replica && self.is_certain(standing)
-    }
-
-    /// Waits until it is known that what was taken as `replica` is another's.
-    pub async fn lost(&self, replica: Uuid) {
-        // The sender is in here: it cannot go away.
-        let _ = self.0.standing.subscribe().wait_for(|standing| standing.id != replica).await;
-    }
-
-    /// Waits until a sign was given, however it was answered.
-    pub fn renewed(&self) -> impl Future<Output = ()> + use<> {
-        let mut standing = self.0.standing.subscribe();
-        async move {
-            let _ = standing.changed().await;
-        }
+    pub fn liveness(&self) -> &Liveness {
+        &self.0.liveness
     }
 
     /// Gives a sign. Who was taken for dead is someone else from here on.
     pub async fn renew(&self) -> Result<(), StoreError> {
         let Self(inner) = self;
         let _turn = inner.renewing.lock().await;
-        let (asked, mut standing) = (Instant::now(), *inner.standing.borrow());
+        let (asked, mut standing) = (Instant::now(), inner.liveness.standing());
         match standing.until {
             Until::Ever => return Ok(()),
             Until::Then(_) if inner.store.renew_replica(standing.id, LEASE).await? => {}
             Until::Then(_) => {
                 tracing::warn!(replica = inner.name, "replica lease lost; what it held is others'");
                 standing = Standing { id: Uuid::new_v4(), until: Until::Unknown };
-                inner.standing.send_replace(standing);
+                inner.liveness.set(standing);
                 self.register(standing.id).await?;
             }
             Until::Unknown => self.register(standing.id).await?,
@@ -138,7 +160,7 @@ impl ReplicaLease {
                 return Err(StoreError::failed("replicas.renew", &std::io::Error::other("this replica has ended")));
             }
         }
-        inner.standing.send_replace(Standing { until: Until::Then(asked + LEASE), ..standing });
+        inner.liveness.set(Standing { until: Until::Then(asked + LEASE), ..standing });
         Ok(())
     }
 
@@ -196,7 +218,7 @@ impl ReplicaLease {
             return Ok(());
         }
         let _turn = inner.renewing.lock().await;
-        let standing = inner.standing.send_replace(Standing { id: Uuid::new_v4(), until: Until::Over });
+        let standing = inner.liveness.set(Standing { id: Uuid::new_v4(), until: Until::Over });
         inner.store.end_replica(standing.id, inner.clock.now()).await
     }
 }
@@ -221,5 +243,24 @@ impl Drop for Kept {
             let mut dropped = self.lease.0.dropped.lock().unwrap_or_else(PoisonError::into_inner);
             dropped.push_back((Instant::now(), holding));
         }
+    }
+}
+
+#[cfg(test)]
+impl Liveness {
+    /// A replica that lives for a lease from now on, and its id.
+    pub fn begin() -> (Self, Uuid) {
+        let id = Uuid::new_v4();
+        (Self::new(id, Until::Then(Instant::now() + LEASE)), id)
+    }
+
+    /// The database has answered that the replica lives.
+    pub fn live_on(&self) {
+        self.set(Standing { until: Until::Then(Instant::now() + LEASE), ..self.standing() });
+    }
+
+    /// The database has answered that the replica was taken for dead.
+    pub fn die(&self) {
+        self.set(Standing { id: Uuid::new_v4(), until: Until::Unknown });
     }
 }

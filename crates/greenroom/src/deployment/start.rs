@@ -318,7 +318,7 @@ impl Deployment {
         let DeploymentRow { slot, bot_id, .. } = &passed.row;
         let wanted = || async { Ok(self.is_ours(passed).await? && !self.has_ended(*bot_id).await) };
         let work = tokio::time::timeout(self.0.patience.start, work);
-        match lease::kept(&self.0.lease, passed.replica, slot.as_str(), wanted, work).await {
+        match lease::kept(self.0.lease.liveness(), passed.replica, slot.as_str(), wanted, work).await {
             // By now it may be another's, whose word counts.
             Some(Ok(Ok(Brought::Up(provider_ref)))) if self.is_ours(passed).await.unwrap_or(true) => {
                 Outcome::Done(provider_ref)

@@ -166,9 +166,27 @@ fn demo() -> Vec<String> {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use crate::config::pool;
+
+    #[test]
+    fn pools_on_one_host_share_its_gate_and_others_have_their_own() {
+        let docker = |text: &str| {
+            let toml = format!(
+                "[[pool]]\nname = \"p\"\nplatform = \"zoom\"\nprovider = \"docker\"\ndocker = {{ image = \"b\"{text} }}"
+            );
+            let folder = tempfile::tempdir().unwrap();
+            let file = folder.path().join("greenroom.toml");
+            std::fs::write(&file, toml).unwrap();
+            let sources = crate::config::Sources { file: Some(file), ..Default::default() };
+            host(&crate::config::Config::load(&sources).unwrap().pools[0].provider)
+        };
+        assert_eq!(docker(", host = \"tcp://a:2375\""), "docker tcp://a:2375");
+        assert_ne!(docker(", host = \"tcp://a:2375\""), docker(", host = \"tcp://b:2375\""));
+        assert!(host(&pool::defaults()[0].provider).starts_with("process "));
+    }
 
     #[test]
     fn pools_that_do_not_agree_on_what_their_coolify_takes_keep_to_the_least() {

@@ -33,6 +33,7 @@ mod gate;
 mod hot;
 mod images;
 mod keepers;
+mod killed;
 mod lifecycle;
 mod limit;
 mod making;
