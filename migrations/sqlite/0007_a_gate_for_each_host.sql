@@ -1,7 +1,7 @@
 -- A deploy gate for each host, and what a replica holds while it lives.
 
--- Replicas that live. One that does not renew its row until `lease_until`, by the clock of the database, is dead: another
--- replica deletes the row, and with it ends everything that the dead one held.
+-- Replicas that live. One that does not renew its row until `lease_until`, by the clock of the database, is dead:
+-- another replica deletes the row, and with it ends everything that the dead one held.
 CREATE TABLE replicas (
     id          TEXT PRIMARY KEY,
     -- What an operator knows it by.
@@ -15,8 +15,8 @@ ALTER TABLE pools ADD COLUMN host TEXT NOT NULL DEFAULT '';
 -- NULL in rows of replicas of the version before, until a replica of this one fills them in.
 ALTER TABLE deployments ADD COLUMN pool TEXT;
 ALTER TABLE deployments ADD COLUMN host TEXT;
--- Who holds it. `lease_until` of what has a replica is far in the future, so that replicas of the version before leave it
--- alone; what has none is theirs until then.
+-- Who holds it. `lease_until` of what has a replica is far in the future, so that replicas of the version before leave
+-- it alone; what has none is theirs until then.
 ALTER TABLE deployments ADD COLUMN replica TEXT;
 ALTER TABLE slot_locks ADD COLUMN replica TEXT;
 ALTER TABLE image_locks ADD COLUMN replica TEXT;

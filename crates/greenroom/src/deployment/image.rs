@@ -1,5 +1,6 @@
-//! The image lock: one puller per image and host. Whoever finds the image being pulled gives its place behind the gate back and
-//! comes again when the pull is over; it looks first whether the image is there by now, and does not pull again.
+//! The image lock: one puller per image and host. Whoever finds the image being pulled gives its place behind the gate
+//! back and comes again when the pull is over; it looks first whether the image is there by now, and does not pull
+//! again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -67,7 +68,8 @@ impl Deployment {
         pulled.map(|()| Ensured::There)
     }
 
-    /// Takes the image, or steps back in the same transaction: whoever pulls it wakes those that stepped back before it was done.
+    /// Takes the image, or steps back in the same transaction: whoever pulls it wakes those that stepped back before it
+    /// was done.
     async fn take_image(
         &self,
         image: &Image,

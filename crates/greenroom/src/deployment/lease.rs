@@ -1,5 +1,5 @@
-//! Work that only one replica at a time may do. It goes on while the replica is known to live, and is given up as soon as another
-//! may have it: because the replica was taken for dead, or because what the work holds was taken from it.
+//! Work that only one replica at a time may do. It goes on while the replica is known to live, and is given up as soon
+//! as another may have it: because the replica was taken for dead, or because what the work holds was taken from it.
 
 use std::pin::Pin;
 use std::task::Poll;
@@ -13,12 +13,13 @@ use crate::store::StoreError;
 
 /// How often work is asked whether it is still wanted.
 const CHECK: Duration = Duration::from_secs(4);
-/// How long work waits for the database to say whether the replica still lives. It may hold a connection that the answer needs.
+/// How long work waits for the database to say whether the replica still lives. It may hold a connection that the
+/// answer needs.
 const LONGEST_DOUBT: Duration = Duration::from_secs(15);
 
-/// Does work under something that was taken as `replica`. `check` says every few seconds whether it is still ours and wanted;
-/// `None` when the work was given up. The work rests for as long as it is not certain that the replica lives: whoever stood
-/// still finds out first.
+/// Does work under something that was taken as `replica`. `check` says every few seconds whether it is still ours and
+/// wanted; `None` when the work was given up. The work rests for as long as it is not certain that the replica lives:
+/// whoever stood still finds out first.
 pub async fn kept<T, F>(
     lease: &Liveness,
     replica: Uuid,
@@ -55,8 +56,8 @@ where
     }
 }
 
-/// Goes on with the work while the replica is known to live, by the clock, not by a timer, which may not have run yet after a
-/// standstill.
+/// Goes on with the work while the replica is known to live, by the clock, not by a timer, which may not have run yet
+/// after a standstill.
 async fn certain<T>(lease: &Liveness, replica: Uuid, mut work: Pin<&mut impl Future<Output = T>>) -> T {
     loop {
         let renewed = lease.renewed();

@@ -179,8 +179,8 @@ impl Deployment {
         }
     }
 
-    /// Finishes what can be known to be unfinished: after a start, and after another replica has died. Slots whose bots have
-    /// ended are cleared, and whoever waits passes the gate. Whoever else is at a slot holds its lock.
+    /// Finishes what can be known to be unfinished: after a start, and after another replica has died. Slots whose bots
+    /// have ended are cleared, and whoever waits passes the gate. Whoever else is at a slot holds its lock.
     async fn settle(&self) {
         match self.0.store.slots_to_clear(self.0.lifecycle.clock.now()).await {
             Ok(slots) => {

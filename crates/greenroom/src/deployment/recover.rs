@@ -14,8 +14,8 @@ use crate::placement::SlotNews;
 use crate::providers::Provider;
 use crate::store::{Holding, SlotRow, StoreError};
 
-/// The longest that the lease of a name lasts under which something unknown is removed: it is given back as soon as that is done,
-/// or its replica has died. Longer than a provider may take to delete something.
+/// The longest that the lease of a name lasts under which something unknown is removed: it is given back as soon as
+/// that is done, or its replica has died. Longer than a provider may take to delete something.
 const LONGEST_REMOVAL: Duration = Duration::from_mins(5);
 
 /// What came of an attempt at a slot.

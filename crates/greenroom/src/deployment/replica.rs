@@ -1,6 +1,6 @@
-//! That this replica lives, told once for everything that it holds. The lease ends by the clock of the database; the replica goes by its own,
-//! from the moment at which it asked, so that it stops before another may begin. A replica that was taken for dead comes back under
-//! another id and holds nothing of what it held before.
+//! That this replica lives, told once for everything that it holds. The lease ends by the clock of the database; the
+//! replica goes by its own, from the moment at which it asked, so that it stops before another may begin. A replica
+//! that was taken for dead comes back under another id and holds nothing of what it held before.
 //!
 //! On SQLite nobody else is there: what an earlier process held was released at the start, and the lease never ends.
 
@@ -17,9 +17,11 @@ use crate::store::{Holder, Holding, Store, StoreError};
 
 /// How long a replica is believed to live without a sign.
 pub const LEASE: Duration = Duration::from_secs(4);
-/// How often it gives one, and looks whether others did: with the lease, what a dead one held is free within five seconds.
+/// How often it gives one, and looks whether others did: with the lease, what a dead one held is free within five
+/// seconds.
 pub const RENEW: Duration = Duration::from_millis(800);
-/// A sign that comes so late means that the database or this process stood still: then others could not give theirs either.
+/// A sign that comes so late means that the database or this process stood still: then others could not give theirs
+/// either.
 const LATE: Duration = Duration::from_secs(2);
 
 /// Every so many signs it looks whether anything is held by nobody that is known.
@@ -168,24 +170,27 @@ impl ReplicaLease {
         self.0.store.register_replica(&Holder { id, name: self.0.name.clone() }, LEASE).await
     }
 
-    /// Gives a sign, takes those for dead who gave none, and releases what work of this process left behind. Says who was dead.
+    /// Gives a sign, takes those for dead who gave none, and releases what work of this process left behind. Says who
+    /// was dead.
     pub async fn tick(&self) -> Result<Vec<Holder>, StoreError> {
         let Self(inner) = self;
         self.renew().await?;
         let mut dead = Vec::new();
         if let Some(sweeps) = self.may_judge().filter(|_| inner.store.is_shared()) {
-            dead = inner.store.release_dead_replicas(inner.clock.now(), sweeps).await?;
+            let own = inner.liveness.standing().id;
+            dead = inner.store.release_dead_replicas(own, inner.clock.now(), sweeps).await?;
         }
         while let Some(holding) = self.abandoned() {
             inner.store.release(&holding, inner.clock.now()).await?;
             inner.dropped.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
-            tracing::info!(?holding, "abandoned holding released");
+            tracing::debug!(?holding, "abandoned holding released");
         }
         Ok(dead)
     }
 
-    /// Whether this replica may take others for dead, and if so whether it is time to look at everything that is held. If the
-    /// database was away, or this process stood still, the others are first given the time for a sign of their own.
+    /// Whether this replica may take others for dead, and if so whether it is time to look at everything that is held.
+    /// If the database was away, or this process stood still, the others are first given the time for a sign of their
+    /// own.
     fn may_judge(&self) -> Option<bool> {
         let now = Instant::now();
         let mut signs = self.0.signs.lock().unwrap_or_else(PoisonError::into_inner);
@@ -198,15 +203,16 @@ impl ReplicaLease {
         signs.patient_until.is_none_or(|until| now >= until).then_some(sweeps)
     }
 
-    /// What work left behind so long ago that nothing of it can still be under way, as far as a dead replica would be believed.
+    /// What work left behind so long ago that nothing of it can still be under way, as far as a dead replica would be
+    /// believed.
     fn abandoned(&self) -> Option<Holding> {
         let dropped = self.0.dropped.lock().unwrap_or_else(PoisonError::into_inner);
         let (since, holding) = dropped.front()?;
         (since.elapsed() >= LEASE).then(|| holding.clone())
     }
 
-    /// Keeps in mind that something is about to be held. Dropped without [`Kept::given_back`] it is released a while later, so
-    /// that nothing is held for ever by work that has ended.
+    /// Keeps in mind that something is about to be held. Dropped without [`Kept::given_back`] it is released a while
+    /// later, so that nothing is held for ever by work that has ended.
     pub fn keep(&self, holding: Holding) -> Kept {
         Kept { lease: self.clone(), holding: Some(holding) }
     }

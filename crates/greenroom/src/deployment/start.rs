@@ -1,5 +1,6 @@
-//! Through the gate of its host to a running slot: at most so many at once on each host, first in first out, in whatever
-//! process. A start that failed is tried again as long as the deadline allows, where the provider says that it may help.
+//! Through the gate of its host to a running slot: at most so many at once on each host, first in first out, in
+//! whatever process. A start that failed is tried again as long as the deadline allows, where the provider says that it
+//! may help.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,7 +22,7 @@ const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 /// For a longer pause the place behind the gate is given to others.
 const LONGEST_IN_PLACE: Duration = Duration::from_secs(1);
-/// How often to look whether what is unknown under the slot's name is gone.
+/// How often to look whether somebody else is done with what has the slot's name.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 /// A deployment that was let through the gate, and as whose.
@@ -65,8 +66,8 @@ enum Outcome {
 }
 
 impl Deployment {
-    /// Lets through as many as there is room for on each host, and deploys them. Only of pools that this replica has a provider
-    /// for: what others are configured with is left to them.
+    /// Lets through as many as there is room for on each host, and deploys them. Only of pools that this replica has a
+    /// provider for: what others are configured with is left to them.
     pub(crate) async fn pass_gate(&self) {
         match self.passed().await {
             Ok(passed) => {
@@ -266,6 +267,12 @@ impl Deployment {
     ) -> Result<Brought, ProviderError> {
         let removed = |error: StoreError| ProviderError::again(error.to_string());
         while is_new && self.is_being_removed(&wanted.spec.slot).await.map_err(removed)? {
+            tokio::time::sleep(LOOK_AGAIN).await;
+        }
+        // A replica that stood still may have said that the slot is clear, while another was already clearing it in its place:
+        // what that one is about to end must not be what is started here.
+        let locked = || self.0.store.is_locked_elsewhere(&wanted.spec.slot, passed.replica);
+        while self.0.store.is_shared() && locked().await.map_err(removed)? {
             tokio::time::sleep(LOOK_AGAIN).await;
         }
         let wanting = Wanting { slot: &passed.row.slot, holder: passed.holder };

@@ -1,5 +1,5 @@
-//! The deploy gates as rows, one gate for each host: who waits, who is behind it, and which replica holds it. What a dead replica
-//! held is released in [`super::replicas`].
+//! The deploy gates as rows, one gate for each host: who waits, who is behind it, and which replica holds it. What a
+//! dead replica held is released in [`super::replicas`].
 
 use domain::{BotId, SlotName};
 use jiff::Timestamp;
@@ -53,8 +53,8 @@ macro_rules! served {
     };
 }
 
-/// While somebody pulls the image of a pool, nobody of that pool passes: who waits for an image needs no place behind the
-/// gate. (A lock of a replica of the version before ends by time.)
+/// While somebody pulls the image of a pool, nobody of that pool passes: who waits for an image needs no place behind
+/// the gate. (A lock of a replica of the version before ends by time.)
 macro_rules! no_pull {
     () => {
         "NOT EXISTS (SELECT 1 FROM image_locks
@@ -79,8 +79,8 @@ macro_rules! first_of_pool {
     };
 }
 
-/// On each host bots before slots that are only made ready; within each, first in first out. Those without a bot leave one
-/// place free, so that a bot that comes next need not wait until a slot for nobody is ready.
+/// On each host bots before slots that are only made ready; within each, first in first out. Those without a bot leave
+/// one place free, so that a bot that comes next need not wait until a slot for nobody is ready.
 macro_rules! sql_pass {
     ($candidates:expr, $begin:literal, $end:literal) => {
         concat!(
@@ -115,8 +115,8 @@ const PASS: &Sql = sql!(
         ),
         "IN (", ")"
     ),
-    // As an array, so that it is picked once, however the rest is planned: picked twice it would let more through than there
-    // is room for. One that is leaving at this moment is passed over.
+    // As an array, so that it is picked once, however the rest is planned: picked twice it would let more through than
+    // there is room for. One that is leaving at this moment is passed over.
     postgres: sql_pass!(
         concat!(
             "SELECT d.slot, d.bot_id, d.host, d.arrival, d.is_for_nobody
@@ -246,8 +246,8 @@ impl Tx {
         .await
     }
 
-    /// Lets through as many of the served pools as there is room for on their hosts, first in first out, and gives them to
-    /// `holder`, who is part of `replica`.
+    /// Lets through as many of the served pools as there is room for on their hosts, first in first out, and gives them
+    /// to `holder`, who is part of `replica`.
     pub async fn pass_gate(
         &mut self,
         max: i64,
@@ -315,8 +315,8 @@ impl Tx {
         Ok(stepped.is_some())
     }
 
-    /// Gives a place behind the gate to others while somebody else pulls the image: no failure, and not counted as a try. The
-    /// gate leaves the pool out until the pull is over.
+    /// Gives a place behind the gate to others while somebody else pulls the image: no failure, and not counted as a
+    /// try. The gate leaves the pool out until the pull is over.
     pub async fn step_back_for_image(
         &mut self,
         slot: &SlotName,
@@ -431,7 +431,8 @@ impl Tx {
         .collect()
     }
 
-    /// Takes bots out whose start was tried and is to be tried again, and says which: of these something may have been begun.
+    /// Takes bots out whose start was tried and is to be tried again, and says which: of these something may have been
+    /// begun.
     pub async fn leave_retries(&mut self, bots: &[BotId]) -> Result<Vec<BotId>, StoreError> {
         if bots.is_empty() {
             return Ok(Vec::new());

@@ -64,9 +64,9 @@ impl Store {
 }
 
 impl Tx {
-    /// Takes the image on the host for `holder`, unless another has it. Who comes second waits here until the first one's
-    /// transaction ends, and whoever gives the image back waits for who comes second: nobody waits for an image that was given
-    /// back meanwhile. A lock of a replica of the version before ends by time.
+    /// Takes the image on the host for `holder`, unless another has it. Who comes second waits here until the first
+    /// one's transaction ends, and whoever gives the image back waits for who comes second: nobody waits for an image
+    /// that was given back meanwhile. A lock of a replica of the version before ends by time.
     pub async fn take_image(
         &mut self,
         image: &Image,

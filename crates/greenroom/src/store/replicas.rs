@@ -1,6 +1,6 @@
 //! Which replicas live, and what of a dead one is free. Everything that a replica holds (deployments, slot locks, image
-//! locks, named leases) is its own as long as its row is here. The row ends by the clock of the database, so that the clocks of
-//! replicas need not agree, and a holder needs no renewal of its own.
+//! locks, named leases) is its own as long as its row is here. The row ends by the clock of the database, so that the
+//! clocks of replicas need not agree, and a holder needs no renewal of its own.
 
 use std::time::Duration;
 
@@ -76,19 +76,27 @@ impl Store {
         Ok(renewed.is_some())
     }
 
-    /// Takes replicas whose time is over for dead, and releases what they held. Who renews at the same moment either lives or
-    /// is told that it is dead. With `sweeps` also what a replica took in the moment of its death.
-    pub async fn release_dead_replicas(&self, now: Timestamp, sweeps: bool) -> Result<Vec<Holder>, StoreError> {
+    /// Takes replicas whose time is over for dead, and releases what they held. Who renews at the same moment either
+    /// lives or is told that it is dead. With `sweeps` also what a replica took in the moment of its death. Nobody
+    /// takes itself for dead.
+    pub async fn release_dead_replicas(
+        &self,
+        own: Uuid,
+        now: Timestamp,
+        sweeps: bool,
+    ) -> Result<Vec<Holder>, StoreError> {
         let mut tx = self.begin().await?;
         let dead = tx
             .all(
                 sql!(
                     "replicas.bury",
-                    sqlite: "DELETE FROM replicas WHERE lease_until <= strftime('%Y-%m-%dT%H:%M:%fZ', 'now')
+                    sqlite: "DELETE FROM replicas
+                              WHERE lease_until <= strftime('%Y-%m-%dT%H:%M:%fZ', 'now') AND id <> $1
                              RETURNING id, name",
-                    postgres: "DELETE FROM replicas WHERE lease_until <= clock_timestamp() RETURNING id, name",
+                    postgres: "DELETE FROM replicas WHERE lease_until <= clock_timestamp() AND id <> $1
+                               RETURNING id, name",
                 ),
-                vec![],
+                args![own],
             )
             .await?
             .iter()
@@ -176,8 +184,8 @@ impl Store {
 }
 
 impl Tx {
-    /// Releases what is held by replicas that are not known, and by replicas of the version before whose time is over. What
-    /// was begun may run: a deployment is tried again, not forgotten.
+    /// Releases what is held by replicas that are not known, and by replicas of the version before whose time is over.
+    /// What was begun may run: a deployment is tried again, not forgotten.
     async fn release_abandoned(&mut self, now: Timestamp) -> Result<(), StoreError> {
         self.run(
             sql!(

@@ -5,11 +5,28 @@ use jiff::Timestamp;
 use uuid::Uuid;
 
 use super::sql::{args, sql};
-use super::{Run, StoreError, Tx};
+use super::{Run, Store, StoreError, Tx};
+
+impl Store {
+    /// Whether another replica is ending what runs in a slot.
+    pub async fn is_locked_elsewhere(&self, slot: &SlotName, replica: Uuid) -> Result<bool, StoreError> {
+        let found = self
+            .reader()
+            .first(
+                sql!(
+                    "slot_locks.elsewhere",
+                    "SELECT slot FROM slot_locks WHERE slot = $1 AND replica IS NOT NULL AND replica <> $2"
+                ),
+                args![slot, replica],
+            )
+            .await?;
+        Ok(found.is_some())
+    }
+}
 
 impl Tx {
-    /// Takes a slot for `holder`, who is going to end what runs in it, unless somebody else has it. A lock of a replica of the
-    /// version before ends by time.
+    /// Takes a slot for `holder`, who is going to end what runs in it, unless somebody else has it. A lock of a replica
+    /// of the version before ends by time.
     pub async fn take_slot(
         &mut self,
         slot: &SlotName,

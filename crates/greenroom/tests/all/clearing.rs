@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use domain::SlotStatus;
+use domain::{SlotName, SlotStatus};
 use greenroom::placement::SlotNews;
 use greenroom::store::{Holder, PoolRow};
 use rstest::rstest;
@@ -93,6 +93,25 @@ async fn a_slot_whose_clearing_was_begun_by_a_replica_that_died_is_cleared_by_an
     assert!(stage.house.store.renew_replica(replica.id, Duration::from_millis(1)).await.unwrap());
     stage.slot_is(slot.as_str(), SlotStatus::Idle).await;
     assert_eq!(stage.fake.calls_for(&slot), [Call::Start(slot.clone()), Call::Stop(slot)]);
+}
+
+#[tokio::test]
+async fn nothing_is_started_in_a_slot_that_another_replica_is_still_clearing_on_postgres() {
+    let stage = Stage::new(Backend::Postgres, pools()).await;
+    let replica = Holder { id: Uuid::new_v4(), name: "the other".to_owned() };
+    stage.house.store.register_replica(&replica, Duration::from_secs(600)).await.unwrap();
+    let (slot, holder) = (SlotName::new("meet", 1), Uuid::new_v4());
+    let mut tx = stage.house.store.begin().await.unwrap();
+    assert!(tx.take_slot(&slot, holder, replica.id, stage.house.clock.now()).await.unwrap());
+    tx.commit().await.unwrap();
+    let bot = stage.house.reserved(0).await;
+    until("its start is under way", async || stage.at_gate().await == (1, 0)).await;
+    looked(&stage).await;
+    assert_eq!(stage.fake.count(&Call::Start(slot.clone())), 0);
+    let mut tx = stage.house.store.begin().await.unwrap();
+    tx.give_slot_back(&slot, holder).await.unwrap();
+    tx.commit().await.unwrap();
+    assert_eq!(stage.runs(bot).await, slot);
 }
 
 #[rstest]

@@ -356,7 +356,7 @@ async fn a_deployment_of_a_replica_of_the_version_before_passes_too(#[case] back
     let mut tx = house.store.begin().await.unwrap();
     tx.move_deployments("meet", "process here").await.unwrap();
     tx.commit().await.unwrap();
-    house.store.release_dead_replicas(house.clock.now(), true).await.unwrap();
+    house.store.release_dead_replicas(Uuid::new_v4(), house.clock.now(), true).await.unwrap();
     let stage = Stage::on(house, 4, Fake::default().into()).await;
     stage.lives(held).await;
     stage.lives(waiting).await;

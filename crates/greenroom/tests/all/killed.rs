@@ -1,5 +1,5 @@
-//! The only server on an SQLite file is killed again and again while its gate is full and bots are asked for. After each
-//! start the gate opens at once, and nothing that was acknowledged is lost.
+//! The only server on an SQLite file is killed again and again while its gate is full and bots are asked for. After
+//! each start the gate opens at once, and nothing that was acknowledged is lost.
 //!
 //! `GREENROOM_KILLED_SECONDS=120` does it for two minutes, a kill every 8 seconds, and shows the figures.
 
