@@ -8,7 +8,8 @@ use rstest::rstest;
 use serde_json::json;
 
 use crate::support::{
-    Backend, Database, Engine, OBEDIENT, Process, Recipe, Registry, Scene, StallingRegistry, found, meet_link, until,
+    Backend, Database, Engine, OBEDIENT, PrivateEngine, Process, Recipe, Registry, Scene, StallingRegistry, found,
+    meet_link, until,
 };
 
 /// A server with one pool on the engine that all tests share. `settings` are lines of the pool's configuration, `docker`
@@ -53,16 +54,15 @@ async fn ten_docker_slots_whose_image_is_not_there_cost_the_registry_one_pull() 
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_docker_pull_from_a_registry_that_stands_still_is_ended_at_the_engine_and_made_again() {
-    let (engine, registry) = (Engine::shared().await, Registry::shared());
-    // An image of its own, of which the engine has nothing.
-    let script = format!("# {}\n{OBEDIENT}", uuid::Uuid::new_v4());
-    let made = engine.image(&Recipe::bot(&script)).await;
-    let pushed = registry.push(&engine, &made).await;
-    engine.forget_image(&made).await;
+    let (shared, registry) = (Engine::shared().await, Registry::shared());
+    let pushed = registry.push(&shared, &shared.image(&Recipe::bot(OBEDIENT)).await).await;
+    // It has none of the layers.
+    let engine = PrivateEngine::start("alone").await;
     let address = std::env::var("TEST_REGISTRY").unwrap();
     let stalling = StallingRegistry::before(&address).await;
     let image = pushed.replacen(&address, &stalling.address, 1);
-    let scene = scene(&image, "max_slots = 1", "[deploy]\npull_stall = \"1s\"").await;
+    let stall = "[deploy]\npull_stall = \"1s\"";
+    let scene = Scene::start(&engine, "docker", &image, "max_slots = 1", stall).await;
     let bot = scene.user.bot(&meet_link(1)).await;
     let words = found("it is told why", async || {
         let gate = scene.server.admin().get("/admin/deployments").await;
@@ -73,7 +73,6 @@ async fn a_docker_pull_from_a_registry_that_stands_still_is_ended_at_the_engine_
     until("the engine has given the pull up", async || stalling.given_up() > 0).await;
     stalling.go_on();
     scene.user.until(&bot, "active").await;
-    engine.forget_image(&image).await;
 }
 
 #[tokio::test]

@@ -164,7 +164,7 @@ async fn asking_twice_is_one_place_in_line_and_leaving_twice_is_nothing(#[case] 
 #[case::sqlite(Backend::Sqlite)]
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
-async fn what_an_earlier_process_left_behind_it_is_taken_over_at_once_where_nobody_else_can_live(
+async fn what_an_earlier_process_left_behind_is_taken_over_at_once_where_nobody_else_can_live(
     #[case] backend: Backend,
 ) {
     let house = House::planned(Database::new(backend).await.into(), &Plan::of([meet(2)])).await;
@@ -347,8 +347,9 @@ async fn what_waits_passes_the_gate_of_the_host_to_which_its_pool_was_moved(#[ca
 #[tokio::test]
 async fn a_deployment_of_a_replica_of_the_version_before_passes_too(#[case] backend: Backend) {
     let house = House::planned(Database::new(backend).await.into(), &Plan::of([meet(2)])).await;
-    let (held, waiting) = (house.reserved(0).await, house.reserved(1).await);
+    let held = house.reserved(0).await;
     hold(&house, held, Uuid::new_v4()).await;
+    let waiting = house.reserved(1).await;
     // As that version would have written them: it knows neither pools nor hosts of deployments, nor replicas.
     let before =
         "UPDATE deployments SET pool = NULL, host = NULL, replica = NULL, lease_until = '2020-01-01T00:00:00Z'";

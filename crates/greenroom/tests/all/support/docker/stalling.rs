@@ -1,10 +1,13 @@
-//! A registry whose layers do not come: it stands before a real one, and stops in the middle of a pull.
+//! A registry that stops in the middle of a layer: it stands before a real one.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+
+/// So much of what is fetched comes: all of an image's configuration, and the beginning of a layer.
+const COMES: usize = 64 * 1024;
 
 #[derive(Debug)]
 pub struct StallingRegistry {
@@ -53,18 +56,14 @@ impl StallingRegistry {
 }
 
 async fn carry(mut client: TcpStream, mut server: TcpStream, shared: Arc<Shared>) {
-    let (mut asked, mut answered) = (vec![0; 64 * 1024], vec![0; 64 * 1024]);
+    let (mut asked, mut answered) = (vec![0; 16 * 1024], vec![0; 16 * 1024]);
+    let mut came = 0;
     loop {
         tokio::select! {
             read = client.read(&mut asked) => match read {
                 Ok(0) | Err(_) => return,
                 Ok(length) => {
-                    let is_layer = asked[..length].windows(7).any(|bytes| bytes == b"/blobs/");
-                    if is_layer && shared.stalls.load(Ordering::SeqCst) {
-                        while client.read(&mut asked).await.is_ok_and(|length| length > 0) {}
-                        shared.given_up.fetch_add(1, Ordering::SeqCst);
-                        return;
-                    }
+                    came = 0;
                     if server.write_all(&asked[..length]).await.is_err() {
                         return;
                     }
@@ -73,6 +72,12 @@ async fn carry(mut client: TcpStream, mut server: TcpStream, shared: Arc<Shared>
             read = server.read(&mut answered) => match read {
                 Ok(0) | Err(_) => return,
                 Ok(length) => {
+                    came += length;
+                    if came > COMES && shared.stalls.load(Ordering::SeqCst) {
+                        while client.read(&mut asked).await.is_ok_and(|length| length > 0) {}
+                        shared.given_up.fetch_add(1, Ordering::SeqCst);
+                        return;
+                    }
                     if client.write_all(&answered[..length]).await.is_err() {
                         return;
                     }
