@@ -1,5 +1,7 @@
 //! For operators: who waits for a slot, who is at the deploy gate, and what is being pulled.
 
+use std::collections::BTreeMap;
+
 use axum::Json as Answer;
 use axum::extract::State;
 use jiff::Timestamp;
@@ -11,7 +13,7 @@ use super::App;
 use super::extract::Operator;
 use super::problem::Problem;
 use crate::providers::Pulled;
-use crate::store::PullRow;
+use crate::store::{DeploymentRow, PullRow};
 
 /// A bot that waits for a slot.
 #[derive(Debug, Serialize, ToSchema)]
@@ -94,6 +96,28 @@ pub struct Deployments {
     pub max_concurrent: i64,
     pub entries: Vec<DeploymentEntry>,
     pub pulls: Vec<Pull>,
+    /// One for each host of a configured pool, and of whatever still waits.
+    pub gates: Vec<Gate>,
+}
+
+/// The deploy gate of one host.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct Gate {
+    /// The provider, and where it is.
+    pub host: String,
+    pub active: usize,
+    pub queued: usize,
+    pub max_concurrent: i64,
+}
+
+/// The gates of these hosts, and who is there.
+fn gates(hosts: impl IntoIterator<Item = String>, rows: &[DeploymentRow], max_concurrent: i64) -> Vec<Gate> {
+    let mut counts: BTreeMap<String, (usize, usize)> = hosts.into_iter().map(|host| (host, (0, 0))).collect();
+    for row in rows {
+        let (active, queued) = counts.entry(row.host.clone()).or_default();
+        *if row.active { active } else { queued } += 1;
+    }
+    counts.into_iter().map(|(host, (active, queued))| Gate { host, active, queued, max_concurrent }).collect()
 }
 
 /// The deploy gate
@@ -103,10 +127,10 @@ pub struct Deployments {
     security(("admin_token" = [])),
 )]
 pub async fn deployments(State(app): State<App>, _: Operator) -> Result<Answer<Deployments>, Problem> {
-    let entries: Vec<DeploymentEntry> = app
-        .store
-        .deployments()
-        .await?
+    let rows = app.store.deployments().await?;
+    let configured = app.store.pools().await?.into_iter().filter(|pool| pool.place.is_some());
+    let gates = gates(configured.map(|pool| pool.host), &rows, app.deployment.max_concurrent());
+    let entries: Vec<DeploymentEntry> = rows
         .into_iter()
         .map(|row| DeploymentEntry {
             slot: row.slot.to_string(),
@@ -124,5 +148,6 @@ pub async fn deployments(State(app): State<App>, _: Operator) -> Result<Answer<D
         max_concurrent: app.deployment.max_concurrent(),
         entries,
         pulls: app.store.pulls(app.clock.now()).await?.into_iter().map(Into::into).collect(),
+        gates,
     }))
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use domain::{Attributes, Deadlines, SlotName, SlotStatus, UserId, slot};
@@ -133,6 +134,7 @@ impl House {
             admin_token: None,
             deadlines: Deadlines::default(),
             max_concurrent_deployments: 4,
+            pull_stall: Duration::from_mins(2),
             max_recovery_attempts: 3,
             pools,
             has_own_pools: true,

@@ -124,7 +124,7 @@ async fn until_started(house: &House, bot: &Bot) -> Done {
     let deadline = Instant::now() + PATIENCE;
     loop {
         let slot = house.app.store.slot_of(BotId(bot.id)).await?.ok_or("a bot without a slot")?;
-        if slot.status == SlotStatus::Busy && !house.app.store.is_deploying(&slot.name, house.app.clock.now()).await? {
+        if slot.status == SlotStatus::Busy && !house.app.store.is_deploying(&slot.name).await? {
             return Ok(());
         }
         if Instant::now() > deadline {

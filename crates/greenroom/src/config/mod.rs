@@ -23,6 +23,7 @@ mod tests;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use domain::Deadlines;
 use secrecy::{ExposeSecret, SecretString};
@@ -47,7 +48,10 @@ pub struct Config {
     pub bots_redis: Option<SecretString>,
     pub admin_token: Option<SecretString>,
     pub deadlines: Deadlines,
+    /// On each host.
     pub max_concurrent_deployments: u32,
+    /// How long a pull may stand still.
+    pub pull_stall: Duration,
     pub max_recovery_attempts: u32,
     pub pools: Vec<PoolConfig>,
     /// Whether the pools were configured, or are the defaults.
@@ -155,6 +159,7 @@ fn read(
     let mut deploy = root.section("deploy");
     let max_concurrent_deployments = deploy.number("max_concurrent", 4, 1..=10_000);
     let deploy_timeout = deploy.duration("timeout", defaults.deploy);
+    let pull_stall = deploy.duration("pull_stall", Duration::from_mins(2));
     deploy.finish();
 
     let mut recovery = root.section("recovery");
@@ -209,6 +214,7 @@ fn read(
         admin_token: admin_token.map(Into::into),
         deadlines,
         max_concurrent_deployments,
+        pull_stall,
         max_recovery_attempts,
         pools,
         has_own_pools,

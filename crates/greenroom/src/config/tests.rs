@@ -48,6 +48,15 @@ fn the_environment_is_above_the_file_and_a_flag_is_above_both() {
 }
 
 #[test]
+fn a_pull_may_stand_still_for_two_minutes_unless_it_is_said_for_how_long() {
+    assert_eq!(load("", &[], &[]).unwrap().pull_stall, Duration::from_secs(120));
+    let config = load("[deploy]\npull_stall = \"30s\"", &[], &[]).unwrap();
+    assert_eq!(config.pull_stall, Duration::from_secs(30));
+    let complaints = load("[deploy]\npull_stall = \"0s\"", &[], &[]).unwrap_err();
+    assert!(complaints[0].contains("`deploy.pull_stall`"), "{complaints:?}");
+}
+
+#[test]
 fn every_complaint_is_told_at_once_and_names_its_key_and_place() {
     let file = "
         listn = \"127.0.0.1:1\"

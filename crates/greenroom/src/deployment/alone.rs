@@ -4,11 +4,10 @@
 use std::sync::PoisonError;
 
 use domain::SlotName;
-use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::{Deployment, lease};
-use crate::store::{SlotRow, StoreError};
+use crate::store::{Holding, SlotRow, StoreError};
 
 /// This process is at the slot, until it is dropped: also when whoever asked for the work has gone away.
 struct Alone<'a> {
@@ -38,37 +37,32 @@ impl Deployment {
         }
         let _alone = Alone { deployment: self, slot };
         // Another holder each time: what this process had begun before, and was dropped, may still be going on.
-        let (taken, holder) = (Instant::now(), Uuid::new_v4());
-        if !self.take_slot(slot, holder).await? {
+        let (replica, holder) = (self.0.lease.current().await?.id, Uuid::new_v4());
+        let kept = self.0.lease.keep(Holding::Slot { slot: slot.clone(), holder });
+        if !self.take_slot(slot, holder, replica).await? {
+            kept.given_back();
             return Ok(None);
         }
         let done = match self.0.store.slot(slot).await {
             Ok(Some(row)) => {
-                lease::kept(slot.as_str(), taken, || self.renew_slot(slot, holder), work(row)).await.transpose()
+                let ours = || std::future::ready(Ok(true));
+                lease::kept(self.0.lease.liveness(), replica, slot.as_str(), ours, work(row)).await.transpose()
             }
             Ok(None) => Ok(None),
             Err(error) => Err(error),
         };
-        if let Err(error) = self.give_slot_back(slot, holder).await {
-            tracing::warn!(%slot, %error, "the lock of a slot is left to end by itself");
+        match self.give_slot_back(slot, holder).await {
+            Ok(()) => kept.given_back(),
+            Err(error) => tracing::warn!(%slot, %error, "slot lock not given back; it is released later"),
         }
         done
     }
 
-    async fn take_slot(&self, slot: &SlotName, holder: Uuid) -> Result<bool, StoreError> {
+    async fn take_slot(&self, slot: &SlotName, holder: Uuid, replica: Uuid) -> Result<bool, StoreError> {
         let mut tx = self.0.store.begin().await?;
-        let now = self.0.lifecycle.clock.now();
-        let taken = tx.take_slot(slot, holder, now, lease::end(now)).await?;
+        let taken = tx.take_slot(slot, holder, replica, self.0.lifecycle.clock.now()).await?;
         tx.commit().await?;
         Ok(taken)
-    }
-
-    async fn renew_slot(&self, slot: &SlotName, holder: Uuid) -> Result<bool, StoreError> {
-        let mut tx = self.0.store.begin().await?;
-        let now = self.0.lifecycle.clock.now();
-        let renewed = tx.renew_slot(slot, holder, now, lease::end(now)).await?;
-        tx.commit().await?;
-        Ok(renewed)
     }
 
     async fn give_slot_back(&self, slot: &SlotName, holder: Uuid) -> Result<(), StoreError> {

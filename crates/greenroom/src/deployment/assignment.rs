@@ -68,7 +68,7 @@ impl Deployment {
         }
         let store = &self.0.store;
         let was_begun = !store.is_at_gate(&slot.name).await?
-            || store.is_deploying(&slot.name, self.0.lifecycle.clock.now()).await?;
+            || store.is_deploying(&slot.name).await?;
         let is_started = slot.status == domain::SlotStatus::Creating || slot.bot_id.is_some();
         Ok(slot.agent.is_none() && is_started && was_begun)
     }

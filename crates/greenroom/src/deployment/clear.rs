@@ -57,11 +57,15 @@ impl Deployment {
             return Ok(());
         }
         // Whoever is starting it sees the bot's end, and has it cleared then.
-        if self.0.store.is_deploying(&slot.name, self.0.lifecycle.clock.now()).await? {
+        if self.0.store.is_deploying(&slot.name).await? {
             return Ok(());
         }
         let Some(pool) = self.pool(&slot.pool).await? else { return Ok(()) };
         let Some(provider) = self.provider(&slot.pool) else {
+            // Another replica has a configuration with this pool: it is that one's to clear.
+            if pool.place.is_some() {
+                return Ok(());
+            }
             self.broken(&slot.name, Some(bot), &not_configured(&slot.pool)).await;
             return Ok(());
         };

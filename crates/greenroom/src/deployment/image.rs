@@ -1,104 +1,175 @@
-//! The image lock: one puller per image and host. Whoever finds the image taken waits; the lock goes from one to the
-//! next, and whoever waited looks first whether the image is there by now, and does not pull again.
+//! The image lock: one puller per image and host. Whoever finds the image being pulled gives its place behind the gate
+//! back and comes again when the pull is over; it looks first whether the image is there by now, and does not pull
+//! again.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use domain::SlotName;
 use jiff::Timestamp;
-use tokio::time::Instant;
 use uuid::Uuid;
 
-use super::lease;
+use super::replica::{Kept, ReplicaLease};
+use super::{Deployment, lease};
 use crate::clock::Clock;
 use crate::providers::{Image, Progress, Provider, ProviderError, Pulled};
-use crate::store::{Store, StoreError};
+use crate::store::{Holder, Holding, Store, StoreError};
 
-const LOOK_AGAIN: Duration = Duration::from_millis(100);
+/// Whether an image is where it is needed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ensured {
+    /// It is there.
+    There,
+    /// Somebody else pulls it, and the deployment has stepped back.
+    SteppedBack,
+    /// Somebody else pulls it, and the deployment is another's by now.
+    Lost,
+}
 
-/// Makes sure that the provider's image is on its host. True when this call has pulled it.
-pub async fn ensure(store: &Store, clock: &Clock, provider: &Arc<dyn Provider>) -> Result<bool, ProviderError> {
-    let Some(image) = provider.image() else { return Ok(false) };
-    let holder = Uuid::new_v4();
-    let taken = loop {
+/// Who wants an image: a deployment, as its holder.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanting<'a> {
+    pub slot: &'a SlotName,
+    pub holder: Uuid,
+}
+
+/// What a pull needs to go on by itself.
+struct Puller {
+    deployment: Deployment,
+    image: Image,
+    replica: Holder,
+    holder: Uuid,
+}
+
+impl Deployment {
+    /// Makes sure that the provider's image is on its host, unless somebody else is at it.
+    pub(super) async fn ensure_image(
+        &self,
+        provider: &Arc<dyn Provider>,
+        wanting: Wanting<'_>,
+    ) -> Result<Ensured, ProviderError> {
+        let Some(image) = provider.image() else { return Ok(Ensured::There) };
         if provider.has_image().await? {
-            return Ok(false);
+            return Ok(Ensured::There);
         }
-        let asked = Instant::now();
-        if take(store, clock, &image, holder).await.map_err(lost)? {
-            break asked;
+        let holder = Uuid::new_v4();
+        let replica = self.0.lease.current().await.map_err(unavailable)?;
+        let kept = self.0.lease.keep(Holding::Image { image: image.clone(), holder });
+        if let Some(instead) = self.take_image(&image, holder, replica.id, wanting).await.map_err(unavailable)? {
+            kept.given_back();
+            return Ok(instead);
         }
-        tokio::time::sleep(LOOK_AGAIN).await;
-    };
-    // In a task of its own: whoever asked may go away meanwhile, and others wait for the same image.
-    let (store, clock, provider) = (store.clone(), clock.clone(), provider.clone());
-    let bringing = tokio::spawn(async move { bring(&store, &clock, &image, (holder, taken), &*provider).await });
-    bringing.await.unwrap_or_else(|error| Err(ProviderError::again(format!("a pull was given up: {error}"))))
-}
-
-async fn bring(
-    store: &Store,
-    clock: &Clock,
-    image: &Image,
-    (holder, taken): (Uuid, Instant),
-    provider: &dyn Provider,
-) -> Result<bool, ProviderError> {
-    // The one before may have brought it between the look and the lock.
-    let done = match provider.has_image().await {
-        Ok(true) => Ok(false),
-        Ok(false) => pull(store, clock, image, (holder, taken), provider).await.map(|()| true),
-        Err(error) => Err(error),
-    };
-    if let Err(error) = give_back(store, image, holder).await {
-        tracing::warn!(image = image.name, %error, "an image lock is left to end by itself");
+        // In a task of its own: whoever asked may go away meanwhile, and others wait for the same image.
+        let puller = Puller { deployment: self.clone(), image, replica, holder };
+        let provider = provider.clone();
+        let pulling = tokio::spawn(async move { puller.bring(kept, &*provider).await });
+        let pulled =
+            pulling.await.unwrap_or_else(|error| Err(ProviderError::again(format!("a pull was given up: {error}"))));
+        pulled.map(|()| Ensured::There)
     }
-    done
+
+    /// Takes the image, or steps back in the same transaction: whoever pulls it wakes those that stepped back before it
+    /// was done.
+    async fn take_image(
+        &self,
+        image: &Image,
+        holder: Uuid,
+        replica: Uuid,
+        wanting: Wanting<'_>,
+    ) -> Result<Option<Ensured>, StoreError> {
+        let now = self.0.lifecycle.clock.now();
+        let mut tx = self.0.store.begin().await?;
+        let instead = if tx.take_image(image, holder, replica, now).await? {
+            None
+        } else if tx.step_back_for_image(wanting.slot, wanting.holder, now).await? {
+            Some(Ensured::SteppedBack)
+        } else {
+            Some(Ensured::Lost)
+        };
+        tx.commit().await?;
+        Ok(instead)
+    }
 }
 
-fn lost(error: StoreError) -> ProviderError {
+fn unavailable(error: StoreError) -> ProviderError {
     ProviderError::again(format!("the image lock cannot be had: {error}"))
 }
 
-async fn take(store: &Store, clock: &Clock, image: &Image, holder: Uuid) -> Result<bool, StoreError> {
-    let mut tx = store.begin().await?;
-    let now = clock.now();
-    let taken = tx.take_image(image, holder, now, lease::end(now)).await?;
-    tx.commit().await?;
-    Ok(taken)
-}
-
-async fn give_back(store: &Store, image: &Image, holder: Uuid) -> Result<(), StoreError> {
-    let mut tx = store.begin().await?;
-    tx.give_image_back(image, holder).await?;
-    tx.commit().await
-}
-
-/// Pulls, and keeps the lock meanwhile.
-async fn pull(
-    store: &Store,
-    clock: &Clock,
-    image: &Image,
-    (holder, taken): (Uuid, Instant),
-    provider: &dyn Provider,
-) -> Result<(), ProviderError> {
-    tracing::info!(image = image.name, host = image.host, "pulling an image");
-    let (since, progress) = (clock.now(), Progress::default());
-    let renew = || async {
-        let now = clock.now();
-        tell(image, since, now, progress.get());
-        let mut tx = store.begin().await?;
-        let renewed = tx.renew_image(image, holder, (since, progress.get()), now, lease::end(now)).await?;
-        tx.commit().await?;
-        Ok(renewed)
-    };
-    // From the first moment on it can be seen that it is being pulled.
-    renew().await.map_err(lost)?;
-    let pulled = lease::kept(&image.name, taken, renew, provider.pull_image(&progress)).await;
-    let pulled = pulled.unwrap_or_else(|| Err(ProviderError::again("the image lock was lost to another puller")));
-    match &pulled {
-        Ok(()) => tracing::info!(image = image.name, host = image.host, took_s = seconds(since, clock.now()), "pulled"),
-        Err(error) => tracing::warn!(image = image.name, host = image.host, error = error.words, "a pull failed"),
+impl Puller {
+    async fn bring(self, kept: Kept, provider: &dyn Provider) -> Result<(), ProviderError> {
+        // The one before may have brought it between the look and the lock.
+        let done = match provider.has_image().await {
+            Ok(true) => Ok(()),
+            Ok(false) => self.pull(provider).await,
+            Err(error) => Err(error),
+        };
+        match self.give_back().await {
+            Ok(()) => kept.given_back(),
+            Err(error) => {
+                tracing::warn!(image = self.image.name, %error, "image lock not given back; it is released later")
+            }
+        }
+        // Who waited for it may pass.
+        self.deployment.0.stepped_back.notify_one();
+        done
     }
-    pulled
+
+    fn store(&self) -> &Store {
+        &self.deployment.0.store
+    }
+
+    fn clock(&self) -> &Clock {
+        &self.deployment.0.lifecycle.clock
+    }
+
+    fn lease(&self) -> &ReplicaLease {
+        &self.deployment.0.lease
+    }
+
+    async fn give_back(&self) -> Result<(), StoreError> {
+        let mut tx = self.store().begin().await?;
+        tx.give_image_back(&self.image, self.holder).await?;
+        tx.commit().await
+    }
+
+    /// Pulls, shows how far it is, and gives up when nothing changes any more.
+    async fn pull(&self, provider: &dyn Provider) -> Result<(), ProviderError> {
+        let Image { name: image, host } = &self.image;
+        tracing::info!(image, host, "image pull started");
+        let (since, progress) = (self.clock().now(), Progress::default());
+        let show = || async {
+            tell(&self.image, since, self.clock().now(), progress.get());
+            let mut tx = self.store().begin().await?;
+            let shown = tx.show_pull(&self.image, self.holder, since, progress.get()).await?;
+            tx.commit().await?;
+            Ok(shown)
+        };
+        // From the first moment on it can be seen that it is being pulled.
+        show().await.map_err(unavailable)?;
+        let stall = self.deployment.0.patience.pull_stall;
+        let work = async {
+            tokio::select! {
+                biased;
+                pulled = provider.pull_image(&progress) => pulled,
+                // The pull is dropped, which ends it at the engine too.
+                words = progress.stalled(stall) => Err(stalled(image, stall, words)),
+            }
+        };
+        let pulled = lease::kept(self.lease().liveness(), self.replica.id, image, show, work).await;
+        let pulled = pulled.unwrap_or_else(|| Err(ProviderError::again("the image lock was lost to another puller")));
+        match &pulled {
+            Ok(()) => tracing::info!(image, host, took_s = seconds(since, self.clock().now()), "image pulled"),
+            Err(error) => tracing::warn!(image, host, error = error.words, "image pull failed"),
+        }
+        pulled
+    }
+}
+
+/// What is told of a pull that stood still: what was said last, and for how long nothing was.
+fn stalled(image: &str, stall: Duration, last: Option<String>) -> ProviderError {
+    let last = last.map_or_else(|| "nothing was said at all".to_owned(), |last| format!("the last word was: {last}"));
+    let stood = stall.as_secs_f64();
+    ProviderError::again(format!("the image {image} cannot be pulled: no progress for {stood} s; {last}"))
 }
 
 fn seconds(since: Timestamp, now: Timestamp) -> i64 {
@@ -110,6 +181,6 @@ fn tell(image: &Image, since: Timestamp, now: Timestamp, pulled: Pulled) {
     let Pulled { layers, layers_done, bytes, bytes_done } = pulled;
     if layers > 0 {
         let (image, seconds) = (image.name.as_str(), seconds(since, now));
-        tracing::info!(image, layers, layers_done, bytes, bytes_done, seconds, "still pulling an image");
+        tracing::info!(image, layers, layers_done, bytes, bytes_done, seconds, "image pull continued");
     }
 }

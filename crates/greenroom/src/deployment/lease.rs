@@ -1,112 +1,186 @@
-//! Work that only one process at a time may do. It goes on while its lease is renewed, and is given up as soon as another
-//! may have it: because the lease was lost, or because it could not be renewed for as long as it lasts.
+//! Work that only one replica at a time may do. It goes on while the replica is known to live, and is given up as soon
+//! as another may have it: because the replica was taken for dead, or because what the work holds was taken from it.
 
 use std::pin::Pin;
 use std::task::Poll;
 use std::time::Duration;
 
-use jiff::Timestamp;
 use tokio::time::Instant;
+use uuid::Uuid;
 
+use super::replica::Liveness;
 use crate::store::StoreError;
 
-/// How long a holder is believed to live without a sign: longer than a process may stand still without harm, which is
-/// ten seconds, and the time between two signs.
-pub const LEASE: Duration = Duration::from_secs(20);
-const RENEW: Duration = Duration::from_secs(4);
+/// How often work is asked whether it is still wanted.
+const CHECK: Duration = Duration::from_secs(4);
+/// How long work waits for the database to say whether the replica still lives. It may hold a connection that the
+/// answer needs.
+const LONGEST_DOUBT: Duration = Duration::from_secs(15);
 
-/// When a lease that is taken now ends.
-pub fn end(now: Timestamp) -> Timestamp {
-    now.saturating_add(LEASE).unwrap_or(Timestamp::MAX)
-}
-
-/// Does work under a lease that was asked for at `taken`. `renew` says whether it is still ours; `None` when the work was
-/// given up. The work goes on while the lease is renewed, but not for a moment after it may have ended: whoever stood
-/// still finds out first whether it is still its own.
-pub async fn kept<T, F>(what: &str, taken: Instant, renew: impl Fn() -> F, work: impl Future<Output = T>) -> Option<T>
+/// Does work under something that was taken as `replica`. `check` says every few seconds whether it is still ours and
+/// wanted; `None` when the work was given up. The work rests for as long as it is not certain that the replica lives:
+/// whoever stood still finds out first.
+pub async fn kept<T, F>(
+    lease: &Liveness,
+    replica: Uuid,
+    what: &str,
+    check: impl Fn() -> F,
+    work: impl Future<Output = T>,
+) -> Option<T>
 where
     F: Future<Output = Result<bool, StoreError>>,
 {
-    tokio::pin!(work);
-    let (mut until, mut next) = (taken + LEASE, taken + RENEW);
+    let doubt = doubt(lease, replica);
+    tokio::pin!(work, doubt);
+    let mut next = Instant::now() + CHECK;
     loop {
         tokio::select! {
             biased;
+            () = lease.lost(replica) => return None,
+            () = &mut doubt => return None,
             () = tokio::time::sleep_until(next) => {}
-            // By the clock, not by the timer, which may not have run yet after a standstill.
-            done = before(next, work.as_mut()) => return Some(done),
+            done = certain(lease, replica, work.as_mut()) => return Some(done),
         }
-        let asked = Instant::now();
         let answer = tokio::select! {
             biased;
-            answer = tokio::time::timeout_at(until, renew()) => answer,
-            done = before(until, work.as_mut()) => return Some(done),
+            () = lease.lost(replica) => return None,
+            answer = tokio::time::timeout(CHECK, check()) => answer,
+            done = certain(lease, replica, work.as_mut()) => return Some(done),
         };
         match answer {
-            Ok(Ok(true)) => until = asked + LEASE,
-            Ok(Err(error)) if Instant::now() < until => tracing::warn!(what, %error, "a lease could not be renewed"),
-            _ => return None,
+            Ok(Ok(true)) | Err(_) => {}
+            Ok(Ok(false)) => return None,
+            Ok(Err(error)) => tracing::warn!(what, %error, "check of a holding failed"),
         }
-        next = Instant::now() + RENEW;
+        next = Instant::now() + CHECK;
     }
 }
 
-/// Goes on with the work until then, and no further.
-async fn before<T>(until: Instant, mut work: Pin<&mut impl Future<Output = T>>) -> T {
-    std::future::poll_fn(|context| if Instant::now() >= until { Poll::Pending } else { work.as_mut().poll(context) })
-        .await
+/// Goes on with the work while the replica is known to live, by the clock, not by a timer, which may not have run yet
+/// after a standstill.
+async fn certain<T>(lease: &Liveness, replica: Uuid, mut work: Pin<&mut impl Future<Output = T>>) -> T {
+    loop {
+        let renewed = lease.renewed();
+        let step = std::future::poll_fn(
+            |context| {
+                if lease.holds(replica) { work.as_mut().poll(context) } else { Poll::Pending }
+            },
+        );
+        tokio::select! {
+            biased;
+            done = step => return done,
+            // What woke the work meanwhile was not heard.
+            () = renewed => {}
+        }
+    }
+}
+
+/// Waits until nobody has said for too long whether the replica lives.
+async fn doubt(lease: &Liveness, replica: Uuid) {
+    let mut since = None;
+    loop {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        since = if lease.holds(replica) { None } else { since.or_else(|| Some(Instant::now())) };
+        if since.is_some_and(|since| since.elapsed() >= LONGEST_DOUBT) {
+            return;
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::super::replica::{LEASE, RENEW};
     use super::*;
 
+    async fn yes() -> Result<bool, StoreError> {
+        Ok(true)
+    }
+
     #[tokio::test(start_paused = true)]
-    async fn work_goes_on_while_its_lease_is_renewed() {
+    async fn work_goes_on_while_the_replica_lives() {
+        let (liveness, id) = Liveness::begin();
+        let signs = async {
+            loop {
+                tokio::time::sleep(RENEW).await;
+                liveness.live_on();
+            }
+        };
         let work = async {
             tokio::time::sleep(LEASE * 5).await;
             "done"
         };
-        assert_eq!(kept("it", Instant::now(), || async { Ok(true) }, work).await, Some("done"));
+        tokio::select! {
+            done = kept(&liveness, id, "it", yes, work) => assert_eq!(done, Some("done")),
+            () = signs => unreachable!(),
+        }
     }
 
     #[tokio::test(start_paused = true)]
-    async fn work_that_the_renewal_waits_for_is_not_held_up_by_it() {
-        // As with one connection to the database, which the work has and the renewal wants.
+    async fn work_is_not_held_up_by_a_check_that_waits_for_it() {
+        // As with one connection to the database, which the work has and the check wants.
+        let (liveness, id) = Liveness::begin();
         let turn = tokio::sync::Mutex::new(());
         let work = async {
             let _turn = turn.lock().await;
-            tokio::time::sleep(RENEW * 2).await;
+            for _ in 0..10 {
+                tokio::time::sleep(LEASE / 2).await;
+                liveness.live_on();
+            }
         };
-        let renew = || async {
+        let check = || async {
             let _turn = turn.lock().await;
             Ok(true)
         };
-        assert_eq!(kept("it", Instant::now(), renew, work).await, Some(()));
+        // The work itself keeps the replica alive here.
+        assert_eq!(kept(&liveness, id, "it", check, work).await, Some(()));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn work_is_given_up_when_the_lease_is_lost_or_cannot_be_renewed_or_the_answer_hangs() {
+    async fn work_is_given_up_when_it_is_not_wanted_or_the_replica_is_dead_or_nobody_says() {
         let never = std::future::pending::<()>;
-        assert_eq!(kept("it", Instant::now(), || async { Ok(false) }, never()).await, None);
-        let away = || async { Err(StoreError::failed("renew", &std::io::Error::other("away"))) };
+        let (liveness, id) = Liveness::begin();
+        assert_eq!(kept(&liveness, id, "it", || async { Ok(false) }, never()).await, None);
+
+        let (liveness, id) = Liveness::begin();
+        let dies = async {
+            tokio::time::sleep(RENEW).await;
+            liveness.die();
+            std::future::pending().await
+        };
+        let given_up = tokio::select! {
+            given_up = kept(&liveness, id, "it", yes, never()) => given_up,
+            () = dies => unreachable!(),
+        };
+        assert_eq!(given_up, None);
+
+        let (liveness, id) = Liveness::begin();
         let begun = Instant::now();
-        assert_eq!(kept("it", begun, away, never()).await, None);
-        assert!((LEASE..LEASE + RENEW * 2).contains(&begun.elapsed()));
-        assert_eq!(kept("it", Instant::now(), std::future::pending, never()).await, None);
+        assert_eq!(kept(&liveness, id, "it", std::future::pending, never()).await, None);
+        assert!((LEASE..LEASE + LONGEST_DOUBT + CHECK * 2).contains(&begun.elapsed()));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn whoever_comes_late_does_nothing_before_the_lease_is_known_to_be_its_own() {
-        let taken = Instant::now();
-        tokio::time::advance(RENEW + Duration::from_secs(1)).await;
-        let worked = std::sync::atomic::AtomicBool::new(false);
-        let work = async { worked.store(true, std::sync::atomic::Ordering::SeqCst) };
-        assert_eq!(kept("it", taken, || async { Ok(false) }, work).await, None);
-        // Also when nobody says whose it is.
-        tokio::time::advance(LEASE).await;
-        let work = async { worked.store(true, std::sync::atomic::Ordering::SeqCst) };
-        assert_eq!(kept("it", taken, std::future::pending, work).await, None);
-        assert!(!worked.into_inner());
+    async fn whoever_stood_still_does_nothing_before_it_is_known_to_live() {
+        // The process stands still in the middle of its work for longer than it is believed to live.
+        for lives in [true, false] {
+            let (liveness, id) = Liveness::begin();
+            let steps = AtomicUsize::new(0);
+            let work = async {
+                steps.fetch_add(1, Ordering::SeqCst);
+                tokio::time::sleep(Duration::from_millis(10)).await;
+                steps.fetch_add(1, Ordering::SeqCst);
+            };
+            let stands_still = async {
+                tokio::time::advance(LEASE).await;
+                tokio::time::sleep(Duration::from_secs(1)).await;
+                assert_eq!(steps.load(Ordering::SeqCst), 1, "it went on without knowing");
+                if lives { liveness.live_on() } else { liveness.die() }
+            };
+            let (done, ()) = tokio::join!(kept(&liveness, id, "it", yes, work), stands_still);
+            assert_eq!(done, lives.then_some(()));
+            assert_eq!(steps.into_inner(), if lives { 2 } else { 1 });
+        }
     }
 }

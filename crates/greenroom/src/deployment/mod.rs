@@ -8,6 +8,7 @@
 //! - [`clear`]: from a bot's end to a free slot
 //! - [`recover`]: from an error to a free slot, or to none
 //! - [`alone`]: one at a time at a slot
+//! - [`replica`]: that this replica lives, for everything that it holds
 //! - [`lease`]: work that is given up when another may have it
 //! - [`prove`]: what a provider says that it has done, and whether it has
 //! - [`failure`]: what went wrong, kept before anything is done about it
@@ -21,6 +22,7 @@ pub mod image;
 mod lease;
 mod prove;
 mod recover;
+mod replica;
 mod start;
 
 use std::collections::{BTreeMap, HashSet};
@@ -29,6 +31,7 @@ use std::time::Duration;
 
 use domain::lifecycle::Overdue;
 use domain::{BotId, Deadlines, SlotName};
+use futures_util::StreamExt;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
@@ -42,6 +45,7 @@ use crate::providers::{Provider, Providers};
 use crate::store::{BotRow, Holder, PoolRow, Store, StoreError};
 
 pub use recover::Recovery;
+use replica::{LEASE, RENEW, ReplicaLease};
 
 /// How long a call of a provider may take: one that does not answer is an error like another.
 #[derive(Clone, Debug)]
@@ -51,15 +55,24 @@ pub struct Patience {
     pub stop: Duration,
     /// For what only looks.
     pub look: Duration,
+    /// How long a pull may stand still.
+    pub pull_stall: Duration,
 }
 
 impl Default for Patience {
     fn default() -> Self {
-        Self { start: Duration::from_mins(15), stop: Duration::from_mins(2), look: Duration::from_secs(30) }
+        Self {
+            start: Duration::from_mins(15),
+            stop: Duration::from_mins(2),
+            look: Duration::from_secs(30),
+            pull_stall: Duration::from_mins(2),
+        }
     }
 }
 
 const LONGEST_DESCRIBE: Duration = Duration::from_secs(10);
+/// So many slots are cleared at once after a start.
+const SETTLED_AT_ONCE: usize = 16;
 const PING_EVERY: Duration = Duration::from_secs(15);
 
 #[derive(Clone, Debug)]
@@ -75,8 +88,8 @@ struct Inner {
     max_concurrent: i64,
     public_url: String,
     patience: Patience,
-    /// This process, as a holder of leases.
-    replica: Holder,
+    /// This process, as a holder of deployments and locks.
+    lease: ReplicaLease,
     /// The slots that this process is clearing, so that no two wakes do it at once; other processes see the lock.
     clearing: Mutex<HashSet<SlotName>>,
     /// Whether the provider of each pool answered when it was asked last.
@@ -103,6 +116,7 @@ pub struct Parts {
 
 impl Deployment {
     pub fn new(parts: Parts) -> Self {
+        let lease = ReplicaLease::new(parts.store.clone(), parts.lifecycle.clock.clone(), &parts.replica);
         Self(Arc::new(Inner {
             store: parts.store,
             lifecycle: parts.lifecycle,
@@ -112,7 +126,7 @@ impl Deployment {
             max_concurrent: parts.max_concurrent.into(),
             public_url: parts.public_url,
             patience: parts.patience,
-            replica: parts.replica,
+            lease,
             clearing: Mutex::default(),
             health: Mutex::default(),
             stepped_back: Notify::new(),
@@ -123,6 +137,11 @@ impl Deployment {
     /// Works until the end, on everything that asks to pass the gate and every end of a bot at once. What is overdue or
     /// was left behind is found by the keepers.
     pub async fn work(self) {
+        tokio::join!(self.serve(), self.keep_lease());
+    }
+
+    async fn serve(&self) {
+        self.settle().await;
         loop {
             tokio::select! {
                 () = self.0.ending.cancelled() => return,
@@ -131,6 +150,54 @@ impl Deployment {
                 ended = self.0.lifecycle.to_clear.take() => ended.into_iter().for_each(|bot| self.clear_after(bot)),
             }
         }
+    }
+
+    /// Tells the others that this replica lives, and takes over from those that do not.
+    async fn keep_lease(&self) {
+        let Self(inner) = self;
+        while !inner.ending.is_cancelled() {
+            let ticked = tokio::select! {
+                ticked = tokio::time::timeout(LEASE, inner.lease.tick()) => ticked,
+                () = inner.ending.cancelled() => break,
+            };
+            match ticked {
+                Ok(Ok(dead)) if dead.is_empty() => {}
+                Ok(Ok(dead)) => {
+                    for replica in dead {
+                        tracing::warn!(replica = replica.name, "dead replica released");
+                    }
+                    self.settle().await;
+                }
+                Ok(Err(error)) => tracing::warn!(%error, "replica lease not renewed"),
+                Err(_) => tracing::warn!("replica lease not renewed: the database does not answer"),
+            }
+            tokio::select! {
+                () = tokio::time::sleep(RENEW) => {}
+                () = inner.ending.cancelled() => {}
+            }
+        }
+        if let Err(error) = inner.lease.end().await {
+            tracing::warn!(%error, "replica lease not given back; it ends by itself");
+        }
+    }
+
+    /// Finishes what can be known to be unfinished: after a start, and after another replica has died. Slots whose bots
+    /// have ended are cleared, and whoever waits passes the gate. Whoever else is at a slot holds its lock.
+    async fn settle(&self) {
+        match self.0.store.slots_to_clear(self.0.lifecycle.clock.now()).await {
+            Ok(slots) => {
+                let this = self.clone();
+                tokio::spawn(async move {
+                    let ours = slots.into_iter().filter(|slot| this.provider(&slot.pool).is_some());
+                    let cleared = |slot| async {
+                        let _ = this.clear(slot).await;
+                    };
+                    futures_util::stream::iter(ours).for_each_concurrent(SETTLED_AT_ONCE, cleared).await;
+                });
+            }
+            Err(error) => tracing::warn!(%error, "slots to clear not found; the keeper looks again"),
+        }
+        self.pass_gate().await;
     }
 
     /// Shows at the providers what the slots are doing.

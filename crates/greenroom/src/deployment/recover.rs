@@ -2,16 +2,21 @@
 //! again and again is deleted instead, so that the pool can grow a fresh one. And what the provider has and nobody knows
 //! is removed.
 
+use std::time::Duration;
+
 use domain::{SlotName, SlotStatus};
 use jiff::Timestamp;
-use tokio::time::Instant;
 
 use super::Deployment;
 use super::clear::not_configured;
-use super::lease::{self, LEASE};
+use super::lease;
 use crate::placement::SlotNews;
 use crate::providers::Provider;
-use crate::store::{SlotRow, StoreError};
+use crate::store::{Holding, SlotRow, StoreError};
+
+/// The longest that the lease of a name lasts under which something unknown is removed: it is given back as soon as
+/// that is done, or its replica has died. Longer than a provider may take to delete something.
+const LONGEST_REMOVAL: Duration = Duration::from_mins(5);
 
 /// What came of an attempt at a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,22 +117,26 @@ impl Deployment {
     /// Removes what a provider has under a name that no slot has. False when it is known by now, or another is at it.
     pub async fn remove_unknown(&self, slot: &SlotName, provider: &dyn Provider) -> Result<bool, String> {
         let (name, store, told) = (unknown(slot), &self.0.store, |error: StoreError| error.to_string());
-        let taken = Instant::now();
-        if !store.take_lease(&name, &self.0.replica, LEASE).await.map_err(told)? {
+        let replica = self.0.lease.current().await.map_err(told)?;
+        let kept = self.0.lease.keep(Holding::Lease { name: name.clone(), replica: replica.clone() });
+        if !store.take_lease(&name, &replica, LONGEST_REMOVAL).await.map_err(told)? {
+            kept.given_back();
             return Ok(false);
         }
         // After the lease was taken: whoever makes a slot of this name from here on waits for it before it is started.
         let removed = match store.slot(slot).await {
             Ok(None) => {
-                let renew = || store.renew_lease(&name, &self.0.replica, LEASE);
-                let deleted = lease::kept(&name, taken, renew, self.deleted(slot, provider)).await;
+                let ours = || store.renew_lease(&name, &replica, LONGEST_REMOVAL);
+                let deleted =
+                    lease::kept(self.0.lease.liveness(), replica.id, &name, ours, self.deleted(slot, provider)).await;
                 deleted.map_or(Ok(false), |deleted| deleted.map(|()| true))
             }
             Ok(Some(_)) => Ok(false),
             Err(error) => Err(told(error)),
         };
-        if let Err(error) = store.give_lease_back(&name, &self.0.replica).await {
-            tracing::warn!(%slot, %error, "a lease is left to end by itself");
+        match store.give_lease_back(&name, &replica).await {
+            Ok(()) => kept.given_back(),
+            Err(error) => tracing::warn!(%slot, %error, "lease not given back; it is released later"),
         }
         removed
     }

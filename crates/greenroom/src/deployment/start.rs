@@ -1,5 +1,6 @@
-//! Through the gate to a running slot: at most so many at once, first in first out, in whatever process. A start that
-//! failed is tried again as long as the deadline allows, where the provider says that it may help.
+//! Through the gate of its host to a running slot: at most so many at once on each host, first in first out, in
+//! whatever process. A start that failed is tried again as long as the deadline allows, where the provider says that it
+//! may help.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,27 +9,38 @@ use std::time::Duration;
 use domain::lifecycle::Overdue;
 use domain::{Attributes, BotId, SlotStatus, Status};
 use jiff::Timestamp;
-use tokio::time::Instant;
 use uuid::Uuid;
 
-use super::{Deployment, image, lease};
+use super::image::{Ensured, Wanting};
+use super::replica::Kept;
+use super::{Deployment, lease};
 use crate::placement::SlotNews;
 use crate::providers::{Provider, ProviderError, Spec};
-use crate::store::{DeploymentRow, SlotRow, StoreError};
+use crate::store::{DeploymentRow, Holding, Served, SlotRow, StoreError};
 
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 /// For a longer pause the place behind the gate is given to others.
 const LONGEST_IN_PLACE: Duration = Duration::from_secs(1);
-/// How often to look whether what is unknown under the slot's name is gone.
+/// How often to look whether somebody else is done with what has the slot's name.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 /// A deployment that was let through the gate, and as whose.
 struct Passed {
     row: DeploymentRow,
     holder: Uuid,
-    /// When the lease was asked for.
-    taken: Instant,
+    /// The replica that it was let through as.
+    replica: Uuid,
+}
+
+/// What came of what a provider was asked to do.
+enum Brought {
+    /// It runs, or is made; with the provider's name for it.
+    Up(String),
+    /// Somebody else pulls the image, and the deployment has stepped back.
+    SteppedBack,
+    /// It is another's by now.
+    Lost,
 }
 
 /// What is to be in a slot, and whether it is to run or only to be made.
@@ -47,21 +59,24 @@ enum Outcome {
     NotWanted,
     /// It failed, and is tried again after this; others may go meanwhile.
     Later(Duration),
+    /// It has stepped back until somebody else has pulled the image.
+    SteppedBack,
     /// Another process holds it by now.
     Lost,
 }
 
 impl Deployment {
-    /// Lets through as many as there is room for, and deploys them.
+    /// Lets through as many as there is room for on each host, and deploys them. Only of pools that this replica has a
+    /// provider for: what others are configured with is left to them.
     pub(crate) async fn pass_gate(&self) {
         match self.passed().await {
             Ok(passed) => {
-                for deployment in passed {
+                for (deployment, kept) in passed {
                     let this = self.clone();
-                    tokio::spawn(async move { this.deploy(deployment).await });
+                    tokio::spawn(async move { this.deploy(deployment, kept).await });
                 }
             }
-            Err(error) => tracing::warn!(%error, "the deploy gate cannot be passed"),
+            Err(error) => tracing::warn!(%error, "deploy gate not passed"),
         }
     }
 
@@ -78,20 +93,33 @@ impl Deployment {
         Ok(())
     }
 
-    async fn passed(&self) -> Result<Vec<Passed>, StoreError> {
+    async fn passed(&self) -> Result<Vec<(Passed, Kept)>, StoreError> {
         // Another holder each time, so that whoever was let through before, also by this process, is told from it.
-        let (holder, taken) = (Uuid::new_v4(), Instant::now());
+        let (replica, holder) = (self.0.lease.current().await?.id, Uuid::new_v4());
+        let all = self.0.lease.keep(Holding::Passed { holder });
+        let served: Vec<Served> = self
+            .0
+            .providers
+            .iter()
+            .map(|(pool, provider)| Served { pool: pool.clone(), image: provider.image() })
+            .collect();
         let mut tx = self.0.store.begin().await?;
         let now = self.0.lifecycle.clock.now();
-        let passed = tx.pass_gate(self.0.max_concurrent, holder, now, lease::end(now)).await?;
+        let rows = tx.pass_gate(self.0.max_concurrent, &served, holder, replica, now).await?;
         tx.commit().await?;
-        Ok(passed.into_iter().map(|row| Passed { row, holder, taken }).collect())
+        let passed = rows.into_iter().map(|row| {
+            let kept = self.0.lease.keep(Holding::Deployment { slot: row.slot.clone(), holder });
+            (Passed { row, holder, replica }, kept)
+        });
+        let passed = passed.collect();
+        all.given_back();
+        Ok(passed)
     }
 
-    async fn deploy(self, deployment: Passed) {
+    async fn deploy(self, deployment: Passed, kept: Kept) {
         let (slot, bot, holder) = (&deployment.row.slot, deployment.row.bot_id, deployment.holder);
         let outcome = self.try_deploy(&deployment).await;
-        let kept = match outcome {
+        let told = match outcome {
             Ok(Outcome::Done(provider_ref)) => {
                 let news = SlotNews::Started { bot, provider_ref, holder };
                 self.0.placement.tell(slot.clone(), news).await.map(drop)
@@ -100,18 +128,33 @@ impl Deployment {
             Ok(Outcome::Full(words)) => self.full(&deployment, words).await,
             Ok(Outcome::NotWanted) => self.not_wanted(&deployment).await,
             Ok(Outcome::Later(pause)) => {
+                kept.given_back();
                 self.0.stepped_back.notify_one();
                 tokio::time::sleep(pause).await;
                 self.0.stepped_back.notify_one();
                 return;
             }
-            Ok(Outcome::Lost) => Ok(()),
+            Ok(Outcome::SteppedBack) => {
+                kept.given_back();
+                self.0.stepped_back.notify_one();
+                return;
+            }
+            // If it is not another's after all, it is released with what it held.
+            Ok(Outcome::Lost) => {
+                drop(kept);
+                return self.clear_if_ended(bot).await;
+            }
             Err(error) => Err(error),
         };
-        if let Err(error) = kept {
-            tracing::warn!(%slot, %error, "a deployment is left to be found when its lease ends");
+        match told {
+            Ok(()) => kept.given_back(),
+            Err(error) => tracing::warn!(%slot, %error, "deployment not finished; it is released later"),
         }
-        // A bot that ended meanwhile left its slot to whoever was starting it.
+        self.clear_if_ended(bot).await;
+    }
+
+    /// A bot that ended meanwhile left its slot to whoever was starting it.
+    async fn clear_if_ended(&self, bot: Option<BotId>) {
         if let Some(bot) = bot
             && let Ok(Some(row)) = self.0.store.bot(bot).await
             && row.status.is_ended()
@@ -161,7 +204,7 @@ impl Deployment {
     }
 
     async fn try_deploy(&self, passed: &Passed) -> Result<Outcome, StoreError> {
-        let (deployment, mut taken) = (&passed.row, passed.taken);
+        let deployment = &passed.row;
         let mut pause = if deployment.tries == 0 { FIRST_PAUSE } else { LONGEST_IN_PLACE };
         for _ in 0..deployment.tries {
             pause = (pause * 2).min(LONGEST_PAUSE);
@@ -173,7 +216,7 @@ impl Deployment {
                 return Ok(Outcome::Failed(ProviderError::never(format!("the pool {} has no provider", slot.pool))));
             };
             let is_new = slot.provider_ref.is_none();
-            let error = match self.leased(passed, taken, self.bring_up(&provider, &wanted, is_new)).await {
+            let error = match self.leased(passed, self.bring_up(&provider, passed, &wanted, is_new)).await {
                 Outcome::Failed(error) => error,
                 outcome => return Ok(outcome),
             };
@@ -181,11 +224,11 @@ impl Deployment {
             if !error.may_help || again >= deployment.timeout_at {
                 self.keep_failure(&slot, deployment.bot_id, &error.words).await;
                 // Whoever has it by now decides what becomes of it.
-                let own = self.renew(passed, Some(&error.words)).await.unwrap_or(false);
+                let own = self.note_error(passed, &error.words).await.unwrap_or(false);
                 return Ok(if own { Outcome::Failed(error) } else { Outcome::Lost });
             }
             if error.is_full && deployment.bot_id.is_some() {
-                let own = self.renew(passed, Some(&error.words)).await.unwrap_or(false);
+                let own = self.note_error(passed, &error.words).await.unwrap_or(false);
                 return Ok(if own { Outcome::Full(error.words) } else { Outcome::Lost });
             }
             tracing::warn!(slot = %slot.name, error = %error.words, "a start failed and is tried again");
@@ -196,8 +239,7 @@ impl Deployment {
                     Outcome::Lost
                 });
             }
-            taken = Instant::now();
-            if !self.renew(passed, Some(&error.words)).await.unwrap_or(false) {
+            if !self.note_error(passed, &error.words).await.unwrap_or(false) {
                 return Ok(Outcome::Lost);
             }
             tokio::time::sleep(pause).await;
@@ -208,9 +250,8 @@ impl Deployment {
     /// Lets others have the place behind the gate until it is tried again.
     async fn step_back(&self, passed: &Passed, pause: Duration, words: &str) -> Result<bool, StoreError> {
         let mut tx = self.0.store.begin().await?;
-        let now = self.0.lifecycle.clock.now();
-        let until = now.saturating_add(pause).unwrap_or(Timestamp::MAX);
-        let stepped = tx.step_back(&passed.row.slot, passed.holder, now, until, words).await?;
+        let until = self.0.lifecycle.clock.now().saturating_add(pause).unwrap_or(Timestamp::MAX);
+        let stepped = tx.step_back(&passed.row.slot, passed.holder, until, words).await?;
         tx.commit().await?;
         Ok(stepped)
     }
@@ -220,15 +261,28 @@ impl Deployment {
     async fn bring_up(
         &self,
         provider: &Arc<dyn Provider>,
+        passed: &Passed,
         wanted: &Wanted,
         is_new: bool,
-    ) -> Result<String, ProviderError> {
+    ) -> Result<Brought, ProviderError> {
         let removed = |error: StoreError| ProviderError::again(error.to_string());
         while is_new && self.is_being_removed(&wanted.spec.slot).await.map_err(removed)? {
             tokio::time::sleep(LOOK_AGAIN).await;
         }
-        image::ensure(&self.0.store, &self.0.lifecycle.clock, provider).await?;
-        if wanted.runs { provider.start(&wanted.spec).await } else { provider.create(&wanted.spec).await }
+        // A replica that stood still may have said that the slot is clear, while another was already clearing it in its place:
+        // what that one is about to end must not be what is started here.
+        let locked = || self.0.store.is_locked_elsewhere(&wanted.spec.slot, passed.replica);
+        while self.0.store.is_shared() && locked().await.map_err(removed)? {
+            tokio::time::sleep(LOOK_AGAIN).await;
+        }
+        let wanting = Wanting { slot: &passed.row.slot, holder: passed.holder };
+        match self.ensure_image(provider, wanting).await? {
+            Ensured::There => {}
+            Ensured::SteppedBack => return Ok(Brought::SteppedBack),
+            Ensured::Lost => return Ok(Brought::Lost),
+        }
+        let made = if wanted.runs { provider.start(&wanted.spec).await } else { provider.create(&wanted.spec).await };
+        made.map(Brought::Up)
     }
 
     /// What is to run: `None` when nobody wants it any more.
@@ -266,19 +320,17 @@ impl Deployment {
         Ok(Some(Wanted { spec, runs: pool.hot || deployment.bot_id.is_some() }))
     }
 
-    /// Keeps the lease while a provider works, as long as somebody wants what it is doing.
-    async fn leased(
-        &self,
-        passed: &Passed,
-        taken: Instant,
-        work: impl Future<Output = Result<String, ProviderError>>,
-    ) -> Outcome {
+    /// Lets a provider work while this replica lives and somebody wants what it is doing.
+    async fn leased(&self, passed: &Passed, work: impl Future<Output = Result<Brought, ProviderError>>) -> Outcome {
         let DeploymentRow { slot, bot_id, .. } = &passed.row;
-        let renew = || async { Ok(self.renew(passed, None).await? && !self.has_ended(*bot_id).await) };
+        let wanted = || async { Ok(self.is_ours(passed).await? && !self.has_ended(*bot_id).await) };
         let work = tokio::time::timeout(self.0.patience.start, work);
-        match lease::kept(slot.as_str(), taken, renew, work).await {
+        match lease::kept(self.0.lease.liveness(), passed.replica, slot.as_str(), wanted, work).await {
             // By now it may be another's, whose word counts.
-            Some(Ok(Ok(provider_ref))) if self.renew(passed, None).await.unwrap_or(true) => Outcome::Done(provider_ref),
+            Some(Ok(Ok(Brought::Up(provider_ref)))) if self.is_ours(passed).await.unwrap_or(true) => {
+                Outcome::Done(provider_ref)
+            }
+            Some(Ok(Ok(Brought::SteppedBack))) => Outcome::SteppedBack,
             Some(Ok(Ok(_))) => Outcome::Lost,
             Some(Ok(Err(error))) => Outcome::Failed(error),
             Some(Err(_)) => Outcome::Failed(ProviderError::again("the provider does not answer")),
@@ -293,11 +345,14 @@ impl Deployment {
         matches!(self.0.store.bot(bot).await, Ok(Some(row)) if row.status.is_ended())
     }
 
-    /// Tells that this process lives. False when the deployment is no longer its own.
-    async fn renew(&self, passed: &Passed, last_error: Option<&str>) -> Result<bool, StoreError> {
+    async fn is_ours(&self, passed: &Passed) -> Result<bool, StoreError> {
+        self.0.store.is_held_by(&passed.row.slot, passed.holder).await
+    }
+
+    /// Keeps what the provider said. False when the deployment is no longer this process's.
+    async fn note_error(&self, passed: &Passed, words: &str) -> Result<bool, StoreError> {
         let mut tx = self.0.store.begin().await?;
-        let now = self.0.lifecycle.clock.now();
-        let own = tx.renew_lease(&passed.row.slot, passed.holder, now, lease::end(now), last_error).await?;
+        let own = tx.note_error(&passed.row.slot, passed.holder, words).await?;
         tx.commit().await?;
         Ok(own)
     }

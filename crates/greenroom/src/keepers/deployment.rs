@@ -5,7 +5,10 @@
 //!   has another connection, so that whoever speaks under the old one comes too late;
 //! - a hot slot was started for nobody, and its agent has not begun to wait within a minute: the slot goes to error;
 //! - a slot takes no more bots and has none: it is deleted, and if that fails once more every 30 seconds;
-//! - somebody waits before the gate, or a holder's lease has ended, and there is room: it passes.
+//! - somebody waits before the gate, and there is room: it passes.
+//!
+//! What a process that died left is settled at once, by [`Deployment`] itself: at a start, and when a replica is seen
+//! to be dead.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};

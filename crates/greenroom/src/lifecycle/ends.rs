@@ -74,6 +74,8 @@ impl Lifecycle {
         // It may have got a slot, or have passed the gate, meanwhile.
         let left_queue: HashSet<BotId> = tx.leave_queue(&those(Overdue::QueueTimeout)).await?.into_iter().collect();
         let left_line: HashSet<BotId> = tx.leave_line(&those(Overdue::DeployTimeout)).await?.into_iter().collect();
+        let left_retries: HashSet<BotId> =
+            tx.leave_retries(&those(Overdue::DeployTimeout)).await?.into_iter().collect();
         for ending in endings {
             let Some(bot) = bots.get_mut(&ending.bot()) else {
                 done.answers.push(Err(LifecycleError::Unauthorized));
@@ -90,7 +92,7 @@ impl Lifecycle {
                 Ending::GivenUp { overdue, .. } => {
                     let still = match overdue {
                         Overdue::QueueTimeout => left_queue.contains(&bot.id),
-                        Overdue::DeployTimeout => left_line.contains(&bot.id),
+                        Overdue::DeployTimeout => left_line.contains(&bot.id) || left_retries.contains(&bot.id),
                         _ => true,
                     };
                     if !still {

@@ -177,7 +177,7 @@ impl Desk {
         if waits {
             ledger.woken.push(name.clone());
         } else {
-            ledger.ask_for_gate(name, Some(bot));
+            ledger.ask_for_gate(&self.pool, name, Some(bot));
         }
         let pool = self.pool.name.clone();
         Grant { bot_id: bot, slot: name.clone(), pool, connection_id, is_awaited: waits, from_line }
@@ -224,7 +224,7 @@ impl Desk {
         let is_made = held.row.provider_ref.is_some();
         if (self.pool.hot && !self.waits_in(&held.row)) || (!self.pool.hot && !is_made && !self.pool.is_places()) {
             self.put(name, SlotStatus::Creating);
-            ledger.ask_for_gate(name, None);
+            ledger.ask_for_gate(&self.pool, name, None);
         } else {
             self.put(name, SlotStatus::Idle);
         }

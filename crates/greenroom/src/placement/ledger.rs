@@ -9,7 +9,8 @@ use uuid::Uuid;
 use super::desk::Desk;
 use super::{Described, Looked};
 use crate::store::{
-    Actor, Batch, Change, Grant, Held, Kind, KnownKey, NewBot, NewDeployment, NewEvent, NewWaiter, StoreError, Tx,
+    Actor, Batch, Change, Grant, Held, Kind, KnownKey, NewBot, NewDeployment, NewEvent, NewWaiter, PoolRow, StoreError,
+    Tx,
 };
 
 #[derive(Debug)]
@@ -110,9 +111,11 @@ impl Ledger {
         });
     }
 
-    pub fn ask_for_gate(&mut self, slot: &SlotName, bot_id: Option<BotId>) {
+    /// Puts a slot of a pool before the gate of the pool's host.
+    pub fn ask_for_gate(&mut self, pool: &PoolRow, slot: &SlotName, bot_id: Option<BotId>) {
         let timeout_at = self.now.saturating_add(self.deploy_timeout).unwrap_or(Timestamp::MAX);
-        self.asked.push(NewDeployment { slot: slot.clone(), bot_id, timeout_at });
+        let (pool, host) = (pool.name.clone(), pool.host.clone());
+        self.asked.push(NewDeployment { slot: slot.clone(), pool, host, bot_id, timeout_at });
     }
 
     pub fn leave_gate(&mut self, slot: &SlotName) {

@@ -114,7 +114,7 @@ pub fn take(desk: &mut Desk, name: &SlotName, news: &SlotNews, ledger: &mut Ledg
         SlotNews::Silent { bot, generation: silent } if bot_id == Some(*bot) && generation == *silent && in_order => {
             // Whoever is in it is fenced off, and ended by the start.
             desk.change(name, SlotRow::end_tokens);
-            ledger.ask_for_gate(name, Some(*bot));
+            ledger.ask_for_gate(&desk.pool, name, Some(*bot));
         }
         SlotNews::Broken { bot, words }
             if bot_id == *bot && (bot.is_some() || matches!(status, SlotStatus::Creating | SlotStatus::Draining)) =>

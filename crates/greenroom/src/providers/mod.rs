@@ -27,10 +27,12 @@ pub mod swarm;
 mod words;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use domain::{Requirements, SlotName};
+use tokio::time::Instant;
 
 use check::Check;
 
@@ -97,16 +99,58 @@ pub enum Stopped {
 }
 
 /// How far a pull has come, for whoever looks.
-#[derive(Debug, Default)]
-pub struct Progress(Mutex<Pulled>);
+#[derive(Debug)]
+pub struct Progress(Mutex<Step>);
+
+/// The last step of a pull.
+#[derive(Debug)]
+struct Step {
+    pulled: Pulled,
+    /// What the provider said last.
+    words: Option<String>,
+    changed_at: Instant,
+}
+
+impl Default for Progress {
+    fn default() -> Self {
+        Self(Mutex::new(Step { pulled: Pulled::default(), words: None, changed_at: Instant::now() }))
+    }
+}
 
 impl Progress {
     pub fn set(&self, pulled: Pulled) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = pulled;
+        let mut step = self.step();
+        if step.pulled != pulled {
+            (step.pulled, step.changed_at) = (pulled, Instant::now());
+        }
+    }
+
+    /// Keeps what the provider says. The same words again are no progress.
+    pub fn say(&self, words: String) {
+        let mut step = self.step();
+        if step.words.as_ref() != Some(&words) {
+            (step.words, step.changed_at) = (Some(words), Instant::now());
+        }
     }
 
     pub fn get(&self) -> Pulled {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.step().pulled
+    }
+
+    /// Waits until nothing has changed for so long, and says what was said last.
+    pub async fn stalled(&self, stall: Duration) -> Option<String> {
+        loop {
+            let changed_at = self.step().changed_at;
+            tokio::time::sleep_until(changed_at + stall).await;
+            let step = self.step();
+            if step.changed_at == changed_at {
+                return step.words.clone();
+            }
+        }
+    }
+
+    fn step(&self) -> MutexGuard<'_, Step> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

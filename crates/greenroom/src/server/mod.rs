@@ -103,6 +103,13 @@ impl Server {
         let tokens = Tokens::new(kept.signing_secret.expose_secret());
         let mut lifecycle = Lifecycle::new(store.clone(), clock.clone(), random.clone(), tokens);
 
+        // Nobody else has the file: what an earlier process held, which did not end in order, is free.
+        if !store.is_shared() {
+            let released = store.release_everything(clock.now()).await?;
+            if released > 0 {
+                tracing::info!(deployments = released, "holdings of an earlier process released");
+            }
+        }
         pools::configure(&store, &config.pools, clock.now()).await?;
         let metrics = telemetry::metrics();
         let mut background = Background::new();
@@ -128,7 +135,7 @@ impl Server {
             deadlines: config.deadlines.clone(),
             max_concurrent: config.max_concurrent_deployments,
             public_url: public_url.clone(),
-            patience: Patience::default(),
+            patience: Patience { pull_stall: config.pull_stall, ..Patience::default() },
             replica: replica.clone(),
             ending: ending.clone(),
         });

@@ -14,6 +14,7 @@ use crate::config::provider::{CoolifyConfig, ProviderConfig};
 use crate::providers::budget::Budget;
 use crate::providers::coolify::{Coolify, CoolifyProvider, Pace, address};
 use crate::providers::docker::DockerProvider;
+use crate::providers::docker::engine::host_of;
 use crate::providers::ec2::{Ec2Provider, Runners};
 use crate::providers::nomad::NomadProvider;
 use crate::providers::process::{self, ProcessProvider};
@@ -36,6 +37,7 @@ pub async fn configure(store: &Store, pools: &[PoolConfig], now: Timestamp) -> R
             name: pool.name.clone(),
             platform: pool.platform,
             provider: pool.provider.as_str().to_owned(),
+            host: host(&pool.provider),
             // No runner is anybody's before there is a bot.
             hot: pool.standby == Standby::Running && !matches!(pool.provider, ProviderConfig::Ec2(_)),
             recycle_after: pool.recycle_after.into(),
@@ -53,8 +55,21 @@ pub async fn configure(store: &Store, pools: &[PoolConfig], now: Timestamp) -> R
             tx.change_thresholds(&row.name, threshold).await?;
         }
         tx.configure_pool(&row).await?;
+        tx.move_deployments(&row.name, &row.host).await?;
     }
     tx.commit().await
+}
+
+/// The host whose gate the slots of a pool pass: the provider, and where it is.
+fn host(provider: &ProviderConfig) -> String {
+    let address = match provider {
+        ProviderConfig::Process(_) => super::host(),
+        ProviderConfig::Docker(config) | ProviderConfig::Swarm(config) => host_of(config.host.as_deref()),
+        ProviderConfig::Nomad(config) => config.address.trim_end_matches('/').to_owned(),
+        ProviderConfig::Coolify(config) => address(&config.api_url).to_owned(),
+        ProviderConfig::Ec2(config) => config.region.clone(),
+    };
+    format!("{} {address}", provider.as_str())
 }
 
 /// What the slots of a pool have, new ones first; of places for runners, what these may have. A hot slot has what it was made with until it is made fresh; any other is
@@ -154,9 +169,27 @@ fn demo() -> Vec<String> {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use crate::config::pool;
+
+    #[test]
+    fn pools_on_one_host_share_its_gate_and_others_have_their_own() {
+        let docker = |text: &str| {
+            let toml = format!(
+                "[[pool]]\nname = \"p\"\nplatform = \"zoom\"\nprovider = \"docker\"\ndocker = {{ image = \"b\"{text} }}"
+            );
+            let folder = tempfile::tempdir().unwrap();
+            let file = folder.path().join("greenroom.toml");
+            std::fs::write(&file, toml).unwrap();
+            let sources = crate::config::Sources { file: Some(file), ..Default::default() };
+            host(&crate::config::Config::load(&sources).unwrap().pools[0].provider)
+        };
+        assert_eq!(docker(", host = \"tcp://a:2375\""), "docker tcp://a:2375");
+        assert_ne!(docker(", host = \"tcp://a:2375\""), docker(", host = \"tcp://b:2375\""));
+        assert!(host(&pool::defaults()[0].provider).starts_with("process "));
+    }
 
     #[test]
     fn pools_that_do_not_agree_on_what_their_coolify_takes_keep_to_the_least() {

@@ -1,16 +1,19 @@
-//! The deploy gate as rows with a lease: who waits, who is behind it, and until when a holder is believed to live.
+//! The deploy gates as rows, one gate for each host: who waits, who is behind it, and which replica holds it. What a
+//! dead replica held is released in [`super::replicas`].
 
 use domain::{BotId, SlotName};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::sql::{Row, args, sortable as text, sql, sql_over};
-use super::{Run, Store, StoreError, Tx};
+use super::sql::{Row, Sql, args, rows, sortable as text, sql, sql_over};
+use super::{Image, Run, Store, StoreError, Tx};
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct DeploymentRow {
     pub slot: SlotName,
+    /// Whose gate it passes.
+    pub host: String,
     pub bot_id: Option<BotId>,
     pub active: bool,
     pub asked_at: Timestamp,
@@ -24,33 +27,76 @@ pub struct DeploymentRow {
 #[derive(Clone, Debug)]
 pub struct NewDeployment {
     pub slot: SlotName,
+    pub pool: String,
+    /// Whose gate it passes.
+    pub host: String,
     pub bot_id: Option<BotId>,
     pub timeout_at: Timestamp,
 }
 
 macro_rules! deployment_columns {
     () => {
-        "slot, bot_id, state, asked_at, timeout_at, last_error, tries"
+        "slot, coalesce(host, '') AS host, bot_id, state, asked_at, timeout_at, last_error, tries"
     };
 }
 
-/// Bots before slots that are only made ready; within each, first in first out. Those without a bot leave one place free,
-/// so that a bot that comes next need not wait until a slot for nobody is ready.
-macro_rules! sql_pass {
-    ($begin:literal, $end:literal) => {
+/// A pool whose deployments a replica can take, and the image that its slots run.
+#[derive(Clone, Debug)]
+pub struct Served {
+    pub pool: String,
+    pub image: Option<Image>,
+}
+
+macro_rules! served {
+    ($dialect:ident) => {
+        rows!($dialect "$5" (pool "TEXT", image "TEXT", image_host "TEXT"))
+    };
+}
+
+/// While somebody pulls the image of a pool, nobody of that pool passes: who waits for an image needs no place behind
+/// the gate. (A lock of a replica of the version before ends by time.)
+macro_rules! no_pull {
+    () => {
+        "NOT EXISTS (SELECT 1 FROM image_locks
+                      WHERE image_locks.image = r.image AND image_locks.host = r.image_host
+                        AND (image_locks.replica IS NOT NULL OR image_locks.lease_until > $3))"
+    };
+}
+
+/// The first few of a pool that may pass: with a bot, without one, and those whose next try is due.
+macro_rules! first_of_pool {
+    ($columns:literal) => {
         concat!(
-            "UPDATE deployments SET state = 'active', holder = $2, lease_until = $4
+            "SELECT * FROM (SELECT ", $columns, ", 0 AS is_for_nobody FROM deployments
+              WHERE pool = r.pool AND state = 'waiting' AND bot_id IS NOT NULL ORDER BY arrival LIMIT $1) AS of_bots
+             UNION ALL
+             SELECT * FROM (SELECT ", $columns, ", 1 AS is_for_nobody FROM deployments
+              WHERE pool = r.pool AND state = 'waiting' AND bot_id IS NULL ORDER BY arrival LIMIT $1) AS for_nobody
+             UNION ALL
+             SELECT * FROM (SELECT ", $columns, ", CASE WHEN bot_id IS NULL THEN 1 ELSE 0 END AS is_for_nobody FROM deployments
+              WHERE pool = r.pool AND state = 'again' AND lease_until <= $3 ORDER BY lease_until LIMIT $1) AS again"
+        )
+    };
+}
+
+/// On each host bots before slots that are only made ready; within each, first in first out. Those without a bot leave
+/// one place free, so that a bot that comes next need not wait until a slot for nobody is ready.
+macro_rules! sql_pass {
+    ($candidates:expr, $begin:literal, $end:literal) => {
+        concat!(
+            "UPDATE deployments
+                SET state = 'active', holder = $2, replica = $4, lease_until = '9999-01-01T00:00:00.000000Z'
               WHERE slot ",
             $begin,
-            "
-                  SELECT slot FROM deployments WHERE slot IN (
-                      SELECT slot FROM (
-                          SELECT slot, bot_id, row_number() OVER (ORDER BY is_for_nobody, arrival)
-                               + (SELECT count(*) FROM deployments WHERE state = 'active' AND lease_until > $3) AS place
-                            FROM (SELECT slot, bot_id, arrival, CASE WHEN bot_id IS NULL THEN 1 ELSE 0 END AS is_for_nobody
-                                    FROM deployments WHERE state = 'waiting' OR lease_until <= $3
-                                   ORDER BY is_for_nobody, arrival LIMIT $1) AS first) AS placed
-                       WHERE place <= CASE WHEN bot_id IS NULL AND $1 > 1 THEN $1 - 1 ELSE $1 END)",
+            " SELECT slot FROM deployments WHERE slot IN (
+                  SELECT slot FROM (
+                      SELECT slot, bot_id, row_number() OVER (PARTITION BY host ORDER BY is_for_nobody, arrival)
+                           + (SELECT count(*) FROM deployments AS active
+                               WHERE active.state = 'active' AND active.host = candidates.host) AS place
+                        FROM (",
+            $candidates,
+            "       ) AS candidates) AS placed
+                   WHERE place <= CASE WHEN bot_id IS NULL AND $1 > 1 THEN $1 - 1 ELSE $1 END)",
             $end,
             " RETURNING ",
             deployment_columns!()
@@ -58,9 +104,33 @@ macro_rules! sql_pass {
     };
 }
 
+const PASS: &Sql = sql!(
+    "deployments.pass",
+    // SQLite cannot join each pool with the first of its rows, but can look these up by their names.
+    sqlite: sql_pass!(
+        concat!(
+            "SELECT d.slot, d.bot_id, d.host, d.arrival, CASE WHEN d.bot_id IS NULL THEN 1 ELSE 0 END AS is_for_nobody
+               FROM", served!(sqlite), "CROSS JOIN deployments AS d
+              WHERE d.slot IN (SELECT slot FROM (", first_of_pool!("slot"), ")) AND ", no_pull!()
+        ),
+        "IN (", ")"
+    ),
+    // As an array, so that it is picked once, however the rest is planned: picked twice it would let more through than
+    // there is room for. One that is leaving at this moment is passed over.
+    postgres: sql_pass!(
+        concat!(
+            "SELECT d.slot, d.bot_id, d.host, d.arrival, d.is_for_nobody
+               FROM", served!(postgres), "CROSS JOIN LATERAL (", first_of_pool!("slot, bot_id, host, arrival"), ") AS d
+              WHERE ", no_pull!()
+        ),
+        "= ANY (ARRAY(", " FOR UPDATE SKIP LOCKED))"
+    ),
+);
+
 fn deployment(row: &Row) -> Result<DeploymentRow, StoreError> {
     Ok(DeploymentRow {
         slot: SlotName::stored(row.text("slot")?),
+        host: row.text("host")?,
         bot_id: row.maybe_id("bot_id")?.map(BotId),
         active: row.text("state")? == "active",
         asked_at: row.time("asked_at")?,
@@ -92,7 +162,7 @@ impl Store {
             .collect()
     }
 
-    /// Bots that have waited before the gate longer than they may.
+    /// Bots that have waited before the gate longer than they may: for the first time, or to be tried again.
     pub async fn overdue_deployments(&self, now: Timestamp) -> Result<Vec<DeploymentRow>, StoreError> {
         self.reader()
             .all(
@@ -100,7 +170,9 @@ impl Store {
                     "deployments.overdue",
                     "SELECT ",
                     deployment_columns!(),
-                    " FROM deployments WHERE state = 'waiting' AND bot_id IS NOT NULL AND timeout_at <= $1"
+                    " FROM deployments
+                      WHERE bot_id IS NOT NULL AND timeout_at <= $1
+                        AND (state = 'waiting' OR state = 'again' AND lease_until <= $1)"
                 ),
                 args![now],
             )
@@ -119,16 +191,28 @@ impl Store {
         Ok(found.is_some())
     }
 
-    /// Whether someone who lives is starting this slot.
-    pub async fn is_deploying(&self, slot: &SlotName, now: Timestamp) -> Result<bool, StoreError> {
+    /// Whether a deployment is still its holder's.
+    pub async fn is_held_by(&self, slot: &SlotName, holder: Uuid) -> Result<bool, StoreError> {
         let found = self
             .reader()
             .first(
                 sql!(
-                    "deployments.of_slot",
-                    "SELECT slot FROM deployments WHERE slot = $1 AND state = 'active' AND lease_until > $2"
+                    "deployments.held_by",
+                    "SELECT slot FROM deployments WHERE slot = $1 AND state = 'active' AND holder = $2"
                 ),
-                args![slot, now],
+                args![slot, holder],
+            )
+            .await?;
+        Ok(found.is_some())
+    }
+
+    /// Whether someone is starting this slot.
+    pub async fn is_deploying(&self, slot: &SlotName) -> Result<bool, StoreError> {
+        let found = self
+            .reader()
+            .first(
+                sql!("deployments.of_slot", "SELECT slot FROM deployments WHERE slot = $1 AND state = 'active'"),
+                args![slot],
             )
             .await?;
         Ok(found.is_some())
@@ -145,16 +229,16 @@ impl Tx {
             .iter()
             .enumerate()
             .map(|(i, new)| {
-                json!({"i": i, "slot": new.slot.as_str(), "bot_id": new.bot_id, "asked_at": text(now),
-                       "timeout_at": text(new.timeout_at)})
+                json!({"i": i, "slot": new.slot.as_str(), "pool": new.pool, "host": new.host, "bot_id": new.bot_id,
+                       "asked_at": text(now), "timeout_at": text(new.timeout_at)})
             })
             .collect();
         self.run(
             sql_over!(
                 "deployments.ask",
-                "INSERT INTO deployments (slot, bot_id, state, asked_at, timeout_at)
-                 SELECT slot, bot_id, 'waiting', asked_at, timeout_at FROM",
-                (i "BIGINT", slot "TEXT", bot_id "UUID", asked_at "TIMESTAMPTZ", timeout_at "TIMESTAMPTZ"),
+                "INSERT INTO deployments (slot, pool, host, bot_id, state, asked_at, timeout_at)
+                 SELECT slot, pool, host, bot_id, 'waiting', asked_at, timeout_at FROM",
+                (i "BIGINT", slot "TEXT", pool "TEXT", host "TEXT", bot_id "UUID", asked_at "TIMESTAMPTZ", timeout_at "TIMESTAMPTZ"),
                 "WHERE true ORDER BY i ON CONFLICT DO NOTHING"
             ),
             args![rows],
@@ -162,16 +246,17 @@ impl Tx {
         .await
     }
 
-    /// Lets through as many as there is room for, first in first out, and gives them to `holder` until `lease_until`.
-    /// A holder whose lease has ended no longer counts, and its deployments are given out again.
+    /// Lets through as many of the served pools as there is room for on their hosts, first in first out, and gives them
+    /// to `holder`, who is part of `replica`.
     pub async fn pass_gate(
         &mut self,
         max: i64,
+        served: &[Served],
         holder: Uuid,
+        replica: Uuid,
         now: Timestamp,
-        lease_until: Timestamp,
     ) -> Result<Vec<DeploymentRow>, StoreError> {
-        // One look at the gate at a time, in whatever process.
+        // One look at the gates at a time, in whatever process.
         self.run(
             sql!(
                 "deployments.gate",
@@ -181,42 +266,30 @@ impl Tx {
             vec![],
         )
         .await?;
-        self.all(
-            sql!(
-                "deployments.pass",
-                sqlite: sql_pass!("IN (", ")"),
-                // As an array, so that it is picked once, however the rest is planned: picked twice it would let more
-                // through than there is room for. One that is leaving at this moment is passed over.
-                postgres: sql_pass!("= ANY (ARRAY(", " FOR UPDATE SKIP LOCKED))"),
-            ),
-            args![max, holder, now, lease_until],
-        )
-        .await?
-        .iter()
-        .map(deployment)
-        .collect()
+        let served: Vec<Value> = served
+            .iter()
+            .map(|served| {
+                let image = served.image.as_ref();
+                json!({"pool": served.pool, "image": image.map(|image| &image.name),
+                       "image_host": image.map(|image| &image.host)})
+            })
+            .collect();
+        self.all(PASS, args![max, holder, now, replica, served]).await?.iter().map(deployment).collect()
     }
 
-    /// Tells that the holder lives. False when the deployment is no longer its own.
-    pub async fn renew_lease(
-        &mut self,
-        slot: &SlotName,
-        holder: Uuid,
-        now: Timestamp,
-        lease_until: Timestamp,
-        last_error: Option<&str>,
-    ) -> Result<bool, StoreError> {
-        let renewed = self
+    /// Keeps what was said of a deployment last. False when it is no longer the holder's.
+    pub async fn note_error(&mut self, slot: &SlotName, holder: Uuid, last_error: &str) -> Result<bool, StoreError> {
+        let noted = self
             .first(
                 sql!(
-                    "deployments.renew",
-                    "UPDATE deployments SET lease_until = $3, last_error = coalesce($4, last_error)
-                      WHERE slot = $1 AND holder = $2 AND lease_until > $5 RETURNING slot"
+                    "deployments.note_error",
+                    "UPDATE deployments SET last_error = $3
+                      WHERE slot = $1 AND holder = $2 AND state = 'active' RETURNING slot"
                 ),
-                args![slot, holder, lease_until, last_error, now],
+                args![slot, holder, last_error],
             )
             .await?;
-        Ok(renewed.is_some())
+        Ok(noted.is_some())
     }
 
     /// Gives a place behind the gate to others until then, because the start failed and is tried again. False when the
@@ -225,7 +298,6 @@ impl Tx {
         &mut self,
         slot: &SlotName,
         holder: Uuid,
-        now: Timestamp,
         until: Timestamp,
         last_error: &str,
     ) -> Result<bool, StoreError> {
@@ -233,14 +305,67 @@ impl Tx {
             .first(
                 sql!(
                     "deployments.step_back",
-                    "UPDATE deployments
-                        SET state = 'again', holder = NULL, lease_until = $3, last_error = $4, tries = tries + 1
-                      WHERE slot = $1 AND holder = $2 AND lease_until > $5 RETURNING slot"
+                    "UPDATE deployments SET state = 'again', holder = NULL, replica = NULL, lease_until = $3,
+                            last_error = $4, tries = tries + 1
+                      WHERE slot = $1 AND holder = $2 AND state = 'active' RETURNING slot"
                 ),
-                args![slot, holder, until, last_error, now],
+                args![slot, holder, until, last_error],
             )
             .await?;
         Ok(stepped.is_some())
+    }
+
+    /// Gives a place behind the gate to others while somebody else pulls the image: no failure, and not counted as a
+    /// try. The gate leaves the pool out until the pull is over.
+    pub async fn step_back_for_image(
+        &mut self,
+        slot: &SlotName,
+        holder: Uuid,
+        now: Timestamp,
+    ) -> Result<bool, StoreError> {
+        let stepped = self
+            .first(
+                sql!(
+                    "deployments.step_back_for_image",
+                    "UPDATE deployments SET state = 'again', holder = NULL, replica = NULL, lease_until = $3
+                      WHERE slot = $1 AND holder = $2 AND state = 'active' RETURNING slot"
+                ),
+                args![slot, holder, now],
+            )
+            .await?;
+        Ok(stepped.is_some())
+    }
+
+    /// Has what waits of a pool pass the gate of another host from now on: that of its configuration.
+    pub async fn move_deployments(&mut self, pool: &str, host: &str) -> Result<(), StoreError> {
+        self.fill_in_pools().await?;
+        for state in ["waiting", "again"] {
+            self.run(
+                sql!(
+                    "deployments.move",
+                    "UPDATE deployments SET host = $2 WHERE pool = $1 AND state = $3 AND host <> $2"
+                ),
+                args![pool, host, state],
+            )
+            .await?;
+        }
+        Ok(())
+    }
+
+    /// Replicas of the version before do not say of which pool a deployment is.
+    pub(super) async fn fill_in_pools(&mut self) -> Result<(), StoreError> {
+        self.run(
+            sql!(
+                "deployments.fill_in",
+                "UPDATE deployments SET pool = found.pool, host = found.host
+                   FROM (SELECT slots.name AS slot, slots.pool AS pool, pools.host AS host
+                           FROM slots JOIN pools ON pools.name = slots.pool
+                          WHERE slots.name IN (SELECT slot FROM deployments WHERE pool IS NULL)) AS found
+                  WHERE deployments.slot = found.slot AND deployments.pool IS NULL"
+            ),
+            vec![],
+        )
+        .await
     }
 
     /// Has the first of a pool that step back tried again now, no more than `most`: something may have come free for them.
@@ -249,8 +374,8 @@ impl Tx {
             sql!(
                 "deployments.hurry",
                 "UPDATE deployments SET lease_until = $2 WHERE state = 'again' AND slot IN
-                     (SELECT d.slot FROM deployments d JOIN slots s ON s.name = d.slot
-                       WHERE d.state = 'again' AND d.lease_until > $2 AND s.pool = $1 ORDER BY d.arrival LIMIT $3)"
+                     (SELECT d.slot FROM deployments d
+                       WHERE d.state = 'again' AND d.lease_until > $2 AND d.pool = $1 ORDER BY d.arrival LIMIT $3)"
             ),
             args![pool, now, most],
         )
@@ -306,55 +431,25 @@ impl Tx {
         .collect()
     }
 
-    /// Takes a slot for `holder`, who is going to end what runs in it, unless another lives and has it.
-    pub async fn take_slot(
-        &mut self,
-        slot: &SlotName,
-        holder: Uuid,
-        now: Timestamp,
-        lease_until: Timestamp,
-    ) -> Result<bool, StoreError> {
-        let taken = self
-            .first(
-                sql!(
-                    "slot_locks.take",
-                    "INSERT INTO slot_locks (slot, holder, lease_until) VALUES ($1, $2, $4)
-                     ON CONFLICT (slot) DO UPDATE SET holder = excluded.holder, lease_until = excluded.lease_until
-                      WHERE slot_locks.lease_until <= $3 OR slot_locks.holder = excluded.holder
-                     RETURNING slot"
-                ),
-                args![slot, holder, now, lease_until],
-            )
-            .await?;
-        Ok(taken.is_some())
-    }
-
-    /// Keeps a slot for `holder`, who still has it. False when it has not.
-    pub async fn renew_slot(
-        &mut self,
-        slot: &SlotName,
-        holder: Uuid,
-        now: Timestamp,
-        lease_until: Timestamp,
-    ) -> Result<bool, StoreError> {
-        let renewed = self
-            .first(
-                sql!(
-                    "slot_locks.renew",
-                    "UPDATE slot_locks SET lease_until = $4
-                      WHERE slot = $1 AND holder = $2 AND lease_until > $3 RETURNING slot"
-                ),
-                args![slot, holder, now, lease_until],
-            )
-            .await?;
-        Ok(renewed.is_some())
-    }
-
-    pub async fn give_slot_back(&mut self, slot: &SlotName, holder: Uuid) -> Result<(), StoreError> {
-        self.run(
-            sql!("slot_locks.give_back", "DELETE FROM slot_locks WHERE slot = $1 AND holder = $2"),
-            args![slot, holder],
+    /// Takes bots out whose start was tried and is to be tried again, and says which: of these something may have been
+    /// begun.
+    pub async fn leave_retries(&mut self, bots: &[BotId]) -> Result<Vec<BotId>, StoreError> {
+        if bots.is_empty() {
+            return Ok(Vec::new());
+        }
+        let bots: Vec<Value> = bots.iter().map(|bot| json!({ "id": bot })).collect();
+        self.all(
+            sql_over!(
+                "deployments.leave_retries",
+                "DELETE FROM deployments WHERE state = 'again' AND bot_id IN (SELECT id FROM",
+                (id "UUID"),
+                ") RETURNING bot_id"
+            ),
+            args![bots],
         )
-        .await
+        .await?
+        .iter()
+        .map(|row| row.id("bot_id").map(BotId))
+        .collect()
     }
 }

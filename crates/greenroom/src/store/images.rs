@@ -39,7 +39,8 @@ impl Store {
                 sql!(
                     "images.pulls",
                     "SELECT image, host, pulling_since, layers, layers_done, bytes, bytes_done FROM image_locks
-                      WHERE pulling_since IS NOT NULL AND lease_until > $1 ORDER BY pulling_since, image, host"
+                      WHERE pulling_since IS NOT NULL AND (replica IS NOT NULL OR lease_until > $1)
+                      ORDER BY pulling_since, image, host"
                 ),
                 args![now],
             )
@@ -63,54 +64,56 @@ impl Store {
 }
 
 impl Tx {
-    /// Takes the image on the host for `holder`, unless another lives and has it.
+    /// Takes the image on the host for `holder`, unless another has it. Who comes second waits here until the first
+    /// one's transaction ends, and whoever gives the image back waits for who comes second: nobody waits for an image
+    /// that was given back meanwhile. A lock of a replica of the version before ends by time.
     pub async fn take_image(
         &mut self,
         image: &Image,
         holder: Uuid,
+        replica: Uuid,
         now: Timestamp,
-        lease_until: Timestamp,
     ) -> Result<bool, StoreError> {
         let taken = self
             .first(
                 sql!(
                     "images.take",
-                    "INSERT INTO image_locks (image, host, holder, lease_until) VALUES ($1, $2, $3, $5)
+                    "INSERT INTO image_locks (image, host, holder, replica, lease_until)
+                     VALUES ($1, $2, $3, $4, '9999-01-01T00:00:00.000000Z')
                      ON CONFLICT (image, host) DO UPDATE
-                         SET holder = excluded.holder, lease_until = excluded.lease_until, pulling_since = NULL
-                      WHERE image_locks.lease_until <= $4 OR image_locks.holder = excluded.holder
+                         SET holder = excluded.holder, replica = excluded.replica, lease_until = excluded.lease_until,
+                             pulling_since = NULL
+                      WHERE image_locks.replica IS NULL AND image_locks.lease_until <= $5
+                         OR image_locks.holder = excluded.holder
                      RETURNING image"
                 ),
-                args![image.name.as_str(), image.host.as_str(), holder, now, lease_until],
+                args![image.name.as_str(), image.host.as_str(), holder, replica, now],
             )
             .await?;
         Ok(taken.is_some())
     }
 
-    /// Keeps the image for `holder`, who still has it and has pulled so much since then. False when it has not.
-    pub async fn renew_image(
+    /// Shows how far the pull of an image has come since then. False when it is no longer the holder's.
+    pub async fn show_pull(
         &mut self,
         image: &Image,
         holder: Uuid,
-        (since, pulled): (Timestamp, Pulled),
-        now: Timestamp,
-        lease_until: Timestamp,
+        since: Timestamp,
+        pulled: Pulled,
     ) -> Result<bool, StoreError> {
         let count = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
-        let renewed = self
+        let shown = self
             .first(
                 sql!(
-                    "images.renew",
-                    "UPDATE image_locks SET lease_until = $5, pulling_since = $6, layers = $7, layers_done = $8,
-                            bytes = $9, bytes_done = $10
-                      WHERE image = $1 AND host = $2 AND holder = $3 AND lease_until > $4 RETURNING image"
+                    "images.show_pull",
+                    "UPDATE image_locks
+                        SET pulling_since = $4, layers = $5, layers_done = $6, bytes = $7, bytes_done = $8
+                      WHERE image = $1 AND host = $2 AND holder = $3 RETURNING image"
                 ),
                 args![
                     image.name.as_str(),
                     image.host.as_str(),
                     holder,
-                    now,
-                    lease_until,
                     since,
                     count(pulled.layers),
                     count(pulled.layers_done),
@@ -119,7 +122,7 @@ impl Tx {
                 ],
             )
             .await?;
-        Ok(renewed.is_some())
+        Ok(shown.is_some())
     }
 
     pub async fn give_image_back(&mut self, image: &Image, holder: Uuid) -> Result<(), StoreError> {

@@ -33,6 +33,7 @@ const MIGRATIONS: &[Migration] = &[
     migration!(4, "0004_providers"),
     migration!(5, "0005_requirements"),
     migration!(6, "0006_slot_tokens"),
+    migration!(7, "0007_a_gate_for_each_host"),
 ];
 
 /// The version that this program works with.

@@ -6,12 +6,12 @@
 //! - [`error`], [`sql`], [`connect`], [`migrate`]: the database itself
 //! - [`settings`], [`users`]: who may ask
 //! - [`bots`], [`idempotency`]: what was asked
-//! - [`pools`], [`slots`], [`queue`], [`waiters`], [`deployments`], [`images`]: where it runs, or waits to
+//! - [`pools`], [`slots`], [`queue`], [`waiters`], [`deployments`], [`slot_locks`], [`images`]: where it runs, or waits to
 //! - [`failures`], [`budgets`]: what providers said, and how often they may be asked
 //! - [`asking`], [`ending`], [`writing`]: many bots at once
 //! - [`sessions`], [`commands`], [`transcript`]: what the bot and its user say to each other
 //! - [`overdue`]: what has lasted too long
-//! - [`leases`], [`keepers`]: who brings records and the world together, and what that did
+//! - [`replicas`], [`leases`], [`keepers`]: who brings records and the world together, and what that did
 //! - [`events`]: the audit trail
 
 mod asking;
@@ -32,8 +32,10 @@ mod migrate;
 mod overdue;
 mod pools;
 mod queue;
+mod replicas;
 mod sessions;
 mod settings;
+mod slot_locks;
 mod slots;
 pub(crate) mod sql;
 mod transcript;
@@ -52,7 +54,7 @@ pub use bots::{BotFilter, BotRow, Change, NewBot};
 pub use budgets::{LONGEST_HOLD, Turn};
 pub use commands::CommandRow;
 use connect::Pools;
-pub use deployments::{DeploymentRow, Held, NewDeployment};
+pub use deployments::{DeploymentRow, Held, NewDeployment, Served};
 pub use domain::event::{Actor, Kind};
 pub use ending::EndingBot;
 pub use error::StoreError;
@@ -64,6 +66,7 @@ pub use keepers::KeeperRow;
 pub use leases::Holder;
 pub use pools::{PoolAndLine, PoolRow, Size};
 pub use queue::{NewWaiter, QueueRow};
+pub use replicas::Holding;
 pub use sessions::{Beat, Clocks, SessionRow};
 pub use slots::{Pick, SlotRow};
 use sql::{Arg, Inner, Row, Sql};

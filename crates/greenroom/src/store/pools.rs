@@ -15,6 +15,8 @@ pub struct PoolRow {
     pub name: String,
     pub platform: Platform,
     pub provider: String,
+    /// The host whose gate its slots pass.
+    pub host: String,
     /// Whether its idle slots are hot.
     pub hot: bool,
     pub recycle_after: i64,
@@ -78,7 +80,7 @@ pub struct PoolAndLine {
 macro_rules! pool_columns {
     () => {
         "name, platform, provider, standby, recycle_after, max_slots, min_idle, place, slots, mean_hold_ms, kinds, \
-         expire_after_ms"
+         expire_after_ms, pools.host AS host"
     };
 }
 
@@ -87,6 +89,7 @@ fn pool(row: &Row) -> Result<PoolRow, StoreError> {
         name: row.text("name")?,
         platform: row.word("platform")?,
         provider: row.text("provider")?,
+        host: row.text("host")?,
         hot: row.text("standby")? == "running",
         recycle_after: row.int("recycle_after")?,
         max_slots: row.int("max_slots")?,
@@ -180,12 +183,12 @@ impl Tx {
             sql!(
                 "pools.configure",
                 "INSERT INTO pools (name, platform, provider, standby, recycle_after, max_slots, min_idle,
-                                    configured_max_slots, configured_min_idle, place, kinds, expire_after_ms)
-                 VALUES ($1, $2, $3, $4, $5, $6, $7, $6, $7, $8, $9, $10)
+                                    configured_max_slots, configured_min_idle, place, kinds, expire_after_ms, host)
+                 VALUES ($1, $2, $3, $4, $5, $6, $7, $6, $7, $8, $9, $10, $11)
                  ON CONFLICT (name) DO UPDATE SET
                      platform = excluded.platform, provider = excluded.provider, standby = excluded.standby,
                      recycle_after = excluded.recycle_after, place = excluded.place, kinds = excluded.kinds,
-                     expire_after_ms = excluded.expire_after_ms,
+                     expire_after_ms = excluded.expire_after_ms, host = excluded.host,
                      max_slots = CASE WHEN pools.configured_max_slots = excluded.max_slots
                                       THEN pools.max_slots ELSE excluded.max_slots END,
                      min_idle = CASE WHEN pools.configured_min_idle = excluded.min_idle
@@ -202,7 +205,8 @@ impl Tx {
                 pool.min_idle,
                 pool.place,
                 kinds,
-                pool.expire_after_ms
+                pool.expire_after_ms,
+                pool.host.as_str()
             ],
         )
         .await

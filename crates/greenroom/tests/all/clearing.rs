@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use domain::SlotStatus;
+use domain::{SlotName, SlotStatus};
 use greenroom::placement::SlotNews;
-use greenroom::store::PoolRow;
+use greenroom::store::{Holder, PoolRow};
 use rstest::rstest;
 use uuid::Uuid;
 
-use crate::support::{Backend, Call, Fake, Stage, pool, until};
+use crate::support::{Backend, Call, Fake, House, Plan, Stage, pool, until};
 
 /// A pool whose slots count, and another whose first slot is the sign that everything was looked at.
 fn pools() -> [PoolRow; 2] {
@@ -75,27 +75,60 @@ async fn two_servers_on_one_postgres_do_not_delete_a_slot_twice() {
     assert_eq!(left.fake.calls_for(&slot), [start.clone(), stop.clone(), Call::Delete(slot), start, stop]);
 }
 
-#[rstest]
-#[case::sqlite(Backend::Sqlite)]
-#[case::postgres(Backend::Postgres)]
 #[tokio::test]
-async fn a_slot_whose_clearing_was_begun_by_a_server_that_died_is_cleared_when_its_lease_ends(
-    #[case] backend: Backend,
-) {
-    let stage = Stage::new(backend, pools()).await;
+async fn a_slot_whose_clearing_was_begun_by_a_replica_that_died_is_cleared_by_another_on_postgres() {
+    let stage = Stage::new(Backend::Postgres, pools()).await;
     let bot = stage.house.reserved(0).await;
     let slot = stage.runs(bot).await;
-    let now = stage.house.clock.now();
-    let lease = now.saturating_add(Duration::from_secs(15)).unwrap();
+    let replica = Holder { id: Uuid::new_v4(), name: "the other".to_owned() };
+    stage.house.store.register_replica(&replica, Duration::from_secs(600)).await.unwrap();
     let mut tx = stage.house.store.begin().await.unwrap();
-    assert!(tx.take_slot(&slot, Uuid::new_v4(), now, lease).await.unwrap());
+    assert!(tx.take_slot(&slot, Uuid::new_v4(), replica.id, stage.house.clock.now()).await.unwrap());
     tx.commit().await.unwrap();
 
     stage.lives(bot).await;
     looked(&stage).await;
-    assert_eq!(stage.slot(slot.as_str()).await.unwrap().status, SlotStatus::Busy, "it is left to the other server");
-    stage.house.clock.advance(Duration::from_secs(15));
-    stage.look();
+    assert_eq!(stage.slot(slot.as_str()).await.unwrap().status, SlotStatus::Busy, "it is left to the other replica");
+    // It dies: its lease is not renewed any more. Nobody has to look.
+    assert!(stage.house.store.renew_replica(replica.id, Duration::from_millis(1)).await.unwrap());
     stage.slot_is(slot.as_str(), SlotStatus::Idle).await;
     assert_eq!(stage.fake.calls_for(&slot), [Call::Start(slot.clone()), Call::Stop(slot)]);
+}
+
+#[tokio::test]
+async fn nothing_is_started_in_a_slot_that_another_replica_is_still_clearing_on_postgres() {
+    let stage = Stage::new(Backend::Postgres, pools()).await;
+    let replica = Holder { id: Uuid::new_v4(), name: "the other".to_owned() };
+    stage.house.store.register_replica(&replica, Duration::from_secs(600)).await.unwrap();
+    let (slot, holder) = (SlotName::new("meet", 1), Uuid::new_v4());
+    let mut tx = stage.house.store.begin().await.unwrap();
+    assert!(tx.take_slot(&slot, holder, replica.id, stage.house.clock.now()).await.unwrap());
+    tx.commit().await.unwrap();
+    let bot = stage.house.reserved(0).await;
+    until("its start is under way", async || stage.at_gate().await == (1, 0)).await;
+    looked(&stage).await;
+    assert_eq!(stage.fake.count(&Call::Start(slot.clone())), 0);
+    let mut tx = stage.house.store.begin().await.unwrap();
+    tx.give_slot_back(&slot, holder).await.unwrap();
+    tx.commit().await.unwrap();
+    assert_eq!(stage.runs(bot).await, slot);
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test]
+async fn a_slot_whose_bot_ended_while_nobody_was_there_is_cleared_at_the_start(#[case] backend: Backend) {
+    let stage = Stage::new(backend, pools()).await;
+    let bot = stage.house.reserved(0).await;
+    let slot = stage.runs(bot).await;
+    let voice = stage.voice(bot).await;
+    stage.house.lifecycle.started(voice, None).await.unwrap();
+    let (database, fake) = (stage.house.database.clone(), stage.fake.clone());
+    let plan = Plan { clock: stage.house.clock.clone(), ..Plan::of([]) };
+    drop(stage);
+    House::planned(database.clone(), &plan).await.exited(voice, 0).await.unwrap();
+    // No time passes after which a keeper would see it.
+    let stage = Stage::on(House::planned(database, &plan).await, 4, fake).await;
+    stage.slot_is(slot.as_str(), SlotStatus::Idle).await;
 }

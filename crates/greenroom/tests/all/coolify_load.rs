@@ -19,7 +19,8 @@ use crate::support::{
 
 const MINUTE: Duration = Duration::from_secs(2);
 /// As long as they are, in minutes: a wait for a turn that took longer would be an error here too.
-const PATIENCE: Patience = Patience { start: MINUTE.saturating_mul(15), stop: MINUTE.saturating_mul(2), look: MINUTE };
+const PATIENCE: Patience =
+    Patience { start: MINUTE.saturating_mul(15), stop: MINUTE.saturating_mul(2), look: MINUTE, pull_stall: MINUTE };
 const DEPLOY: Duration = MINUTE.saturating_mul(30);
 const REQUESTS: u32 = 200;
 const GATE: u32 = 4;

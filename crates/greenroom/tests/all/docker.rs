@@ -7,7 +7,10 @@ use bollard::query_parameters::CreateContainerOptionsBuilder;
 use rstest::rstest;
 use serde_json::json;
 
-use crate::support::{Backend, Database, Engine, OBEDIENT, Process, Recipe, Registry, Scene, found, meet_link, until};
+use crate::support::{
+    Backend, Database, Engine, OBEDIENT, PrivateEngine, Process, Recipe, Registry, Scene, StallingRegistry, found,
+    meet_link, until,
+};
 
 /// A server with one pool on the engine that all tests share. `settings` are lines of the pool's configuration, `docker`
 /// those of its own section.
@@ -47,6 +50,29 @@ async fn ten_docker_slots_whose_image_is_not_there_cost_the_registry_one_pull() 
     scene.user.until(&bot, "active").await;
     assert_eq!(registry.pulls(&image), 1);
     engine.forget_image(&image).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_docker_pull_from_a_registry_that_stands_still_is_ended_at_the_engine_and_made_again() {
+    let (shared, registry) = (Engine::shared().await, Registry::shared());
+    let pushed = registry.push(&shared, &shared.image(&Recipe::bot(OBEDIENT)).await).await;
+    // It has none of the layers.
+    let engine = PrivateEngine::start("alone").await;
+    let address = std::env::var("TEST_REGISTRY").unwrap();
+    let stalling = StallingRegistry::before(&address).await;
+    let image = pushed.replacen(&address, &stalling.address, 1);
+    let stall = "[deploy]\npull_stall = \"1s\"";
+    let scene = Scene::start(&engine, "docker", &image, "max_slots = 1", stall).await;
+    let bot = scene.user.bot(&meet_link(1)).await;
+    let words = found("it is told why", async || {
+        let gate = scene.server.admin().get("/admin/deployments").await;
+        gate["entries"][0]["last_error"].as_str().map(str::to_owned)
+    })
+    .await;
+    assert!(words.contains("cannot be pulled: no progress for 1 s; the last word was: "), "{words}");
+    until("the engine has given the pull up", async || stalling.given_up() > 0).await;
+    stalling.go_on();
+    scene.user.until(&bot, "active").await;
 }
 
 #[tokio::test]

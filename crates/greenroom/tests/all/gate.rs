@@ -2,13 +2,15 @@
 
 use std::time::Duration;
 
-use domain::{Deadlines, SlotStatus, Status};
+use domain::{BotId, Deadlines, Meeting, Platform, SlotStatus, Status};
+use greenroom::admission::Wish;
+use greenroom::placement::SlotNews;
 use greenroom::providers::ProviderError;
-use greenroom::store::{NewDeployment, PoolRow};
+use greenroom::store::{Holder, NewDeployment, PoolRow, Served};
 use rstest::rstest;
 use uuid::Uuid;
 
-use crate::support::{Backend, Call, Database, Fake, House, Plan, Stage, pool, until, wish};
+use crate::support::{Backend, Call, Database, Fake, House, Plan, Stage, configure, pool, until, wish};
 
 fn meet(max_slots: i64) -> PoolRow {
     PoolRow { max_slots, ..pool("meet") }
@@ -139,6 +141,8 @@ async fn asking_twice_is_one_place_in_line_and_leaving_twice_is_nothing(#[case] 
     assert_eq!(line.len(), 3);
     let again = line.iter().rev().map(|row| NewDeployment {
         slot: row.slot.clone(),
+        pool: "meet".to_owned(),
+        host: row.host.clone(),
         bot_id: row.bot_id,
         timeout_at: row.timeout_at.saturating_add(Duration::from_secs(60)).unwrap(),
     });
@@ -160,24 +164,46 @@ async fn asking_twice_is_one_place_in_line_and_leaving_twice_is_nothing(#[case] 
 #[case::sqlite(Backend::Sqlite)]
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
-async fn what_a_holder_left_behind_is_taken_over_when_its_lease_ends_and_not_before(#[case] backend: Backend) {
+async fn what_an_earlier_process_left_behind_is_taken_over_at_once_where_nobody_else_can_live(
+    #[case] backend: Backend,
+) {
     let house = House::planned(Database::new(backend).await.into(), &Plan::of([meet(2)])).await;
     let left_behind = house.reserved(0).await;
-    // Another process lets it through, and is never heard of again.
-    let now = house.clock.now();
-    let lease = now.saturating_add(Duration::from_secs(15)).unwrap();
+    hold(&house, left_behind, Uuid::new_v4()).await;
+    assert_eq!(house.store.release_everything(house.clock.now()).await.unwrap(), 1);
+    let stage = Stage::on(house, 2, Fake::default().into()).await;
+    stage.lives(left_behind).await;
+    assert_eq!(stage.fake.starts().len(), 1);
+}
+
+/// A replica lets a bot through the gate, and is never heard of again.
+async fn hold(house: &House, bot: BotId, replica: Uuid) {
+    let served = [Served { pool: "meet".to_owned(), image: None }];
     let mut tx = house.store.begin().await.unwrap();
-    assert_eq!(tx.pass_gate(2, Uuid::new_v4(), now, lease).await.unwrap()[0].bot_id, Some(left_behind));
+    let passed = tx.pass_gate(2, &served, Uuid::new_v4(), replica, house.clock.now()).await.unwrap();
     tx.commit().await.unwrap();
+    assert_eq!(passed.iter().map(|row| row.bot_id).collect::<Vec<_>>(), [Some(bot)]);
+}
+
+#[tokio::test]
+async fn what_a_replica_holds_is_taken_over_when_it_is_dead_and_not_before_on_postgres() {
+    let house = House::planned(Database::new(Backend::Postgres).await.into(), &Plan::of([meet(3)])).await;
+    let replica = Holder { id: Uuid::new_v4(), name: "the other".to_owned() };
+    house.store.register_replica(&replica, Duration::from_secs(600)).await.unwrap();
+    let left_behind = house.reserved(0).await;
+    hold(&house, left_behind, replica.id).await;
 
     let stage = Stage::on(house, 2, Fake::default().into()).await;
     let other = stage.house.reserved(1).await;
     stage.runs(other).await;
-    assert_eq!(stage.fake.starts(), [stage.bot(other).await.slot.unwrap()], "it is left to the other process");
-    stage.house.clock.advance(Duration::from_secs(15));
     stage.look();
+    assert_eq!(stage.fake.starts(), [stage.bot(other).await.slot.unwrap()], "it is left to the other replica");
+    // It dies: its lease is not renewed any more.
+    assert!(stage.house.store.renew_replica(replica.id, Duration::from_millis(1)).await.unwrap());
     stage.lives(left_behind).await;
     assert_eq!(stage.fake.starts().len(), 2);
+    let renewed = stage.house.store.renew_replica(replica.id, Duration::from_secs(600)).await.unwrap();
+    assert!(!renewed, "who was taken for dead is told so");
 }
 
 #[rstest]
@@ -255,3 +281,129 @@ async fn slots_that_are_made_ready_for_nobody_leave_one_place_behind_the_gate_to
     stage.gate_is_free().await;
     assert_eq!(stage.fake.most_starting(), 4);
 }
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test(flavor = "multi_thread")]
+async fn starts_that_hang_on_one_host_hold_up_nobody_on_another(#[case] backend: Backend) {
+    let far = PoolRow { host: "docker far".to_owned(), platform: Platform::Zoom, ..pool("far") };
+    let stage = Stage::with(backend, [meet(5), PoolRow { max_slots: 5, ..far }], 2, Fake::hanging()).await;
+    stage.house.ask_at_once((0..5).map(wish)).await;
+    until("two starts hang", async || stage.fake.starting() == 2).await;
+    let zoom = |number| Wish {
+        meeting: Meeting::from_link(&format!("https://zoom.us/j/12345678{number:02}")).unwrap(),
+        ..wish(number)
+    };
+    stage.house.ask_at_once((0..5).map(zoom)).await;
+    until("two more start on the other host", async || stage.fake.starting() == 4).await;
+    stage.look();
+    let line = stage.house.store.deployments().await.unwrap();
+    for host in ["process here", "docker far"] {
+        let at: Vec<bool> = line.iter().filter(|row| row.host == host).map(|row| row.active).collect();
+        assert_eq!(at, [true, true, false, false, false], "first in first out on {host}");
+    }
+    stage.fake.release(10);
+    stage.gate_is_free().await;
+    assert_eq!(stage.fake.most_starting(), 4);
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test]
+async fn a_replica_leaves_pools_alone_that_it_has_no_provider_for(#[case] backend: Backend) {
+    let stage = Stage::new(backend, [PoolRow { platform: Platform::Zoom, ..pool("old") }]).await;
+    // Another replica has a newer configuration.
+    configure(&stage.house.store, &meet(2)).await;
+    let bot = stage.house.reserved(0).await;
+    stage.keep("deployment").await;
+    assert_eq!(stage.at_gate().await, (0, 1));
+    assert_eq!(stage.house.stands(bot).await, (Status::Reserved, None));
+    let newer = stage.beside(4).await;
+    newer.lives(bot).await;
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test]
+async fn what_waits_passes_the_gate_of_the_host_to_which_its_pool_was_moved(#[case] backend: Backend) {
+    let house = House::planned(Database::new(backend).await.into(), &Plan::of([meet(3)])).await;
+    house.reserved(0).await;
+    hold(&house, house.store.deployments().await.unwrap()[0].bot_id.unwrap(), Uuid::new_v4()).await;
+    house.reserved(1).await;
+    let mut tx = house.store.begin().await.unwrap();
+    tx.move_deployments("meet", "docker elsewhere").await.unwrap();
+    tx.commit().await.unwrap();
+    let line = house.store.deployments().await.unwrap();
+    let hosts: Vec<&str> = line.iter().map(|row| row.host.as_str()).collect();
+    assert_eq!(hosts, ["process here", "docker elsewhere"], "what is under way stays where it is");
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test]
+async fn a_deployment_of_a_replica_of_the_version_before_passes_too(#[case] backend: Backend) {
+    let house = House::planned(Database::new(backend).await.into(), &Plan::of([meet(2)])).await;
+    let held = house.reserved(0).await;
+    hold(&house, held, Uuid::new_v4()).await;
+    let waiting = house.reserved(1).await;
+    // As that version would have written them: it knows neither pools nor hosts of deployments, nor replicas.
+    let before =
+        "UPDATE deployments SET pool = NULL, host = NULL, replica = NULL, lease_until = '2020-01-01T00:00:00Z'";
+    house.database.execute(before).await;
+    let mut tx = house.store.begin().await.unwrap();
+    tx.move_deployments("meet", "process here").await.unwrap();
+    tx.commit().await.unwrap();
+    house.store.release_dead_replicas(Uuid::new_v4(), house.clock.now(), true).await.unwrap();
+    let stage = Stage::on(house, 4, Fake::default().into()).await;
+    stage.lives(held).await;
+    stage.lives(waiting).await;
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test]
+async fn a_slot_that_was_held_by_work_that_was_dropped_is_released_after_a_while(#[case] backend: Backend) {
+    let stage = Stage::with(backend, [meet(1)], 1, Fake::slow_to_end()).await;
+    let bot = stage.house.reserved(0).await;
+    let name = stage.runs(bot).await;
+    let broken = SlotNews::Broken { bot: Some(bot), words: "it smokes".to_owned() };
+    stage.house.placement.tell(name.clone(), broken).await.unwrap();
+    let slot = stage.slot_is(name.as_str(), SlotStatus::Error).await;
+    let (deployment, since) = (stage.deployment.clone(), stage.house.clock.now());
+    let work = tokio::spawn(async move { deployment.attempt(&slot.name, since, 3).await.map(drop) });
+    until("it is being stopped", async || stage.fake.count(&Call::Stop(name.clone())) == 1).await;
+    work.abort();
+    stage.fake.release_ends(1);
+    assert_eq!(stage.deployment.recover(&name).await.unwrap(), None, "something of it may still be under way");
+    until("it can be recovered", async || stage.deployment.recover(&name).await.unwrap().is_some()).await;
+    stage.slot_is(name.as_str(), SlotStatus::Idle).await;
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test(flavor = "multi_thread")]
+async fn the_gate_opens_for_the_first_of_a_hundred_thousand_who_wait(#[case] backend: Backend) {
+    let stage = Stage::with(backend, [meet(2)], 1, Fake::hanging()).await;
+    let (first, next) = (stage.starting(0).await, stage.house.reserved(1).await);
+    let many = "INSERT INTO deployments (slot, pool, host, state, asked_at, timeout_at)
+                WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 100000)
+                SELECT 'pool-meet-x' || i, 'meet', 'process here', 'waiting', '2020-01-01T00:00:00.000000Z',
+                       '2999-01-01T00:00:00.000000Z' FROM n";
+    let many = if backend == Backend::Postgres { MANY_ON_POSTGRES } else { many };
+    stage.house.database.execute(many).await;
+    let begun = std::time::Instant::now();
+    stage.fake.release(1);
+    until("the next has passed", async || stage.fake.starts().len() == 2).await;
+    println!("passed with 100,000 waiting after {:?}", begun.elapsed());
+    assert_ne!(stage.bot(first).await.slot, stage.bot(next).await.slot);
+}
+
+const MANY_ON_POSTGRES: &str = "INSERT INTO deployments (slot, pool, host, state, asked_at, timeout_at)
+    SELECT 'pool-meet-x' || i, 'meet', 'process here', 'waiting', now(), now() + interval '1 year'
+      FROM generate_series(1, 100000) AS i";

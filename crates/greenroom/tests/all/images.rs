@@ -1,11 +1,15 @@
 //! The image lock: one puller per image and host, however many slots need the image at once.
 
-use domain::SlotName;
-use greenroom::providers::ProviderError;
-use greenroom::store::PoolRow;
-use rstest::rstest;
+use std::time::Duration;
 
-use crate::support::{Backend, Call, Fake, Stage, pool, until, wish};
+use domain::{Deadlines, SlotName, Status};
+use greenroom::deployment::Patience;
+use greenroom::providers::{Image, ProviderError};
+use greenroom::store::{Holder, PoolRow};
+use rstest::rstest;
+use uuid::Uuid;
+
+use crate::support::{Backend, Call, Database, Fake, House, Plan, Stage, pool, until, wish};
 
 const SLOTS: usize = 10;
 
@@ -20,8 +24,8 @@ fn meet() -> PoolRow {
 async fn ten_slots_whose_image_is_missing_pull_it_once(#[case] backend: Backend) {
     let stage = Stage::with(backend, [meet()], SLOTS as u32, Fake::hanging().without_image()).await;
     let answers = stage.house.ask_at_once((0..SLOTS).map(wish)).await;
-    until("all are behind the gate, and one pulls", async || {
-        stage.at_gate().await == (SLOTS, 0) && stage.fake.count(&Call::Pull) == 1
+    until("one pulls, and the others have given their places back", async || {
+        stage.at_gate().await == (1, SLOTS - 1) && stage.fake.count(&Call::Pull) == 1
     })
     .await;
     assert_eq!(stage.fake.starting(), 0, "nothing starts without its image");
@@ -61,8 +65,8 @@ async fn two_servers_on_one_postgres_pull_an_image_once() {
     let right = left.beside(SLOTS as u32).await;
     let (some, others) =
         tokio::join!(left.house.ask_at_once((0..5).map(wish)), right.house.ask_at_once((5..SLOTS).map(wish)));
-    until("all are behind the gate, and one pulls", async || {
-        left.at_gate().await == (SLOTS, 0) && left.fake.count(&Call::Pull) == 1
+    until("one pulls, and the others have given their places back", async || {
+        left.at_gate().await == (1, SLOTS - 1) && left.fake.count(&Call::Pull) == 1
     })
     .await;
     left.fake.release(1 + SLOTS);
@@ -88,4 +92,73 @@ async fn after_a_pull_that_failed_the_next_one_tries(#[case] backend: Backend) {
     assert_eq!(errors, ["unauthorized: sign in first"], "one bot fails, in the provider's words");
     assert_eq!(stage.fake.count(&Call::Pull), 2);
     assert_eq!(stage.fake.starts().len(), SLOTS - 1);
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pull_that_stands_still_is_ended_with_the_last_words_and_tried_again(#[case] backend: Backend) {
+    let house = House::planned(Database::new(backend).await.into(), &Plan::of([meet()])).await;
+    let patience = Patience { pull_stall: Duration::from_millis(300), ..Patience::default() };
+    let stage = Stage::patient(house, 4, Fake::hanging().without_image().into(), patience).await;
+    let answers = stage.house.ask_at_once((0..3).map(wish)).await;
+    let expected = "the image bot cannot be pulled: no progress for 0.3 s; the last word was: layer 2 Downloading";
+    until("it is told why", async || {
+        let line = stage.house.store.deployments().await.unwrap();
+        line.iter().any(|row| row.last_error.as_deref() == Some(expected))
+    })
+    .await;
+    until("it is pulled again", async || stage.fake.count(&Call::Pull) >= 2).await;
+    until("the pull that stood still is gone", async || stage.fake.pulling() <= 1).await;
+    stage.fake.release(100);
+    for answer in answers {
+        stage.runs(answer.bot.id).await;
+    }
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test(flavor = "multi_thread")]
+async fn who_waits_for_an_image_has_no_place_behind_the_gate_and_fails_when_its_time_is_over(#[case] backend: Backend) {
+    let plan = Plan::of([meet()]);
+    let plan = Plan { deadlines: Deadlines { deploy: Duration::from_secs(60), ..plan.deadlines }, ..plan };
+    let stage = Stage::planned(backend, &plan, 2, Fake::hanging().without_image()).await;
+    let answers = stage.house.ask_at_once((0..4).map(wish)).await;
+    until("one pulls, and nobody else is behind the gate", async || {
+        stage.fake.count(&Call::Pull) == 1 && stage.at_gate().await == (1, 3)
+    })
+    .await;
+    stage.keep("deployment").await;
+    assert_eq!(stage.at_gate().await, (1, 3), "nobody passes only to wait");
+    stage.house.clock.advance(Duration::from_secs(60));
+    stage.keep("queue_expiry").await;
+    let mut ends = Vec::new();
+    for answer in answers {
+        ends.push(stage.house.stands(answer.bot.id).await);
+    }
+    let late = (Status::Failed, Some("deploy_timeout".to_owned()));
+    assert_eq!(ends.iter().filter(|end| **end == late).count(), 3, "{ends:?}");
+    stage.fake.release(10);
+    stage.gate_is_free().await;
+    assert_eq!(stage.fake.starts().len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_image_that_a_replica_was_pulling_when_it_died_is_pulled_by_another_on_postgres() {
+    let house = House::planned(Database::new(Backend::Postgres).await.into(), &Plan::of([meet()])).await;
+    let replica = Holder { id: Uuid::new_v4(), name: "the other".to_owned() };
+    house.store.register_replica(&replica, Duration::from_secs(600)).await.unwrap();
+    let image = Image { name: "bot".to_owned(), host: "host".to_owned() };
+    let mut tx = house.store.begin().await.unwrap();
+    assert!(tx.take_image(&image, Uuid::new_v4(), replica.id, house.clock.now()).await.unwrap());
+    tx.commit().await.unwrap();
+    let stage = Stage::on(house, 4, Fake::default().without_image().into()).await;
+    let bot = stage.house.reserved(0).await;
+    stage.keep("deployment").await;
+    assert_eq!((stage.at_gate().await, stage.fake.count(&Call::Pull)), ((0, 1), 0));
+    assert!(stage.house.store.renew_replica(replica.id, Duration::from_millis(1)).await.unwrap());
+    stage.runs(bot).await;
+    assert_eq!(stage.fake.count(&Call::Pull), 1);
 }

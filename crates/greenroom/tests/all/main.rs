@@ -34,6 +34,7 @@ mod hostile;
 mod hot;
 mod images;
 mod keepers;
+mod killed;
 mod lifecycle;
 mod limit;
 mod making;

@@ -184,3 +184,18 @@ async fn a_platform_that_no_pool_serves_is_refused_by_the_name_of_its_field() {
     assert!(words.contains("`platform`") && words.contains("zoom"), "{words}");
     assert_eq!(venue.user.get("/bots").await["bots"], json!([]), "nothing is left of it");
 }
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test]
+async fn the_gate_of_each_configured_host_is_shown_also_when_nobody_is_there(#[case] backend: Backend) {
+    let far = "[[pool]]\nname = \"far\"\nplatform = \"zoom\"\nprovider = \"docker\"\n\
+               docker = { host = \"tcp://10.255.255.1:2375\", image = \"bot\" }\n";
+    let config = format!("[deploy]\nmax_concurrent = 3\n{}{far}", process_pool("meet", "max_slots = 1", BOT));
+    let venue = Venue::open(backend, &config).await;
+    let here = format!("process {}", nix::unistd::gethostname().unwrap().into_string().unwrap());
+    let gates = venue.admin.get("/admin/deployments").await["gates"].take();
+    let gate = |host: &str| json!({"host": host, "active": 0, "queued": 0, "max_concurrent": 3});
+    assert_eq!(gates, json!([gate("docker tcp://10.255.255.1:2375"), gate(&here)]));
+}

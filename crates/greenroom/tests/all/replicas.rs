@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
-use crate::support::{Life, PrivateRedis, Replicas, Running, Watch, found, meet_link, process_pool, until};
+use crate::support::{
+    Backend, Database, Life, PrivateRedis, Replicas, Running, Watch, found, meet_link, process_pool, until,
+};
 
 /// Stays until it is told to leave, or as long as its configuration says.
 const BOT: &str = r#"
@@ -19,6 +21,9 @@ const BOT: &str = r#"
 const KEEPERS: [&str; 6] = ["deployment", "queue_expiry", "recovery", "sweeper", "sync", "warm_buffer"];
 /// What "within seconds" may mean.
 const TAKEN_OVER_WITHIN: Duration = Duration::from_secs(15);
+
+/// A lease and the time between two signs of life.
+const HELD_AFTER_DEATH: Duration = Duration::from_secs(5);
 
 /// What a slot's process was started with.
 fn variable(process: &Running, name: &str) -> String {
@@ -218,4 +223,61 @@ async fn a_replica_that_stood_still_while_it_cleared_a_slot_ends_nobody_who_came
     }
     life.well("exited", json!({"exit_code": 0})).await;
     assert_eq!(user.until(&next, "completed").await["reason"], "finished");
+}
+
+/// What is held, and by which replica.
+async fn holders(replicas: &Replicas) -> Vec<(String, String)> {
+    let held = "SELECT d.slot, r.name FROM deployments d JOIN replicas r ON r.id = d.replica WHERE d.state = 'active'";
+    replicas.database.reader().await.pairs(held).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_replica_held_is_anothers_within_five_seconds_of_its_death_on_postgres_and_redis() {
+    let redis = PrivateRedis::start().await;
+    let database = Database::new(Backend::Postgres).await;
+    let config = format!("[deploy]\nmax_concurrent = 1\n{}", process_pool("meet", "max_slots = 2", BOT));
+    let mut replicas = Replicas::new(database, &redis, &config).await;
+    for _ in 0..2 {
+        replicas.add().await;
+    }
+    let user = replicas.admin.user(10).await;
+    // The start of the first slot hangs: whoever opens this log waits for a reader.
+    let log = replicas.database.in_slot("pool-meet-001", "log");
+    std::fs::create_dir_all(log.parent().unwrap()).unwrap();
+    assert!(std::process::Command::new("mkfifo").arg(&log).status().unwrap().success());
+    let ask = async |number| {
+        user.ask(json!({"meeting_url": meet_link(number), "config": {"life": "0.1"}})).await["id"].take()
+    };
+    let first = ask(0).await;
+    let holder = found("somebody is starting it", async || holders(&replicas).await.pop()).await;
+    let next = ask(1).await;
+    let dead = replicas.named(&holder.1);
+    replicas.kill(dead).await;
+    let killed = Instant::now();
+    std::fs::remove_file(&log).unwrap();
+    let user = user.on(&replicas.url(1 - dead));
+    until("another has it, or is done with it", async || !holders(&replicas).await.contains(&holder)).await;
+    let taken_over = killed.elapsed();
+    println!("what a dead replica held was taken over after {taken_over:?}");
+    assert!(taken_over < HELD_AFTER_DEATH, "{taken_over:?}");
+    for bot in [first, next] {
+        assert_eq!(user.until(bot.as_str().unwrap(), "completed").await["reason"], "finished");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replica_that_is_stopped_in_order_leaves_what_it_held_at_once_on_postgres_and_redis() {
+    let redis = PrivateRedis::start().await;
+    let database = Database::new(Backend::Postgres).await;
+    let mut replicas = Replicas::new(database, &redis, &process_pool("meet", "max_slots = 1", BOT)).await;
+    for _ in 0..2 {
+        replicas.add().await;
+    }
+    let known = async || {
+        let all = replicas.database.reader().await.pairs("SELECT name, name FROM replicas").await;
+        all.into_iter().map(|(name, _)| replicas.named(&name)).collect::<HashSet<_>>()
+    };
+    until("both are known", async || known().await == HashSet::from([0, 1])).await;
+    replicas.terminate(0).await;
+    until("only one is left", async || known().await == HashSet::from([1])).await;
 }

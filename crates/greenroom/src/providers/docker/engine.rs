@@ -34,9 +34,7 @@ pub struct Engine {
 impl Engine {
     /// The engine at this host; without, where `DOCKER_HOST` says, or at its usual socket.
     pub fn new(host: Option<&str>) -> Self {
-        let said = std::env::var("DOCKER_HOST").ok().filter(|host| !host.is_empty());
-        let host = host.map(str::to_owned).or(said).unwrap_or_else(|| DEFAULT_HOST.to_owned());
-        Self { host, docker: OnceCell::new() }
+        Self { host: host_of(host), docker: OnceCell::new() }
     }
 
     /// Speaks to it in a version that it understands.
@@ -89,6 +87,7 @@ impl Engine {
                 return Err(pull_words(image, &Error::DockerStreamError { error: message }));
             }
             layers.note(&step);
+            progress.say(said(&step));
             progress.set(layers.pulled());
         }
         Ok(())
@@ -124,6 +123,24 @@ impl Engine {
         let found = self.docker().await?.inspect_registry_image(image, credentials).await;
         found.map(drop).map_err(|error| pull_words(image, &error))
     }
+}
+
+/// Where the engine is that is configured so.
+pub fn host_of(configured: Option<&str>) -> String {
+    let said = std::env::var("DOCKER_HOST").ok().filter(|host| !host.is_empty());
+    configured.map(str::to_owned).or(said).unwrap_or_else(|| DEFAULT_HOST.to_owned())
+}
+
+/// A step of a pull in one line: the layer, what happens to it, and how far that is.
+fn said(step: &CreateImageInfo) -> String {
+    let detail = step.progress_detail.as_ref();
+    let bytes = detail.and_then(|detail| detail.current).map(|current| {
+        detail
+            .and_then(|detail| detail.total)
+            .map_or(format!("{current} bytes"), |total| format!("{current} of {total} bytes"))
+    });
+    let parts = [step.id.clone(), step.status.clone(), bytes];
+    parts.into_iter().flatten().collect::<Vec<_>>().join(" ")
 }
 
 /// An image's name with a tag: without one, every tag of it would be pulled.

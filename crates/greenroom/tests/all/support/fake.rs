@@ -70,6 +70,7 @@ struct State {
     has_image: bool,
     /// Calls whose effect is still to come.
     late: usize,
+    pulling: usize,
     starting: usize,
     most_starting: usize,
     /// The calls that go wrong next.
@@ -89,6 +90,15 @@ struct Starting<'a>(&'a Fake);
 impl Drop for Starting<'_> {
     fn drop(&mut self) {
         self.0.state().starting -= 1;
+    }
+}
+
+/// A pull that is under way, however it ends.
+struct Pulling<'a>(&'a Fake);
+
+impl Drop for Pulling<'_> {
+    fn drop(&mut self) {
+        self.0.state().pulling -= 1;
     }
 }
 
@@ -168,6 +178,11 @@ impl Fake {
             _ => None,
         });
         starts.collect()
+    }
+
+    /// How many pulls are under way.
+    pub fn pulling(&self) -> usize {
+        self.state().pulling
     }
 
     /// How many starts are under way.
@@ -316,16 +331,15 @@ impl Provider for Fake {
 
     async fn pull_image(&self, progress: &Progress) -> Result<(), ProviderError> {
         progress.set(Pulled { layers: 3, layers_done: 1, bytes: 2_000, bytes_done: 500 });
+        progress.say("layer 2 Downloading".to_owned());
         self.state().calls.push(Call::Pull);
+        self.state().pulling += 1;
+        let _pulling = Pulling(self);
         self.turn().await;
         let mut state = self.state();
-        match state.pull_errors.pop_front() {
-            Some(error) => Err(error),
-            None => {
-                state.has_image = true;
-                Ok(())
-            }
-        }
+        let failed = state.pull_errors.pop_front();
+        state.has_image |= failed.is_none();
+        failed.map_or(Ok(()), Err)
     }
 
     /// What it is made of is there at once.

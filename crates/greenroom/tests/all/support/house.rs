@@ -35,6 +35,7 @@ pub fn pool(name: &str) -> PoolRow {
         name: name.to_owned(),
         platform: Platform::GoogleMeet,
         provider: "process".to_owned(),
+        host: "process here".to_owned(),
         hot: false,
         recycle_after: 1,
         max_slots: 1,

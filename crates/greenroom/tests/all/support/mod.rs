@@ -27,7 +27,9 @@ pub use coolify::{
     Operation as CoolifyOperation,
 };
 pub use coolify_scene::CoolifyScene;
-pub use docker::{Engine, OBEDIENT, Ours, PrivateEngine, Recipe, Registry, Scene, Swarm, gateway as docker_gateway};
+pub use docker::{
+    Engine, OBEDIENT, Ours, PrivateEngine, Recipe, Registry, Scene, StallingRegistry, Swarm, gateway as docker_gateway,
+};
 pub use ec2::{Cloud, Machine, greenroom};
 pub use fake::{Call, Fake, Fault, Kind};
 pub use house::{House, Plan, configure, pool, wish};

@@ -103,6 +103,11 @@ impl Replicas {
         self.replicas[number].process.take().expect("it runs").kill().await;
     }
 
+    /// Asks one to stop.
+    pub async fn terminate(&self, number: usize) {
+        self.replicas[number].process.as_ref().expect("it runs").terminate().await;
+    }
+
     /// None has ended but those that were killed.
     pub fn expect_alive(&mut self) {
         for (number, replica) in self.replicas.iter_mut().enumerate() {

@@ -35,8 +35,8 @@ const BROKEN: &str = "
       FROM bots WHERE slot IS NOT NULL AND status NOT IN ('completed', 'failed')
      GROUP BY slot HAVING count(*) > 1
     UNION ALL
-    SELECT count(*) || ' are behind the gate of ' || $1
-      FROM deployments WHERE state = 'active' AND lease_until > now() HAVING count(*) > $1";
+    SELECT count(*) || ' are behind the gate of ' || $1 || ' of ' || host
+      FROM deployments WHERE state = 'active' GROUP BY host HAVING count(*) > $1";
 
 #[derive(Debug)]
 pub struct Watch {

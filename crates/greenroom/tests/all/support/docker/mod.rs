@@ -6,6 +6,7 @@ mod ours;
 mod private;
 mod registry;
 mod scene;
+mod stalling;
 mod swarm;
 
 pub use image::Recipe;
@@ -13,6 +14,7 @@ pub use ours::Ours;
 pub use private::PrivateEngine;
 pub use registry::Registry;
 pub use scene::{OBEDIENT, Scene};
+pub use stalling::StallingRegistry;
 pub use swarm::Swarm;
 
 use std::path::PathBuf;

@@ -1,0 +1,111 @@
+//! The only server on an SQLite file is killed again and again while its gate is full and bots are asked for. After
+//! each start the gate opens at once, and nothing that was acknowledged is lost.
+//!
+//! `GREENROOM_KILLED_SECONDS=120` does it for two minutes, a kill every 8 seconds, and shows the figures.
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use reqwest::{Method, StatusCode};
+use serde_json::{Value, json};
+
+use crate::support::{Backend, Client, Database, Process, Venue, meet_link, process_pool, until};
+
+const BOT: &str = r#"
+    echo '{"event": "joined"}'
+    sleep 0.2
+"#;
+const SLOTS: usize = 6;
+const GATE: usize = 2;
+/// Some more than there are slots.
+const BOTS: usize = 8;
+const ROUNDS: usize = 2;
+const EVERY: Duration = Duration::from_secs(8);
+/// After a start. Without a release at the start it would be as long as a lease.
+const OPENS_WITHIN: Duration = Duration::from_secs(2);
+
+fn slot(number: usize) -> String {
+    format!("pool-meet-{number:03}")
+}
+
+/// Makes every start hang, or not: whoever opens such a log waits for a reader.
+fn make_hang(database: &Database, hangs: bool) {
+    for number in 1..=SLOTS {
+        let log = database.in_slot(&slot(number), "log");
+        std::fs::create_dir_all(log.parent().unwrap()).unwrap();
+        let _ = std::fs::remove_file(&log);
+        if hangs {
+            assert!(Command::new("mkfifo").arg(log).status().unwrap().success());
+        }
+    }
+}
+
+/// Asks for a bot until there is an answer, whoever is killed meanwhile.
+async fn acknowledged(user: Client, number: usize) -> String {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while Instant::now() < deadline {
+        let request = user.request(Method::POST, "/bots").header("Idempotency-Key", number.to_string());
+        if let Ok(response) = request.json(&json!({"meeting_url": meet_link(number)})).send().await {
+            assert!([StatusCode::CREATED, StatusCode::OK].contains(&response.status()), "{}", response.status());
+            if let Ok(body) = response.json::<Value>().await {
+                return body["bot"]["id"].as_str().unwrap().to_owned();
+            }
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("waited in vain until the bot is acknowledged");
+}
+
+async fn active(venue: &Venue) -> Value {
+    venue.admin.get("/admin/deployments").await["active"].take()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_gate_opens_at_once_after_each_kill_9_and_nothing_acknowledged_is_lost() {
+    let lasts = std::env::var("GREENROOM_KILLED_SECONDS").ok().map(|text| Duration::from_secs(text.parse().unwrap()));
+    let pool = process_pool("meet", &format!("max_slots = {SLOTS}"), BOT);
+    let mut venue = Venue::open(Backend::Sqlite, &format!("[deploy]\nmax_concurrent = {GATE}\n{pool}")).await;
+    let address = venue.server.url.strip_prefix("http://").unwrap().to_owned();
+    let (begun, mut rounds, mut asked, mut all, mut opened) = (Instant::now(), 0, 0, Vec::new(), Vec::new());
+    while lasts.map_or(rounds < ROUNDS, |lasts| begun.elapsed() < lasts) {
+        rounds += 1;
+        make_hang(&venue.database, true);
+        let mut asking = tokio::task::JoinSet::new();
+        for number in asked..asked + BOTS {
+            asking.spawn(acknowledged(venue.user.clone(), number));
+        }
+        asked += BOTS;
+        until("the gate is full", async || active(&venue).await == json!(GATE)).await;
+        let held = venue.admin.get("/admin/deployments").await;
+        venue.server.kill().await;
+        make_hang(&venue.database, false);
+        // Some are asked for while nobody is there.
+        asking.spawn(acknowledged(venue.user.clone(), asked));
+        asked += 1;
+        venue.server = Process::start_at(&venue.database, &address).await;
+        let started = Instant::now();
+        until("who was behind the gate at the kill has passed it again", async || {
+            let gate = venue.admin.get("/admin/deployments").await;
+            let is_there =
+                |entry: &Value| gate["entries"].as_array().unwrap().iter().any(|now| now["bot_id"] == entry["bot_id"]);
+            !held["entries"].as_array().unwrap().iter().filter(|entry| entry["state"] == "active").any(is_there)
+        })
+        .await;
+        opened.push(started.elapsed());
+        let bots = asking.join_all().await;
+        for bot in &bots {
+            assert_eq!(venue.user.until(bot, "completed").await["reason"], "finished");
+        }
+        all.extend(bots);
+        venue.until_slots(SLOTS, 0).await;
+        if lasts.is_some() {
+            tokio::time::sleep((EVERY * rounds as u32).saturating_sub(begun.elapsed())).await;
+        }
+    }
+    all.sort();
+    all.dedup();
+    assert_eq!(all.len(), asked, "every request made one bot");
+    let longest = opened.iter().max().unwrap();
+    println!("{rounds} kills, {asked} bots, the gate was open again after {opened:?}; the longest {longest:?}");
+    assert!(*longest < OPENS_WITHIN, "{opened:?}");
+}
