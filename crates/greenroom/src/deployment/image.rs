@@ -151,7 +151,7 @@ impl Puller {
             tokio::select! {
                 biased;
                 pulled = provider.pull_image(&progress) => pulled,
-                // The pull is dropped, which ends it at the engine too.
+                // The pull is dropped, and with it its connection: an engine ends what nobody waits for.
                 words = progress.stalled(stall) => Err(stalled(image, stall, words)),
             }
         };

@@ -53,7 +53,7 @@ async fn ten_docker_slots_whose_image_is_not_there_cost_the_registry_one_pull() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_docker_pull_from_a_registry_that_stands_still_is_ended_at_the_engine_and_made_again() {
+async fn a_docker_pull_from_a_registry_that_stands_still_is_given_up_in_the_engines_words_and_made_again() {
     let (shared, registry) = (Engine::shared().await, Registry::shared());
     let pushed = registry.push(&shared, &shared.image(&Recipe::bot(OBEDIENT)).await).await;
     // It has none of the layers.
@@ -70,7 +70,8 @@ async fn a_docker_pull_from_a_registry_that_stands_still_is_ended_at_the_engine_
     })
     .await;
     assert!(words.contains("cannot be pulled: no progress for 1 s; the last word was: "), "{words}");
-    until("the engine has given the pull up", async || stalling.given_up() > 0).await;
+    let gate = scene.server.admin().get("/admin/deployments").await;
+    assert_eq!(gate["entries"][0]["bot_id"], json!(bot), "it is tried again within its deadline");
     stalling.go_on();
     scene.user.until(&bot, "active").await;
 }

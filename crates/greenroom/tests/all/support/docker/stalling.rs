@@ -1,10 +1,10 @@
 //! A registry that stops in the middle of a layer: it stands before a real one.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
 
 /// So much of what is fetched comes: all of an image's configuration, and the beginning of a layer.
 const COMES: usize = 64 * 1024;
@@ -12,14 +12,8 @@ const COMES: usize = 64 * 1024;
 #[derive(Debug)]
 pub struct StallingRegistry {
     pub address: String,
-    shared: Arc<Shared>,
+    stalls: Arc<watch::Sender<bool>>,
     serving: tokio::task::JoinHandle<()>,
-}
-
-#[derive(Debug)]
-struct Shared {
-    stalls: AtomicBool,
-    given_up: AtomicUsize,
 }
 
 impl Drop for StallingRegistry {
@@ -33,29 +27,24 @@ impl StallingRegistry {
     pub async fn before(registry: &str) -> Self {
         let listener = TcpListener::bind((super::gateway(), 0)).await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
-        let shared = Arc::new(Shared { stalls: AtomicBool::new(true), given_up: AtomicUsize::new(0) });
-        let (registry, known) = (registry.to_owned(), shared.clone());
+        let stalls = Arc::new(watch::Sender::new(true));
+        let (registry, known) = (registry.to_owned(), stalls.clone());
         let serving = tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
                 let Ok(server) = TcpStream::connect(&registry).await else { continue };
-                tokio::spawn(carry(client, server, known.clone()));
+                tokio::spawn(carry(client, server, known.subscribe()));
             }
         });
-        Self { address, shared, serving }
+        Self { address, stalls, serving }
     }
 
-    /// From now on what is asked for comes.
+    /// From now on everything comes, also what has stood still.
     pub fn go_on(&self) {
-        self.shared.stalls.store(false, Ordering::SeqCst);
-    }
-
-    /// How many have closed their connection instead of waiting on.
-    pub fn given_up(&self) -> usize {
-        self.shared.given_up.load(Ordering::SeqCst)
+        self.stalls.send_replace(false);
     }
 }
 
-async fn carry(mut client: TcpStream, mut server: TcpStream, shared: Arc<Shared>) {
+async fn carry(mut client: TcpStream, mut server: TcpStream, mut stalls: watch::Receiver<bool>) {
     let (mut asked, mut answered) = (vec![0; 16 * 1024], vec![0; 16 * 1024]);
     let mut came = 0;
     loop {
@@ -73,9 +62,7 @@ async fn carry(mut client: TcpStream, mut server: TcpStream, shared: Arc<Shared>
                 Ok(0) | Err(_) => return,
                 Ok(length) => {
                     came += length;
-                    if came > COMES && shared.stalls.load(Ordering::SeqCst) {
-                        while client.read(&mut asked).await.is_ok_and(|length| length > 0) {}
-                        shared.given_up.fetch_add(1, Ordering::SeqCst);
+                    if came > COMES && stalls.wait_for(|stalls| !stalls).await.is_err() {
                         return;
                     }
                     if client.write_all(&answered[..length]).await.is_err() {
