@@ -68,15 +68,19 @@ async fn wait_in_slot(app: &App, claim: &SlotClaim, wait: Duration) -> Result<Re
     tokio::pin!(deadline);
     let mut over = false;
     loop {
-        let slot = app.store.slot(&claim.slot).await?.filter(|slot| app.deployment.slot_claim(slot) == *claim);
+        let slot =
+            app.lifecycle.store.slot(&claim.slot).await?.filter(|slot| app.deployment.slot_claim(slot) == *claim);
         let slot = slot.ok_or_else(|| Problem::unauthorized("this slot is gone, or was made fresh"))?;
         // While its start is under way, whoever waits may be the one before.
-        if slot.status == SlotStatus::Creating && slot.bot_id.is_none() && !app.store.is_at_gate(&slot.name).await? {
+        if slot.status == SlotStatus::Creating
+            && slot.bot_id.is_none()
+            && !app.lifecycle.store.is_at_gate(&slot.name).await?
+        {
             app.placement.tell(slot.name.clone(), SlotNews::Ready { generation: slot.generation }).await?;
             continue;
         }
         if let Some(bot) = slot.bot_id
-            && let Some(bot) = app.store.bot(bot).await?.filter(|bot| is_for(bot, &slot))
+            && let Some(bot) = app.lifecycle.store.bot(bot).await?.filter(|bot| is_for(bot, &slot))
             && let Some(data) = app.deployment.bot_data(&bot)
         {
             // It is taken: from here on the bot has its time to be heard, and nobody starts the slot once more.
