@@ -213,6 +213,18 @@ mod tests {
     }
 
     #[test]
+    fn a_process_whose_clock_is_wrong_judges_in_favour_of_the_bot() {
+        // The database's clock stands at 0, the process's two minutes before or after it.
+        for (own, since) in [(125, -60), (-125, -185)] {
+            let window = ListeningWindow::new(Clock::manual(at(own)));
+            let spans = vec![ListeningSpan { started_at: at(-100), heard_until: at(0) }];
+            window.state().recorded = Some(Recorded { spans, ahead: SignedDuration::from_secs(-own) });
+            assert_eq!(window.heard_since(Duration::from_secs(60)), Some(at(since)));
+            assert_eq!(window.heard_since(Duration::from_secs(101)), None);
+        }
+    }
+
+    #[test]
     fn two_who_listened_at_once_count_as_one() {
         let spans = [(0, 100), (50, 60), (90, 110), (95, 105)];
         assert_eq!(start(&spans, 110, 100), Some(at(10)));
