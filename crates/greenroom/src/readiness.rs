@@ -25,11 +25,11 @@ impl Readiness {
     }
 
     /// A write was made, or could not be. What went wrong is for the log, not for strangers.
-    pub fn report(&self, written: Result<(), &StoreError>) {
+    pub fn report(&self, written: Result<&(), &StoreError>) {
         let mut last = self.last();
         let failed_before = std::mem::replace(&mut last.failed, written.is_err());
         match written {
-            Ok(()) => {
+            Ok(_) => {
                 last.at = Instant::now();
                 if failed_before {
                     tracing::info!("store write succeeded again; the server is ready");
@@ -58,6 +58,7 @@ impl Default for Readiness {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 
@@ -68,7 +69,7 @@ mod tests {
         let error = StoreError::failed("write", &std::io::Error::other("no space left on device"));
         readiness.report(Err(&error));
         assert!(!readiness.store_takes_writes());
-        readiness.report(Ok(()));
+        readiness.report(Ok(&()));
         assert!(readiness.store_takes_writes());
         readiness.last().at = Instant::now().checked_sub(TOO_OLD).unwrap();
         assert!(!readiness.store_takes_writes());

@@ -186,7 +186,7 @@ async fn migrate(settings: Settings) -> Done {
         // A server that runs has migrated it; one of another version must be stopped first.
         Err(in_use @ StoreError::InUse { .. }) => {
             let looked = Store::look_at(database).await?;
-            if !looked.is_some_and(|looked| looked.found == looked.known) {
+            if looked.is_none_or(|looked| looked.found != looked.known) {
                 return Err(in_use.into());
             }
         }

@@ -59,6 +59,12 @@ impl ListeningWindow {
         Self { clock, state: Arc::new(Mutex::new(state)) }
     }
 
+    /// Now, by this process's clock or the database's, whichever is behind: a clock that is fast ends nobody early.
+    pub fn now(&self) -> Timestamp {
+        let (state, now) = (self.state(), self.clock.now());
+        state.recorded.as_ref().map_or(now, |recorded| now.min(now.saturating_add(recorded.ahead).unwrap_or(now)))
+    }
+
     /// For how long this process could hear bots without a break.
     pub fn unbroken(&self) -> Duration {
         elapsed(self.state().unbroken_since, self.clock.now())
@@ -125,9 +131,16 @@ impl ListeningWindow {
         Ok(())
     }
 
-    /// Records every two seconds until `ending`, and tells whether that worked: it is the write by which the server knows
-    /// that the store takes writes.
-    pub async fn keep_listening(self, store: Store, needed: Duration, readiness: Readiness, ending: CancellationToken) {
+    /// Records every two seconds until the server is `stopping` and takes no more connections, and tells whether that
+    /// worked: it is the write by which the server knows that the store takes writes. Returns when everything is `ending`.
+    pub async fn keep_listening(
+        self,
+        store: Store,
+        needed: Duration,
+        readiness: Readiness,
+        stopping: CancellationToken,
+        ending: CancellationToken,
+    ) {
         if let Err(error) = store.prune_listening(KEPT_AT_LEAST.max(needed * KEPT_TIMES_NEEDED)).await {
             tracing::warn!(%error, "listening spans not pruned");
         }
@@ -136,14 +149,16 @@ impl ListeningWindow {
         loop {
             let (last, patience) = tokio::select! {
                 _ = tick.tick() => (false, PATIENCE),
+                () = stopping.cancelled() => (true, LAST_PATIENCE),
                 () = ending.cancelled() => (true, LAST_PATIENCE),
             };
             let recorded = tokio::time::timeout(patience, self.record(&store)).await;
             let recorded = recorded.unwrap_or_else(|late| Err(StoreError::failed("listening", &late)));
             if last {
-                return;
+                self.reset();
+                return ending.cancelled().await;
             }
-            readiness.report(recorded.as_ref().map(|()| ()));
+            readiness.report(recorded.as_ref());
             if recorded.is_err() {
                 self.reset();
             }
@@ -189,6 +204,7 @@ fn latest_start(mut spans: Vec<ListeningSpan>, now: Timestamp, needed: Duration)
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 
@@ -221,6 +237,7 @@ mod tests {
             window.state().recorded = Some(Recorded { spans, ahead: SignedDuration::from_secs(-own) });
             assert_eq!(window.heard_since(Duration::from_secs(60)), Some(at(since)));
             assert_eq!(window.heard_since(Duration::from_secs(101)), None);
+            assert_eq!(window.now(), at(own.min(0)));
         }
     }
 

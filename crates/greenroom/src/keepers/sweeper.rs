@@ -41,7 +41,7 @@ impl Sweeper {
     }
 
     async fn sweep(&self) -> Result<Did, StoreError> {
-        let now = self.lifecycle.clock.now();
+        let now = self.listening.now();
         let mut did = Did::of([("failed", 0), ("stopped", 0)]);
         for (overdue, patience) in [
             (Overdue::NoStart, self.deadlines.no_start),

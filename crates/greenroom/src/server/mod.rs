@@ -159,8 +159,10 @@ impl Server {
         background.spawn("keepers", keepers.clone().keep(ending.clone()));
         background.spawn("leader", leadership.campaign(listening.clone(), ending.clone()));
         let needed = sweeper::needed_listening(&config.deadlines);
-        background
-            .spawn("listening", listening.keep_listening(store.clone(), needed, readiness.clone(), ending.clone()));
+        background.spawn(
+            "listening",
+            listening.keep_listening(store.clone(), needed, readiness.clone(), stopping.clone(), ending.clone()),
+        );
         background.spawn("health log", health_log::log_providers(deployment.clone(), ending.clone()));
         background.spawn("health", deployment.clone().keep_pinging());
         let (upkept, ended) = (metrics.clone(), ending.clone());

@@ -193,13 +193,12 @@ async fn postgres(url: &str) -> Result<Pools, StoreError> {
             Box::pin(async move { Ok(about.idle_for < TRUSTED_FOR || connection.ping().await.is_ok()) })
         })
         .after_connect(|connection, _| Box::pin(async move { connection.execute(SETTINGS).await.map(drop) }));
-    let of = async |connections| {
-        pool.clone().max_connections(connections).connect_with(options.clone()).await.map_err(failed)
-    };
+    // Each connects when it is used.
+    let of = |connections| pool.clone().max_connections(connections).connect_lazy_with(options.clone());
     Ok(Pools::Postgres(PgPools {
-        placement: of(FOR_PLACEMENT).await?,
-        leases: of(FOR_LEASES).await?,
-        bots: of(FOR_BOTS).await?,
-        users: of(FOR_USERS).await?,
+        placement: of(FOR_PLACEMENT),
+        leases: of(FOR_LEASES),
+        bots: of(FOR_BOTS),
+        users: of(FOR_USERS),
     }))
 }

@@ -102,6 +102,7 @@ impl Drop for WriteTurn {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 

@@ -14,9 +14,9 @@ mod server;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use super::Done;
-use super::figures::percentile;
-use super::house::Database;
+use crate::bench::Done;
+use crate::bench::figures::percentile;
+use crate::bench::house::Database;
 use attacks::Attack;
 use probe::Latencies;
 use server::Server;

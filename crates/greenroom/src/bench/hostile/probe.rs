@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::super::client::{Answer, Client};
-use super::super::figures::milliseconds;
 use super::server::Prepared;
+use crate::bench::client::{Answer, Client};
+use crate::bench::figures::milliseconds;
 
 const READERS: usize = 2;
 const REST: Duration = Duration::from_millis(5);

@@ -13,8 +13,8 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 use uuid::Uuid;
 
-use super::super::Done;
-use super::super::client::{Answer, Client};
+use crate::bench::Done;
+use crate::bench::client::{Answer, Client};
 
 const ADMIN_TOKEN: &str = "the-admin-token-of-the-benchmark";
 const STARTS_WITHIN: Duration = Duration::from_secs(60);
