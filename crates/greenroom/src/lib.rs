@@ -14,6 +14,7 @@
 //! - [`providers`]: what makes, starts, stops and deletes slots
 //! - [`lifecycle`]: what a bot says, and what its state is then
 //! - [`bus`]: what another process should hear at once
+//! - [`readiness`]: whether the store takes writes
 //! - [`store`]: what is true; nothing but the store knows SQL
 //! - [`telemetry`], [`clock`], [`random`]: logs and metrics, time and chance
 
@@ -31,6 +32,7 @@ pub mod lifecycle;
 pub mod placement;
 pub mod providers;
 pub mod random;
+pub mod readiness;
 pub mod server;
 pub mod store;
 pub mod telemetry;

@@ -11,9 +11,12 @@ mod desk;
 pub mod keys;
 pub mod users;
 
+use std::sync::Arc;
+
 use domain::{BotId, Meeting, Requirements};
 use jiff::Timestamp;
 use serde_json::{Map, Value};
+use tokio::sync::Semaphore;
 
 use crate::clock::Clock;
 use crate::random::{NoRandomness, Random};
@@ -24,11 +27,16 @@ use keys::ApiKey;
 /// As long as a hash, and the hash of nothing.
 const NO_HASH: &str = "----------------------------------------------------------------";
 
+/// So many keys are looked up at once. The connections are those of bots, who must not wait behind a flood of keys that
+/// somebody made up.
+const AUTHENTICATING: usize = 3;
+
 #[derive(Clone, Debug)]
 pub struct Admission {
     pub(crate) store: Store,
     pub(crate) clock: Clock,
     pub(crate) random: Random,
+    authenticating: Arc<Semaphore>,
 }
 
 /// What a user asks for.
@@ -84,11 +92,12 @@ pub enum AdmissionError {
 
 impl Admission {
     pub fn new(store: Store, clock: Clock, random: Random) -> Self {
-        Self { store, clock, random }
+        Self { store, clock, random, authenticating: Arc::new(Semaphore::new(AUTHENTICATING)) }
     }
 
     /// The user whose key this is.
     pub async fn authenticate(&self, key: &ApiKey) -> Result<UserRow, AdmissionError> {
+        let _turn = self.authenticating.acquire().await;
         let found = self.store.key(key.id).await?;
         self.check(key, found.as_ref().map(|(row, _)| row))?;
         found.map(|(_, user)| user).ok_or(AdmissionError::Unauthorized)

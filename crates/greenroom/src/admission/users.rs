@@ -23,7 +23,7 @@ pub struct NewUser {
 impl Admission {
     /// Makes a user and its first key.
     pub async fn create_user(&self, new: NewUser) -> Result<(UserRow, ApiKey), AdmissionError> {
-        let mut tx = self.store.begin().await?;
+        let mut tx = self.store.for_users().begin().await?;
         let made = self.create_user_in(&mut tx, new).await?;
         tx.commit().await?;
         tracing::info!(user = %made.0.id, "user created");
@@ -50,7 +50,7 @@ impl Admission {
 
     /// Changes a user. `None` when there is none of that id.
     pub async fn change_user(&self, id: UserId, change: UserChange) -> Result<Option<UserRow>, AdmissionError> {
-        let mut tx = self.store.begin().await?;
+        let mut tx = self.store.for_users().begin().await?;
         let Some(mut user) = tx.hold_user(id).await? else { return Ok(None) };
         user.email = change.email.unwrap_or(user.email);
         user.name = change.name.unwrap_or(user.name);
@@ -66,7 +66,7 @@ impl Admission {
 
     /// Makes a new key; those before it end after `grace`. `None` when there is no user of that id.
     pub async fn rotate_key(&self, id: UserId, grace: Duration) -> Result<Option<ApiKey>, AdmissionError> {
-        let mut tx = self.store.begin().await?;
+        let mut tx = self.store.for_users().begin().await?;
         if tx.hold_user(id).await?.is_none() {
             return Ok(None);
         }

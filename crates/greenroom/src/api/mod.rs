@@ -55,6 +55,7 @@ use crate::lifecycle::Lifecycle;
 use crate::placement::Placement;
 use crate::providers::ec2::Runners;
 use crate::random::Random;
+use crate::readiness::Readiness;
 use crate::store::Store;
 use around::Limits;
 
@@ -64,6 +65,7 @@ pub struct App(Arc<Inner>);
 
 #[derive(Debug)]
 pub struct Inner {
+    /// For users and operators. What bots and agents ask is asked of the lifecycle's own.
     pub store: Store,
     pub clock: Clock,
     pub random: Random,
@@ -73,6 +75,7 @@ pub struct Inner {
     pub deployment: Deployment,
     pub keepers: Keepers,
     pub runners: Runners,
+    pub readiness: Readiness,
     pub deadlines: Deadlines,
     pub public_url: String,
     pub admin_token_hash: String,

@@ -265,12 +265,12 @@ pub async fn wait(app: &App, claim: &RunnerClaim, wait: Duration) -> Result<Resp
 
 /// The data of the bot that a runner was claimed for, if it still is to be run.
 async fn bot_of(app: &App, run: &aws::Run) -> Result<Option<Value>, StoreError> {
-    let slot = app.store.slot(&SlotName::stored(run.slot.clone())).await?;
+    let slot = app.lifecycle.store.slot(&SlotName::stored(run.slot.clone())).await?;
     let Some((slot, bot)) = slot.and_then(|slot| slot.bot_id.map(|bot| (slot, bot))) else { return Ok(None) };
     // One that has begun before is to begin again: a slot gets another runner only when the last one has given it back or
     // is at an end.
     let is_for = |bot: &BotRow| bot.slot.as_ref() == Some(&slot.name) && !bot.status.is_ended();
-    let Some(bot) = app.store.bot(bot).await?.filter(is_for) else { return Ok(None) };
+    let Some(bot) = app.lifecycle.store.bot(bot).await?.filter(is_for) else { return Ok(None) };
     let Some(connection_id) = bot.connection_id else { return Ok(None) };
     if run.connection != Some(connection_id.to_string()) {
         return Ok(None);

@@ -51,6 +51,7 @@ async fn app() -> (App, tempfile::TempDir) {
         placement,
         keepers: Keepers::new(store.clone(), clock.clone(), Leadership::new(store.clone(), replica), Vec::new()),
         runners: crate::providers::ec2::Runners::default(),
+        readiness: crate::readiness::Readiness::new(),
         deployment,
         store,
         clock,

@@ -89,7 +89,7 @@ impl Database {
             }
             None => {
                 let path = self.url.trim_start_matches("sqlite:").to_owned();
-                for end in ["", "-wal", "-shm"] {
+                for end in ["", "-wal", "-shm", "-lock"] {
                     let _ = std::fs::remove_file(format!("{path}{end}"));
                 }
                 Ok(())

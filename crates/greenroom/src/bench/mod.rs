@@ -4,6 +4,7 @@
 //! - [`start`]: from the answer to a running command, in a hot slot beside a stopped one and `docker run`
 //! - [`next`]: from a bot's end to the next in line assigned, beside a poll of one second
 //! - [`matching`]: finding one in a hundred that fits, in the store beside the way over SQS and DynamoDB
+//! - [`hostile`]: what others see while a hostile user attacks, beside what they see alone
 //! - [`house`]: the server under measurement
 //! - [`client`]: a lean HTTP client, so that what is measured is the server
 //! - [`container`]: an image of this program on a Docker Engine
@@ -12,6 +13,7 @@
 mod client;
 mod container;
 mod figures;
+pub mod hostile;
 mod house;
 pub mod matching;
 pub mod next;

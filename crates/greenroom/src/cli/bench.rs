@@ -1,11 +1,12 @@
 //! `greenroom bench`: what is measured, and how it is asked for.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Subcommand;
 
 use super::Done;
-use crate::bench::{matching, next, place, start};
+use crate::bench::{hostile, matching, next, place, start};
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
@@ -54,6 +55,27 @@ pub enum Command {
         #[arg(long, default_value_t = 50)]
         picks: usize,
     },
+    /// What a second user and a bot see while a hostile user attacks a server of its own, beside what they see alone.
+    Hostile {
+        /// A database of a PostgreSQL on which another may be made. Without it, an SQLite file.
+        #[arg(long, value_name = "URL")]
+        database: Option<String>,
+        /// The server to attack. Without it, this program.
+        #[arg(long, value_name = "PATH")]
+        server_binary: Option<PathBuf>,
+        /// How long each attack lasts.
+        #[arg(long, default_value_t = 8)]
+        seconds: u64,
+        /// How many bots with 64 KiB of config and of metadata the attacker has had.
+        #[arg(long, default_value_t = 300)]
+        bots: usize,
+        /// How many connections stay idle.
+        #[arg(long, default_value_t = 2_000)]
+        idle: usize,
+        /// A server that has more than this resident is ended, before the machine suffers.
+        #[arg(long, default_value_t = 3_072)]
+        memory_mib: u64,
+    },
     /// The bot that `start` starts.
     #[command(hide = true)]
     Bot,
@@ -85,6 +107,10 @@ pub async fn run(command: Command) -> Done {
         Command::Next { database, ends } => next::run(&next::Options { database, ends }).await,
         Command::Match { database, region, endpoint, slots, runners, picks } => {
             matching::run(&matching::Options { database, endpoint, region, slots, runners, picks }).await
+        }
+        Command::Hostile { database, server_binary, seconds, bots, idle, memory_mib } => {
+            let time = Duration::from_secs(seconds);
+            hostile::run(&hostile::Options { database, server_binary, time, bots, idle, memory_mib }).await
         }
         // Done before there was a runtime.
         Command::Bot => Ok(()),

@@ -14,7 +14,7 @@ use secrecy::ExposeSecret;
 
 use crate::config::{Complaints, Config, Sources};
 use crate::providers::process::launch;
-use crate::store::Store;
+use crate::store::{ServerLock, Store, StoreError};
 use crate::{api, telemetry};
 
 /// Keeps meeting bots warm.
@@ -187,8 +187,18 @@ fn check(settings: Settings) -> Done {
 async fn migrate(settings: Settings) -> Done {
     let config = settings.load()?;
     telemetry::log();
-    let store = Store::open(config.database.expose_secret()).await?;
-    store.close().await;
+    let database = config.database.expose_secret();
+    match ServerLock::take(database).await {
+        Ok(_lock) => Store::open(database).await?.close().await,
+        // A server that runs has migrated it; one of another version must be stopped first.
+        Err(in_use @ StoreError::InUse { .. }) => {
+            let looked = Store::look_at(database).await?;
+            if looked.is_none_or(|looked| looked.found != looked.known) {
+                return Err(in_use.into());
+            }
+        }
+        Err(error) => return Err(error.into()),
+    }
     println!("The database {} is at the schema of this version.", config.database_shown());
     Ok(())
 }

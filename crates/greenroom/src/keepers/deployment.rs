@@ -19,7 +19,7 @@ use async_trait::async_trait;
 use domain::SlotName;
 use jiff::Timestamp;
 
-use super::ears::Ears;
+use super::listening::ListeningWindow;
 use super::{Did, Keeper, ago};
 use crate::clock::Clock;
 use crate::deployment::Deployment;
@@ -45,7 +45,7 @@ pub struct DeploymentKeeper {
     clock: Clock,
     placement: Placement,
     deployment: Deployment,
-    ears: Ears,
+    listening: ListeningWindow,
     every: Duration,
     /// When the slots that have a bot were looked at last.
     looked_at_all: Mutex<Option<Timestamp>>,
@@ -101,12 +101,12 @@ impl DeploymentKeeper {
         lifecycle: &Lifecycle,
         placement: Placement,
         deployment: Deployment,
-        ears: Ears,
+        listening: ListeningWindow,
         every: Duration,
     ) -> Self {
         let (store, clock) = (lifecycle.store.clone(), lifecycle.clock.clone());
         let (looked_at_all, clearing, removing, breaking) = Default::default();
-        Self { store, clock, placement, deployment, ears, every, looked_at_all, clearing, removing, breaking }
+        Self { store, clock, placement, deployment, listening, every, looked_at_all, clearing, removing, breaking }
     }
 
     fn looked_at_all(&self) -> MutexGuard<'_, Option<Timestamp>> {
@@ -152,7 +152,7 @@ impl Keeper for DeploymentKeeper {
         self.clear(now).await?;
         self.remove(now).await?;
         // Whoever could not be heard meanwhile has not been silent.
-        if self.ears.heard_for() >= TAKEN_WITHIN {
+        if self.listening.unbroken() >= TAKEN_WITHIN {
             for slot in self.store.silent_slots(ago(now, TAKEN_WITHIN)).await? {
                 let Some(bot) = slot.bot_id else { continue };
                 let news = SlotNews::Silent { bot, generation: slot.generation };
@@ -162,8 +162,8 @@ impl Keeper for DeploymentKeeper {
                 }
             }
         }
-        if self.ears.heard_for() >= WAITS_WITHIN {
-            for slot in self.store.deaf_slots(ago(now, WAITS_WITHIN)).await? {
+        if let Some(heard_since) = self.listening.heard_since(WAITS_WITHIN) {
+            for slot in self.store.deaf_slots(ago(now, WAITS_WITHIN).min(heard_since)).await? {
                 let deployment = self.deployment.clone();
                 self.breaking.begin(slot.name.clone(), async move { deployment.is_deaf(&slot).await });
             }

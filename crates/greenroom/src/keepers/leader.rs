@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::ears::Ears;
+use super::listening::ListeningWindow;
 use crate::store::{Holder, Store, StoreError};
 
 const LEASE: Duration = Duration::from_secs(5);
@@ -62,7 +62,7 @@ impl Leadership {
     }
 
     /// Tries to lead until `ending`, and then lets another. While the database does not answer, bots cannot be heard.
-    pub async fn campaign(self, ears: Ears, ending: CancellationToken) {
+    pub async fn campaign(self, listening: ListeningWindow, ending: CancellationToken) {
         if !self.store.is_shared() {
             return ending.cancelled().await;
         }
@@ -74,7 +74,7 @@ impl Leadership {
             };
             // A database that took so long to answer this did not answer bots either.
             if begun.elapsed() > RENEW * 2 {
-                ears.were_deaf();
+                listening.reset();
             }
             match taken {
                 Ok(Ok(true)) => {
@@ -84,7 +84,7 @@ impl Leadership {
                 Ok(Ok(false)) => self.show(false),
                 // The database is away: what was promised holds as long as it was promised.
                 Ok(Err(_)) | Err(_) => {
-                    ears.were_deaf();
+                    listening.reset();
                     self.show(self.is_held());
                 }
             }

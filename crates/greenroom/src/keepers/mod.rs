@@ -9,15 +9,15 @@
 //! - [`deployment`]: what was begun in a slot and left
 //! - [`warm_buffer`]: slots that are kept ready
 //! - [`sweeper`]: bots whose state has lasted too long
-//! - [`ears`]: since when bots could be heard
+//! - [`listening`]: when bots could be heard
 //! - [`recovery`]: slots in error
 //! - [`sync`]: what a provider has against what the store has
 //! - [`runners`]: machines that wait for bots
 
 pub mod deployment;
 pub mod driver;
-pub mod ears;
 pub mod leader;
+pub mod listening;
 pub mod queue_expiry;
 pub mod recovery;
 pub mod runners;
@@ -39,7 +39,7 @@ use crate::placement::Placement;
 use crate::providers::ec2::Runners;
 use crate::store::StoreError;
 use deployment::DeploymentKeeper;
-use ears::Ears;
+use listening::ListeningWindow;
 use queue_expiry::QueueExpiry;
 use recovery::RecoveryKeeper;
 use runners::RunnersKeeper;
@@ -101,19 +101,19 @@ pub struct Parts<'a> {
     pub deployment: Deployment,
     pub deadlines: &'a Deadlines,
     pub max_recovery_attempts: u32,
-    pub ears: Ears,
+    pub listening: ListeningWindow,
     pub runners: Runners,
 }
 
 /// The keepers, and the one of them that has a timer of its own.
 pub fn crew(parts: Parts<'_>) -> (Crew, QueueExpiry) {
-    let Parts { lifecycle, placement, deployment, deadlines, max_recovery_attempts, ears, runners } = parts;
+    let Parts { lifecycle, placement, deployment, deadlines, max_recovery_attempts, listening, runners } = parts;
     let (store, clock) = (|| lifecycle.store.clone(), || lifecycle.clock.clone());
     let poll = deadlines.queue_poll;
     let expiry = QueueExpiry::new(store(), clock(), placement.clone(), deployment.clone(), poll);
-    let left = DeploymentKeeper::new(&lifecycle, placement.clone(), deployment.clone(), ears.clone(), poll);
+    let left = DeploymentKeeper::new(&lifecycle, placement.clone(), deployment.clone(), listening.clone(), poll);
     let warm = WarmBuffer::new(placement.clone(), poll);
-    let sweeper = Sweeper::new(lifecycle.clone(), deadlines.clone(), ears);
+    let sweeper = Sweeper::new(lifecycle.clone(), deadlines.clone(), listening);
     let every = deadlines.recovery_interval;
     let recovery = RecoveryKeeper::new(store(), clock(), deployment.clone(), every, max_recovery_attempts);
     let sync = SyncKeeper::new(&lifecycle, placement, deployment, deadlines, max_recovery_attempts);

@@ -5,7 +5,8 @@
 //! - it is `active` and neither came in nor gave a heartbeat within `heartbeat_lost`: `failed`, `heartbeat_lost`;
 //! - it is `stopping` for longer than `stop_grace`: `completed`, `stopped`.
 //!
-//! A bot that spoke between the look and the act lives. And silence counts only while somebody listened ([`super::ears`]).
+//! A bot that spoke between the look and the act lives. And silence counts only while somebody listened, for two heartbeat
+//! intervals in all ([`super::listening`]); the grace of a stop is over when it is over.
 
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use async_trait::async_trait;
 use domain::lifecycle::Overdue;
 use domain::{BotId, Deadlines};
 
-use super::ears::Ears;
+use super::listening::ListeningWindow;
 use super::{Did, Keeper, ago};
 use crate::lifecycle::Lifecycle;
 use crate::store::StoreError;
@@ -21,20 +22,26 @@ use crate::store::StoreError;
 /// Heartbeats are written once a second, by whichever replica heard them; so long one may be on its way.
 const ON_ITS_WAY: Duration = Duration::from_secs(2);
 
+/// How long a bot that lives may go unheard while somebody listens: it speaks in every interval, and one of its
+/// heartbeats may have been lost with the server before.
+pub fn needed_listening(deadlines: &Deadlines) -> Duration {
+    deadlines.heartbeat_interval * 2 + ON_ITS_WAY
+}
+
 #[derive(Clone, Debug)]
 pub struct Sweeper {
     lifecycle: Lifecycle,
     deadlines: Deadlines,
-    ears: Ears,
+    listening: ListeningWindow,
 }
 
 impl Sweeper {
-    pub fn new(lifecycle: Lifecycle, deadlines: Deadlines, ears: Ears) -> Self {
-        Self { lifecycle, deadlines, ears }
+    pub fn new(lifecycle: Lifecycle, deadlines: Deadlines, listening: ListeningWindow) -> Self {
+        Self { lifecycle, deadlines, listening }
     }
 
     async fn sweep(&self) -> Result<Did, StoreError> {
-        let (now, heard_for) = (self.lifecycle.clock.now(), self.ears.heard_for());
+        let now = self.listening.now();
         let mut did = Did::of([("failed", 0), ("stopped", 0)]);
         for (overdue, patience) in [
             (Overdue::NoStart, self.deadlines.no_start),
@@ -42,25 +49,22 @@ impl Sweeper {
             (Overdue::HeartbeatLost, self.deadlines.heartbeat_lost + ON_ITS_WAY),
             (Overdue::StopGrace, self.deadlines.stop_grace),
         ] {
-            // Whoever lives is heard within the patience for a heartbeat.
-            if heard_for < patience.min(self.deadlines.heartbeat_lost + ON_ITS_WAY) {
+            let since = ago(now, patience);
+            if overdue == Overdue::StopGrace {
+                let ended = self.sweep_one_way(overdue, since, &mut did).await?;
+                did.add("stopped", ended);
                 continue;
             }
-            let what = if overdue == Overdue::StopGrace { "stopped" } else { "failed" };
-            let ended = self.sweep_one_way(overdue, patience, now, &mut did).await?;
-            did.add(what, ended);
+            // Whoever has said nothing since then has said nothing for so long while somebody listened.
+            let needed = patience.min(needed_listening(&self.deadlines));
+            let Some(heard_since) = self.listening.heard_since(needed) else { continue };
+            let ended = self.sweep_one_way(overdue, since.min(heard_since), &mut did).await?;
+            did.add("failed", ended);
         }
         Ok(did)
     }
 
-    async fn sweep_one_way(
-        &self,
-        overdue: Overdue,
-        patience: Duration,
-        now: jiff::Timestamp,
-        did: &mut Did,
-    ) -> Result<u64, StoreError> {
-        let since = ago(now, patience);
+    async fn sweep_one_way(&self, overdue: Overdue, since: jiff::Timestamp, did: &mut Did) -> Result<u64, StoreError> {
         let (mut ended, mut last) = (0, None::<BotId>);
         loop {
             let page = self.lifecycle.store.overdue(overdue, since, last).await?;
@@ -90,7 +94,7 @@ impl Keeper for Sweeper {
     async fn run(&self) -> Result<Did, StoreError> {
         let swept = self.sweep().await;
         if swept.is_err() {
-            self.ears.were_deaf();
+            self.listening.reset();
         }
         swept
     }

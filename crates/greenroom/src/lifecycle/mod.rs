@@ -92,7 +92,7 @@ impl Lifecycle {
 
     /// A bot's sessions, with the signs of life that are not written yet.
     pub async fn sessions(&self, bot: BotId) -> Result<Vec<SessionRow>, StoreError> {
-        let mut sessions = self.store.sessions(bot).await?;
+        let mut sessions = self.store.for_users().sessions(bot).await?;
         for session in &mut sessions {
             let unwritten = self.heartbeats.unwritten(session.connection_id);
             session.last_heartbeat_at = session.last_heartbeat_at.max(unwritten);
@@ -102,7 +102,7 @@ impl Lifecycle {
 
     /// Asks a bot to leave, whatever its state.
     pub async fn stop(&self, user: UserId, id: BotId) -> Result<Stopped, LifecycleError> {
-        let mut tx = self.store.begin().await?;
+        let mut tx = self.store.for_users().begin().await?;
         let bot = self.own_bot(&mut tx, user, id).await?;
         if bot.status.is_ended() {
             return Ok(Stopped { bot, had_ended: true });
@@ -143,7 +143,7 @@ impl Lifecycle {
         id: BotId,
         config: Map<String, Value>,
     ) -> Result<BotRow, LifecycleError> {
-        let mut tx = self.store.begin().await?;
+        let mut tx = self.store.for_users().begin().await?;
         let mut bot = self.own_bot(&mut tx, user, id).await?;
         refuse_ended(&bot)?;
         let now = self.clock.now();

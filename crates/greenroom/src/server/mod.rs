@@ -5,10 +5,12 @@
 //! - [`first`]: what is made once
 //! - [`pools`]: pools and their providers, as configured
 //! - [`background`]: what works beside the requests
+//! - [`health_log`]: what providers say when they do not answer
 //! - [`listen`]: taking and closing connections
 
 mod background;
 pub mod first;
+mod health_log;
 mod listen;
 pub(crate) mod pools;
 
@@ -28,15 +30,17 @@ use crate::config::Config;
 use crate::deployment::{Deployment, Parts, Patience};
 use crate::keepers;
 use crate::keepers::driver::Keepers;
-use crate::keepers::ears::Ears;
 use crate::keepers::leader::Leadership;
+use crate::keepers::listening::ListeningWindow;
+use crate::keepers::sweeper;
 use crate::lifecycle::Lifecycle;
 use crate::lifecycle::tokens::Tokens;
 use crate::placement::Placement;
 use crate::providers::Providers;
 use crate::providers::ec2::Runners;
 use crate::random::{NoRandomness, Random};
-use crate::store::{Holder, Store, StoreError};
+use crate::readiness::Readiness;
+use crate::store::{Holder, ServerLock, Store, StoreError};
 use crate::telemetry;
 use background::Background;
 use first::First;
@@ -70,6 +74,8 @@ pub struct Server {
     pub(crate) app: App,
     listener: TcpListener,
     background: Background,
+    /// Last: what it keeps others from is over when everything else is.
+    _lock: Option<ServerLock>,
 }
 
 impl Server {
@@ -96,6 +102,7 @@ impl Server {
         let address = listener.local_addr().map_err(failed)?;
         let url = format!("http://{}", reachable(address));
 
+        let lock = ServerLock::take(config.database.expose_secret()).await?;
         let store = Store::open(config.database.expose_secret()).await?;
         let (clock, random) = (Clock::System, Random::System);
         let admission = Admission::new(store.clone(), clock.clone(), random.clone());
@@ -141,22 +148,29 @@ impl Server {
         });
         background.spawn("deployment", deployment.clone().work());
         background.spawn("descriptions", deployment.clone().describe());
-        let ears = Ears::new(clock.clone());
+        let (listening, readiness) = (ListeningWindow::new(clock.clone()), Readiness::new());
+        // Before the keepers' first run, which is at once: what was listened before this start counts.
+        listening.record(&store).await?;
         let (crew, expiry) = keepers::crew(keepers::Parts {
             lifecycle: lifecycle.clone(),
             placement: placement.clone(),
             deployment: deployment.clone(),
             deadlines: &config.deadlines,
             max_recovery_attempts: config.max_recovery_attempts,
-            ears: ears.clone(),
+            listening: listening.clone(),
             runners: runners.clone(),
         });
         let leadership = Leadership::new(store.clone(), replica);
         let keepers = Keepers::new(store.clone(), clock.clone(), leadership.clone(), crew);
         background.spawn("queue expiry", expiry.keep_time(leadership.clone(), ending.clone()));
         background.spawn("keepers", keepers.clone().keep(ending.clone()));
-        background.spawn("leader", leadership.campaign(ears.clone(), ending.clone()));
-        background.spawn("ears", ears.keep_listening(ending.clone()));
+        background.spawn("leader", leadership.campaign(listening.clone(), ending.clone()));
+        let needed = sweeper::needed_listening(&config.deadlines);
+        background.spawn(
+            "listening",
+            listening.keep_listening(store.clone(), needed, readiness.clone(), stopping.clone(), ending.clone()),
+        );
+        background.spawn("health log", health_log::log_providers(deployment.clone(), ending.clone()));
         background.spawn("health", deployment.clone().keep_pinging());
         let (upkept, ended) = (metrics.clone(), ending.clone());
         background.spawn("metrics", async move {
@@ -170,7 +184,7 @@ impl Server {
         });
 
         let app = App::new(Inner {
-            store,
+            store: store.for_users(),
             clock,
             random,
             admission,
@@ -181,12 +195,13 @@ impl Server {
             deployment,
             keepers,
             runners,
+            readiness,
             admin_token_hash: kept.admin_token_hash,
             limits: Limits::default(),
             metrics,
             stopping,
         });
-        Ok(Self { address, app, listener, background })
+        Ok(Self { address, app, listener, background, _lock: lock })
     }
 
     /// Serves until `stop` returns, then ends in order: no new connections, what waits is answered, what works is

@@ -1,7 +1,9 @@
-//! Opening the database that the URL names. SQLite is one writer and a pool of readers on a file in WAL mode, each
-//! commit on disk before it is acknowledged; PostgreSQL is one pool.
+//! Opening the database that the URL names. SQLite is one writer and readers on a file in WAL mode, each commit on disk
+//! before it is acknowledged. Users' reads have connections of their own, on PostgreSQL placement and leases too.
 
+use std::path::PathBuf;
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use sqlx::postgres::{PgConnectOptions, PgConnection, PgPool, PgPoolOptions};
@@ -10,12 +12,18 @@ use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePo
 use sqlx::{Connection, Executor};
 
 use super::StoreError;
+use super::lanes::{Lane, WriteTurns};
 
 /// How long a call may wait for a connection. Under a burst calls wait in line; they are not refused.
-const WAIT_FOR_CONNECTION: Duration = Duration::from_secs(30);
+pub(super) const WAIT_FOR_CONNECTION: Duration = Duration::from_secs(30);
 const TRY_AGAIN: Duration = Duration::from_millis(20);
+/// For users, and as many for everything else.
 const SQLITE_READERS: u32 = 4;
-const POSTGRES_CONNECTIONS: u32 = 16;
+/// Of one process, 22 in all. docs/operations.md says so.
+const FOR_USERS: u32 = 8;
+const FOR_BOTS: u32 = 10;
+const FOR_PLACEMENT: u32 = 2;
+const FOR_LEASES: u32 = 2;
 /// A process that hangs in the middle of a transaction must not hold its locks for ever, and a statement that waits for
 /// such a lock must end. And plans: every statement is one that looks up few rows by an index, whatever its parameters
 /// are; a table that has grown since it was analysed would be scanned or hashed as a whole, and a plan made anew for each
@@ -28,8 +36,46 @@ const TRUSTED_FOR: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Debug)]
 pub(super) enum Pools {
-    Sqlite { writer: SqlitePool, readers: SqlitePool },
-    Postgres(PgPool),
+    Sqlite { writer: SqlitePool, turns: Arc<WriteTurns>, readers: SqlitePool, users: SqlitePool },
+    Postgres(PgPools),
+}
+
+/// One pool for each lane.
+#[derive(Clone, Debug)]
+pub(super) struct PgPools {
+    placement: PgPool,
+    leases: PgPool,
+    bots: PgPool,
+    users: PgPool,
+}
+
+impl Pools {
+    /// Gives the connections back. What is under way ends first.
+    pub(super) async fn close(&self) {
+        match self {
+            Pools::Sqlite { writer, readers, users, .. } => {
+                users.close().await;
+                readers.close().await;
+                writer.close().await;
+            }
+            Pools::Postgres(pools) => {
+                for pool in [&pools.users, &pools.bots, &pools.leases, &pools.placement] {
+                    pool.close().await;
+                }
+            }
+        }
+    }
+}
+
+impl PgPools {
+    pub(super) fn of(&self, lane: Lane) -> &PgPool {
+        match lane {
+            Lane::Placement => &self.placement,
+            Lane::Leases => &self.leases,
+            Lane::Bots => &self.bots,
+            Lane::Users => &self.users,
+        }
+    }
 }
 
 /// Connects without changing anything; `None` when there is no such file.
@@ -43,7 +89,7 @@ pub(super) async fn connect_to_look(url: &str) -> Result<Option<Pools>, StoreErr
     }
     let opened = SqlitePoolOptions::new().max_connections(1).connect_with(options).await;
     let readers = opened.map_err(|source| StoreError::call("connect", source))?;
-    Ok(Some(Pools::Sqlite { writer: readers.clone(), readers }))
+    Ok(Some(Pools::Sqlite { writer: readers.clone(), turns: Arc::default(), users: readers.clone(), readers }))
 }
 
 fn sqlite_options(url: &str) -> Result<SqliteConnectOptions, StoreError> {
@@ -56,6 +102,16 @@ fn sqlite_options(url: &str) -> Result<SqliteConnectOptions, StoreError> {
     }
     SqliteConnectOptions::from_str(url)
         .map_err(|source| StoreError::Url(format!("the SQLite URL cannot be read: {source}")))
+}
+
+/// The file of an SQLite database, which is made if it is not there; `None` of another database.
+pub(super) fn sqlite_file(url: &str) -> Result<Option<PathBuf>, StoreError> {
+    if !url.starts_with("sqlite:") {
+        return Ok(None);
+    }
+    let options = sqlite_options(url)?;
+    keep_private(&options)?;
+    Ok(Some(options.get_filename().to_path_buf()))
 }
 
 pub(super) async fn connect(url: &str) -> Result<Pools, StoreError> {
@@ -101,13 +157,11 @@ async fn sqlite_once(url: &str) -> Result<Pools, StoreError> {
         .connect_with(options.clone())
         .await
         .map_err(failed)?;
-    let readers = SqlitePoolOptions::new()
-        .max_connections(SQLITE_READERS)
-        .acquire_timeout(WAIT_FOR_CONNECTION)
-        .connect_with(options.pragma("query_only", "ON"))
-        .await
-        .map_err(failed)?;
-    Ok(Pools::Sqlite { writer, readers })
+    let options = options.pragma("query_only", "ON");
+    let reading = SqlitePoolOptions::new().max_connections(SQLITE_READERS).acquire_timeout(WAIT_FOR_CONNECTION);
+    let readers = reading.clone().connect_with(options.clone()).await.map_err(failed)?;
+    let users = reading.connect_with(options).await.map_err(failed)?;
+    Ok(Pools::Sqlite { writer, turns: Arc::default(), readers, users })
 }
 
 /// The file holds the secret that bots' tokens are made with: only its owner may read it.
@@ -133,15 +187,18 @@ async fn postgres(url: &str) -> Result<Pools, StoreError> {
     // A pool would try again until its patience ends, and then no longer know why.
     PgConnection::connect_with(&options).await.map_err(failed)?.close().await.map_err(failed)?;
     let pool = PgPoolOptions::new()
-        .max_connections(POSTGRES_CONNECTIONS)
         .acquire_timeout(WAIT_FOR_CONNECTION)
         .test_before_acquire(false)
         .before_acquire(|connection, about| {
             Box::pin(async move { Ok(about.idle_for < TRUSTED_FOR || connection.ping().await.is_ok()) })
         })
-        .after_connect(|connection, _| Box::pin(async move { connection.execute(SETTINGS).await.map(drop) }))
-        .connect_with(options)
-        .await
-        .map_err(failed)?;
-    Ok(Pools::Postgres(pool))
+        .after_connect(|connection, _| Box::pin(async move { connection.execute(SETTINGS).await.map(drop) }));
+    // Each connects when it is used.
+    let of = |connections| pool.clone().max_connections(connections).connect_lazy_with(options.clone());
+    Ok(Pools::Postgres(PgPools {
+        placement: of(FOR_PLACEMENT),
+        leases: of(FOR_LEASES),
+        bots: of(FOR_BOTS),
+        users: of(FOR_USERS),
+    }))
 }

@@ -19,6 +19,14 @@ pub enum StoreError {
     #[error("{0}")]
     Url(String),
 
+    /// Another server has the SQLite file.
+    #[error(
+        "another greenroom server{} uses the database {database}; stop it first, or give this one a database of its \
+         own (several servers share a PostgreSQL)",
+        pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default()
+    )]
+    InUse { pid: Option<u32>, database: String },
+
     /// The database was made by a newer version; it has not been touched.
     #[error(
         "the database is at schema version {found}, which is newer than the {known} that this version of greenroom \
@@ -43,6 +51,7 @@ impl StoreError {
                 StoreError::Inconsistent { call, column, found: found.clone() }
             }
             StoreError::Url(url) => StoreError::Url(url.clone()),
+            StoreError::InUse { pid, database } => StoreError::InUse { pid: *pid, database: database.clone() },
             StoreError::Newer { found, known } => StoreError::Newer { found: *found, known: *known },
         }
     }

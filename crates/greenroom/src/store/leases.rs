@@ -20,7 +20,7 @@ impl Store {
     /// Takes a lease for so long, or longer if it is the holder's already. False when another lives and has it.
     pub async fn take_lease(&self, name: &str, holder: &Holder, time: Duration) -> Result<bool, StoreError> {
         let time = i64::try_from(time.as_millis()).unwrap_or(i64::MAX);
-        let mut tx = self.begin().await?;
+        let mut tx = self.begin_in_time().await?;
         let taken = tx
             .first(
                 sql!(
@@ -49,7 +49,7 @@ impl Store {
     /// Keeps a lease that is the holder's for so long. False when it is not any more.
     pub async fn renew_lease(&self, name: &str, holder: &Holder, time: Duration) -> Result<bool, StoreError> {
         let time = i64::try_from(time.as_millis()).unwrap_or(i64::MAX);
-        let mut tx = self.begin().await?;
+        let mut tx = self.begin_in_time().await?;
         let renewed = tx
             .first(
                 sql!(
@@ -69,7 +69,7 @@ impl Store {
     }
 
     pub async fn give_lease_back(&self, name: &str, holder: &Holder) -> Result<(), StoreError> {
-        let mut tx = self.begin().await?;
+        let mut tx = self.begin_in_time().await?;
         tx.run(sql!("leases.give_back", "DELETE FROM leases WHERE name = $1 AND holder = $2"), args![name, holder.id])
             .await?;
         tx.commit().await

@@ -4,6 +4,7 @@
 use jiff::Timestamp;
 
 use super::connect::Pools;
+use super::lanes::Lane;
 use super::sql::{args, sql};
 use super::{Run, StoreError, Tx, TxInner};
 
@@ -34,6 +35,7 @@ const MIGRATIONS: &[Migration] = &[
     migration!(5, "0005_requirements"),
     migration!(6, "0006_slot_tokens"),
     migration!(7, "0007_a_gate_for_each_host"),
+    migration!(8, "0008_listening"),
 ];
 
 /// The version that this program works with.
@@ -48,9 +50,11 @@ const LOCK: &str = "SET LOCAL statement_timeout = 0; SELECT pg_advisory_xact_loc
 pub(super) async fn migrate(pools: &Pools) -> Result<(), StoreError> {
     let failed = |source| StoreError::call("migrate", source);
     let inner = match pools {
-        Pools::Sqlite { writer, .. } => TxInner::Sqlite(writer.begin_with("BEGIN IMMEDIATE").await.map_err(failed)?),
-        Pools::Postgres(pool) => {
-            let mut tx = pool.begin().await.map_err(failed)?;
+        Pools::Sqlite { writer, .. } => {
+            TxInner::Sqlite(writer.begin_with("BEGIN IMMEDIATE").await.map_err(failed)?, None)
+        }
+        Pools::Postgres(pools) => {
+            let mut tx = pools.of(Lane::Placement).begin().await.map_err(failed)?;
             sqlx::raw_sql(LOCK).execute(&mut *tx).await.map_err(failed)?;
             TxInner::Postgres(tx)
         }
@@ -66,7 +70,7 @@ pub(super) async fn migrate(pools: &Pools) -> Result<(), StoreError> {
     }
     for migration in MIGRATIONS.iter().filter(|migration| migration.version > found) {
         match &mut tx.inner {
-            TxInner::Sqlite(tx) => {
+            TxInner::Sqlite(tx, _) => {
                 sqlx::raw_sql(migration.sqlite).execute(&mut **tx).await.map_err(failed)?;
             }
             TxInner::Postgres(tx) => {

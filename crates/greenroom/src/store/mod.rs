@@ -3,14 +3,14 @@
 //! [`Tx`], which commits all of it or nothing.
 //!
 //! In reading order:
-//! - [`error`], [`sql`], [`connect`], [`migrate`]: the database itself
+//! - [`error`], [`sql`], [`lanes`], [`connect`], [`migrate`], [`server_lock`]: the database itself
 //! - [`settings`], [`users`]: who may ask
 //! - [`bots`], [`idempotency`]: what was asked
 //! - [`pools`], [`slots`], [`queue`], [`waiters`], [`deployments`], [`slot_locks`], [`images`]: where it runs, or waits to
 //! - [`failures`], [`budgets`]: what providers said, and how often they may be asked
 //! - [`asking`], [`ending`], [`writing`]: many bots at once
 //! - [`sessions`], [`commands`], [`transcript`]: what the bot and its user say to each other
-//! - [`overdue`]: what has lasted too long
+//! - [`overdue`], [`listening`]: what has lasted too long, and when bots could be heard
 //! - [`replicas`], [`leases`], [`keepers`]: who brings records and the world together, and what that did
 //! - [`events`]: the audit trail
 
@@ -27,12 +27,15 @@ mod failures;
 mod idempotency;
 mod images;
 mod keepers;
+mod lanes;
 mod leases;
+mod listening;
 mod migrate;
 mod overdue;
 mod pools;
 mod queue;
 mod replicas;
+mod server_lock;
 mod sessions;
 mod settings;
 mod slot_locks;
@@ -63,10 +66,13 @@ pub use failures::FailureRow;
 pub use idempotency::KnownKey;
 pub use images::{Image, PullRow, Pulled};
 pub use keepers::KeeperRow;
+use lanes::{Lane, WriteTurn};
 pub use leases::Holder;
+pub use listening::ListeningSpan;
 pub use pools::{PoolAndLine, PoolRow, Size};
 pub use queue::{NewWaiter, QueueRow};
 pub use replicas::Holding;
+pub use server_lock::ServerLock;
 pub use sessions::{Beat, Clocks, SessionRow};
 pub use slots::{Pick, SlotRow};
 use sql::{Arg, Inner, Row, Sql};
@@ -79,6 +85,8 @@ pub use writing::{Batch, Grant};
 #[derive(Clone, Debug)]
 pub struct Store {
     pools: Pools,
+    /// Whose calls these are: each lane has connections of its own.
+    lane: Lane,
     told: Arc<Notify>,
 }
 
@@ -93,7 +101,8 @@ pub struct Tx {
 
 #[derive(Debug)]
 enum TxInner {
-    Sqlite(Transaction<'static, Sqlite>),
+    /// The transaction ends before the next has its turn.
+    Sqlite(Transaction<'static, Sqlite>, Option<WriteTurn>),
     Postgres(Transaction<'static, Postgres>),
 }
 
@@ -125,27 +134,31 @@ impl Store {
     pub async fn open(url: &str) -> Result<Self, StoreError> {
         let pools = connect::connect(url).await?;
         migrate::migrate(&pools).await?;
-        Ok(Self { pools, told: Arc::new(Notify::new()) })
+        Ok(Self { pools, lane: Lane::Bots, told: Arc::new(Notify::new()) })
+    }
+
+    /// The same for what users and operators ask: their calls use connections that nobody else needs.
+    pub fn for_users(&self) -> Self {
+        Self { lane: Lane::Users, ..self.clone() }
     }
 
     /// Looks at a database without changing anything of it. `None` when there is none yet, where that can be known: of an
     /// SQLite file.
     pub async fn look_at(url: &str) -> Result<Option<Looked>, StoreError> {
         let Some(pools) = connect::connect_to_look(url).await? else { return Ok(None) };
-        let store = Self { pools, told: Arc::new(Notify::new()) };
+        let store = Self { pools, lane: Lane::Bots, told: Arc::new(Notify::new()) };
         let found = migrate::look(&mut store.reader()).await?.unwrap_or(0);
         Ok(Some(Looked { store, found, known: migrate::known() }))
     }
 
     /// Begins a transaction that may write. On SQLite it is the only one until it ends.
     pub async fn begin(&self) -> Result<Tx, StoreError> {
-        let Pools::Postgres(pool) = &self.pools else { return self.begin_here("BEGIN").await };
-        // In a task of its own: a caller that goes away in the middle of BEGIN would otherwise leave a connection in the
-        // pool whose transaction nobody knows of.
-        let pool = pool.clone();
-        let begun = measured("begin", tokio::spawn(async move { pool.begin().await })).await;
-        let begun = begun.unwrap_or(Err(sqlx::Error::WorkerCrashed));
-        Ok(self.tx(TxInner::Postgres(begun.map_err(|source| StoreError::call("begin", source))?)))
+        self.begin_in(self.lane).await
+    }
+
+    /// Begins a transaction that waits behind nothing but its like, because it must be written in time: a lease, a heartbeat.
+    async fn begin_in_time(&self) -> Result<Tx, StoreError> {
+        self.begin_in(Lane::Leases).await
     }
 
     /// Begins a transaction of placement: there is only one of them at a time, in whatever process, so that what it reads
@@ -154,43 +167,45 @@ impl Store {
         // To wait for it is no failure, however long: a transaction that stands still is ended by its own timeout.
         const ALONE: &str = "BEGIN; SET LOCAL statement_timeout = 0; SELECT pg_advisory_xact_lock(7702);
                              SET LOCAL statement_timeout = '30s'";
-        self.begin_here(ALONE).await
+        match &self.pools {
+            Pools::Sqlite { .. } => self.begin_in(Lane::Placement).await,
+            Pools::Postgres(pools) => {
+                let begun = measured("begin", pools.of(Lane::Placement).begin_with(ALONE)).await;
+                Ok(self.tx(TxInner::Postgres(begun.map_err(|source| StoreError::call("begin", source))?)))
+            }
+        }
+    }
+
+    async fn begin_in(&self, lane: Lane) -> Result<Tx, StoreError> {
+        let failed = |source| StoreError::call("begin", source);
+        let inner = match &self.pools {
+            Pools::Sqlite { writer, turns, .. } => {
+                let begun = measured("begin", async {
+                    let turn = tokio::time::timeout(connect::WAIT_FOR_CONNECTION, turns.take(lane)).await;
+                    let turn = turn.map_err(|_| sqlx::Error::PoolTimedOut)?;
+                    Ok((writer.begin_with("BEGIN IMMEDIATE").await?, turn))
+                });
+                let (tx, turn) = begun.await.map_err(failed)?;
+                TxInner::Sqlite(tx, Some(turn))
+            }
+            Pools::Postgres(pools) => {
+                // In a task of its own: a caller that goes away in the middle of BEGIN would otherwise leave a connection
+                // in the pool whose transaction nobody knows of.
+                let pool = pools.of(lane).clone();
+                let begun = measured("begin", tokio::spawn(async move { pool.begin().await })).await;
+                TxInner::Postgres(begun.unwrap_or(Err(sqlx::Error::WorkerCrashed)).map_err(failed)?)
+            }
+        };
+        Ok(self.tx(inner))
     }
 
     fn tx(&self, inner: TxInner) -> Tx {
         Tx { inner, told: Some(self.told.clone()), has_events: false }
     }
 
-    async fn begin_here(&self, postgres: &'static str) -> Result<Tx, StoreError> {
-        let call = "begin";
-        let failed = |source| StoreError::call(call, source);
-        let inner = match &self.pools {
-            Pools::Sqlite { writer, .. } => {
-                TxInner::Sqlite(measured(call, writer.begin_with("BEGIN IMMEDIATE")).await.map_err(failed)?)
-            }
-            Pools::Postgres(pool) => {
-                TxInner::Postgres(measured(call, pool.begin_with(postgres)).await.map_err(failed)?)
-            }
-        };
-        Ok(self.tx(inner))
-    }
-
-    /// Answers when the database can be read and written.
-    pub async fn ping(&self) -> Result<(), StoreError> {
-        let mut tx = self.begin().await?;
-        // It changes nothing, but a database that cannot be written refuses it.
-        tx.run(sql::sql!("ping", "UPDATE settings SET value = value WHERE name = ''"), vec![]).await
-    }
-
     /// Gives the connections back. What is under way ends first.
     pub async fn close(&self) {
-        match &self.pools {
-            Pools::Sqlite { writer, readers } => {
-                readers.close().await;
-                writer.close().await;
-            }
-            Pools::Postgres(pool) => pool.close().await,
-        }
+        self.pools.close().await;
     }
 
     /// Whether other processes may commit to this database at the same time, in an order that ids do not tell.
@@ -204,13 +219,14 @@ impl Store {
     }
 
     fn reader(&self) -> Reader<'_> {
-        Reader { pools: &self.pools }
+        Reader { pools: &self.pools, lane: self.lane }
     }
 }
 
 /// Reads outside any transaction.
 struct Reader<'a> {
     pools: &'a Pools,
+    lane: Lane,
 }
 
 impl Run for Reader<'_> {
@@ -218,14 +234,15 @@ impl Run for Reader<'_> {
         let call = sql.name;
         let failed = |source| StoreError::call(call, source);
         match self.pools {
-            Pools::Sqlite { readers, .. } => {
+            Pools::Sqlite { readers, users, .. } => {
+                let readers = if self.lane == Lane::Users { users } else { readers };
                 let query = sqlx::query_with(sql.sqlite, sql::for_sqlite(args).map_err(failed)?);
                 let rows = measured(call, query.fetch_all(readers)).await.map_err(failed)?;
                 Ok(rows.into_iter().map(|row| Row { call, inner: Inner::Sqlite(row) }).collect())
             }
-            Pools::Postgres(pool) => {
+            Pools::Postgres(pools) => {
                 let query = sqlx::query_with(sql.postgres, sql::for_postgres(args).map_err(failed)?);
-                let rows = measured(call, query.fetch_all(pool)).await.map_err(failed)?;
+                let rows = measured(call, query.fetch_all(pools.of(self.lane))).await.map_err(failed)?;
                 Ok(rows.into_iter().map(|row| Row { call, inner: Inner::Postgres(row) }).collect())
             }
         }
@@ -237,7 +254,7 @@ impl Run for Tx {
         let call = sql.name;
         let failed = |source| StoreError::call(call, source);
         match &mut self.inner {
-            TxInner::Sqlite(tx) => {
+            TxInner::Sqlite(tx, _) => {
                 let query = sqlx::query_with(sql.sqlite, sql::for_sqlite(args).map_err(failed)?);
                 let rows = measured(call, query.fetch_all(&mut **tx)).await.map_err(failed)?;
                 Ok(rows.into_iter().map(|row| Row { call, inner: Inner::Sqlite(row) }).collect())
@@ -256,7 +273,7 @@ impl Tx {
     pub async fn commit(self) -> Result<(), StoreError> {
         let call = "commit";
         match self.inner {
-            TxInner::Sqlite(tx) => measured(call, tx.commit()).await,
+            TxInner::Sqlite(tx, _turn) => measured(call, tx.commit()).await,
             TxInner::Postgres(tx) => measured(call, tx.commit()).await,
         }
         .map_err(|source| StoreError::call(call, source))?;

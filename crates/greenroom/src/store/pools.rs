@@ -141,7 +141,7 @@ impl Tx {
     /// All pools in the order of the configuration, each with how many bots wait in the line that it serves, and with the
     /// idle slots that are picked.
     pub async fn pools_with_lines(&mut self, picks: &[Pick], now: Timestamp) -> Result<Vec<PoolAndLine>, StoreError> {
-        if matches!(self.inner, TxInner::Sqlite(_)) {
+        if matches!(self.inner, TxInner::Sqlite(..)) {
             let rows = self.all(WITH_LINES, vec![]).await?;
             let mut pools: Vec<PoolAndLine> = rows.iter().map(pool_and_line).collect::<Result<_, _>>()?;
             for slot in self.pick_idle_slots(picks, now).await? {

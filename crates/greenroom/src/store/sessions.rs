@@ -82,7 +82,7 @@ impl Store {
             .iter()
             .map(|beat| serde_json::json!({"c": beat.connection_id, "t": format!("{:.6}", beat.at)}))
             .collect();
-        let mut tx = self.begin().await?;
+        let mut tx = self.begin_in_time().await?;
         tx.run(
             sql!(
                 "heartbeats.write",

@@ -61,6 +61,21 @@ async fn placing_is_measured_beside_pgbench_on_one_postgres_with_and_without_a_l
     assert_eq!(said.lines().count(), 4, "{said}");
 }
 
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test]
+async fn what_a_hostile_user_costs_others_is_measured_beside_what_they_see_alone(#[case] backend: Backend) {
+    let said = bench(backend, &["hostile", "--seconds", "1", "--bots", "5", "--idle", "50"]).await;
+    for attack in ["memory", "replay flood", "unread", "idle", "refusals"] {
+        let line = said.lines().find(|line| line.starts_with(attack)).unwrap_or_else(|| panic!("{said}"));
+        assert_eq!(line.matches("x)").count(), 4, "{line}");
+        assert!(!line.contains("NaN") && !line.contains("the server"), "{line}");
+    }
+    let refusals = said.lines().find(|line| line.starts_with("refusals")).unwrap();
+    assert!(!refusals.contains(" 0 refused"), "{refusals}");
+}
+
 #[tokio::test]
 async fn finding_one_in_a_hundred_is_measured_in_a_store_of_postgres_beside_moto() {
     let moto = std::env::var("TEST_MOTO_URL").expect("./scripts/test sets it");

@@ -8,7 +8,7 @@ use rstest::rstest;
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::support::{Backend, Database, Life, Process, meet_link};
+use crate::support::{Backend, Database, Life, Process, meet_link, until};
 
 async fn run(arguments: &[&str], folder: &std::path::Path) -> (bool, String, String) {
     let Output { status, stdout, stderr } =
@@ -245,23 +245,10 @@ async fn a_second_signal_no_longer_waits_for_requests() {
 #[tokio::test]
 async fn after_a_full_disk_the_server_writes_again_without_a_restart() {
     let database = Database::new(Backend::Sqlite).await;
-    // As a file that may not grow; the signal that comes with it is ignored, as a full disk has none.
-    let binary = env!("CARGO_BIN_EXE_greenroom");
-    let script = format!("trap '' XFSZ; exec \"{binary}\" \"$@\"");
-    let mut command = tokio::process::Command::new("sh");
-    command
-        .args(["-c", &script, "greenroom", "serve", "--listen", "127.0.0.1:0", "--database", &database.url])
-        .args(["--set", &format!("admin_token={}", crate::support::ADMIN_TOKEN)])
-        .args(["--set", "pool.0.name=meet", "--set", "pool.0.platform=google_meet", "--set", "pool.0.provider=process"])
-        .args(["--set", "pool.0.process.command=[\"true\"]", "--set", "pool.0.max_slots=500"])
-        .kill_on_drop(true)
-        .current_dir(database.folder.path());
-    let server = Process::spawn(command).await;
+    let server = Process::start_on_small_disk(&database).await;
     let user = server.admin().user(500).await;
     user.bot(&meet_link(1)).await;
-    let size = |name: &str| std::fs::metadata(database.folder.path().join(name)).map_or(0, |file| file.len());
-    let largest = size("greenroom.db").max(size("greenroom.db-wal"));
-    server.limit_files(Some(largest + 3_000)).await;
+    server.limit_files(Some(database.largest_file() + 3_000)).await;
     let mut number = 2;
     let refused = loop {
         let (status, answer) = user.post("/bots", json!({"meeting_url": meet_link(number)})).await;
@@ -273,7 +260,7 @@ async fn after_a_full_disk_the_server_writes_again_without_a_restart() {
     assert_eq!((refused.0, &refused.1["code"]), (StatusCode::SERVICE_UNAVAILABLE, &json!("unavailable")));
     server.limit_files(None).await;
     user.bot(&meet_link(number)).await;
-    assert_eq!(server.client("").get("/readyz").await["store"], "ok");
+    until("it says so", async || server.client("").send(Method::GET, "/readyz", None).await.1["store"] == "ok").await;
 }
 
 #[tokio::test]

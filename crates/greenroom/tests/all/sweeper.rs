@@ -6,8 +6,8 @@ use domain::lifecycle::{Overdue, Trigger};
 use domain::{Deadlines, Status};
 use greenroom::clock::Clock;
 use greenroom::keepers::Keeper;
-use greenroom::keepers::ears::Ears;
 use greenroom::keepers::leader::Leadership;
+use greenroom::keepers::listening::ListeningWindow;
 use greenroom::keepers::sweeper::Sweeper;
 use greenroom::store::{Holder, Store};
 use rstest::rstest;
@@ -136,20 +136,20 @@ async fn a_bot_that_is_assigned_anew_has_the_time_of_a_start_and_no_more(#[case]
 async fn a_time_without_the_database_is_not_held_against_bots_on_postgres() {
     let mut database = PrivatePostgres::start().await;
     let store = Store::open(&database.url()).await.unwrap();
-    let ears = Ears::new(Clock::System);
+    let listening = ListeningWindow::new(Clock::System);
     let replica = Holder { id: uuid::Uuid::new_v4(), name: "here".to_owned() };
     let ending = CancellationToken::new();
     let leadership = Leadership::new(store, replica);
-    let campaign = tokio::spawn(leadership.clone().campaign(ears.clone(), ending.clone()));
+    let campaign = tokio::spawn(leadership.clone().campaign(listening.clone(), ending.clone()));
     leadership.gained().await;
-    until("it has been listening", async || ears.heard_for() > Duration::from_millis(1_500)).await;
+    until("it has been listening", async || listening.unbroken() > Duration::from_millis(1_500)).await;
     database.stop().await;
-    until("it knows that it is deaf", async || ears.heard_for() < Duration::from_secs(1)).await;
+    until("it knows that it is deaf", async || listening.unbroken() < Duration::from_secs(1)).await;
     until("it does not lead", async || !leadership.is_held()).await;
-    assert!(ears.heard_for() < Duration::from_secs(7), "it was deaf all the time: {:?}", ears.heard_for());
+    assert!(listening.unbroken() < Duration::from_secs(7), "it was deaf all the time: {:?}", listening.unbroken());
     database.start_again().await;
     leadership.gained().await;
-    assert!(ears.heard_for() < Duration::from_secs(10), "{:?}", ears.heard_for());
+    assert!(listening.unbroken() < Duration::from_secs(10), "{:?}", listening.unbroken());
     ending.cancel();
     campaign.await.unwrap();
 }
@@ -161,13 +161,13 @@ async fn silence_counts_only_while_somebody_listened() {
     house.lifecycle.joined(voice).await.unwrap();
     // The server is away for an hour; its successor gives the bot the time to be heard again.
     house.clock.advance(Duration::from_secs(3_600));
-    let ears = Ears::new(house.clock.clone());
-    let successor = Sweeper::new(house.lifecycle.clone(), Deadlines::default(), ears.clone());
+    let listening = ListeningWindow::new(house.clock.clone());
+    let successor = Sweeper::new(house.lifecycle.clone(), Deadlines::default(), listening.clone());
     let swept = async || successor.run().await.unwrap().counts["failed"];
     let listen = |seconds| {
         for _ in 0..seconds {
             house.clock.advance(Duration::from_secs(1));
-            ears.tick();
+            listening.tick();
         }
     };
     assert_eq!(swept().await, 0);
@@ -179,7 +179,7 @@ async fn silence_counts_only_while_somebody_listened() {
     }
     // It stands still for an hour itself, as a stopped process does.
     house.clock.advance(Duration::from_secs(3_600));
-    ears.tick();
+    listening.tick();
     assert_eq!(swept().await, 0);
     for _ in 0..2 {
         listen(62);

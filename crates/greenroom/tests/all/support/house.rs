@@ -8,7 +8,7 @@ use greenroom::admission::users::NewUser;
 use greenroom::admission::{Admission, Wish};
 use greenroom::clock::Clock;
 use greenroom::keepers::Keeper;
-use greenroom::keepers::ears::Ears;
+use greenroom::keepers::listening::ListeningWindow;
 use greenroom::keepers::sweeper::Sweeper;
 use greenroom::lifecycle::callbacks::Voice;
 use greenroom::lifecycle::ends::Ending;
@@ -112,7 +112,7 @@ impl House {
         let (clock, random) = (plan.clock.clone(), Random::System);
         let admission = Admission::new(store.clone(), clock.clone(), random.clone());
         let lifecycle = Lifecycle::new(store.clone(), clock.clone(), random, Tokens::new("secret"));
-        let sweeper = Sweeper::new(lifecycle.clone(), plan.deadlines.clone(), Ears::new(clock.clone()));
+        let sweeper = Sweeper::new(lifecycle.clone(), plan.deadlines.clone(), ListeningWindow::new(clock.clone()));
         let new = NewUser {
             email: "ada@example.com".to_owned(),
             name: "Ada".to_owned(),

@@ -106,6 +106,12 @@ impl Database {
         format!("{base}/{name}")
     }
 
+    /// How large the largest of an SQLite database's files is.
+    pub fn largest_file(&self) -> u64 {
+        let size = |name: &str| std::fs::metadata(self.folder.path().join(name)).map_or(0, |file| file.len());
+        size("greenroom.db").max(size("greenroom.db-wal"))
+    }
+
     pub async fn open(&self) -> Store {
         Store::open(&self.url).await.unwrap()
     }

@@ -83,6 +83,22 @@ impl Process {
         Self::spawn(command).await
     }
 
+    /// Starts where a file that may not grow any more is what a full disk is: an error, and no signal.
+    pub async fn start_on_small_disk(database: &Database) -> Self {
+        let binary = env!("CARGO_BIN_EXE_greenroom");
+        let script = format!("trap '' XFSZ; exec \"{binary}\" \"$@\"");
+        let mut command = Command::new("sh");
+        command
+            .args(["-c", &script, "greenroom", "serve", "--listen", "127.0.0.1:0", "--database", &database.url])
+            .args(["--set", &format!("admin_token={ADMIN_TOKEN}")])
+            .args(["--set", "pool.0.name=meet", "--set", "pool.0.platform=google_meet"])
+            .args(["--set", "pool.0.provider=process", "--set", "pool.0.process.command=[\"true\"]"])
+            .args(["--set", "pool.0.max_slots=500"])
+            .kill_on_drop(true)
+            .current_dir(database.folder.path());
+        Self::spawn(command).await
+    }
+
     pub async fn spawn(command: Command) -> Self {
         let started = Self::try_spawn(command).await;
         started.unwrap_or_else(|greeting| panic!("the server did not start: {greeting:?}"))
@@ -116,6 +132,10 @@ impl Process {
 
     pub fn admin(&self) -> Client {
         self.client(ADMIN_TOKEN)
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id().expect("it runs")
     }
 
     /// Whether it has ended, by itself or by another's hand.

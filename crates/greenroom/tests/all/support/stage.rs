@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use domain::{BotId, SlotName, SlotStatus, Status};
 use greenroom::deployment::{Deployment, Parts, Patience};
-use greenroom::keepers::ears::Ears;
 use greenroom::keepers::leader::Leadership;
+use greenroom::keepers::listening::ListeningWindow;
 use greenroom::keepers::{self, Crew, Did};
 use greenroom::lifecycle::callbacks::Voice;
 use greenroom::providers::Provider;
@@ -56,7 +56,7 @@ impl Works {
             deployment: deployment.clone(),
             deadlines: &house.deadlines,
             max_recovery_attempts: 3,
-            ears: Ears::new(house.clock.clone()),
+            listening: ListeningWindow::new(house.clock.clone()),
             runners: Runners::default(),
         });
         tokio::spawn(deployment.clone().work());

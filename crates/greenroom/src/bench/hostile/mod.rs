@@ -1,0 +1,137 @@
+//! What a hostile user costs others. A server runs as a process of its own. A well-behaved user reads its bot, and the
+//! bot gives heartbeats; their latencies are measured alone, and then while another user with a limit of one bot attacks.
+//! Every attack is bounded in count and time, and nothing leaves this machine.
+//!
+//! - this file: the order of things, and the table
+//! - [`server`]: the process, its memory, and what is prepared in it
+//! - [`probe`]: the well-behaved user and its bot
+//! - [`attacks`]: what the other user does
+
+mod attacks;
+mod probe;
+mod server;
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use crate::bench::Done;
+use crate::bench::figures::percentile;
+use crate::bench::house::Database;
+use attacks::Attack;
+use probe::Latencies;
+use server::Server;
+
+/// How long the latencies are measured alone, for each second under attack.
+const ALONE_SHARE: u32 = 2;
+/// The server has this time to answer normally again after an attack.
+const SETTLES_WITHIN: Duration = Duration::from_secs(30);
+const ANSWERS_WITHIN: Duration = Duration::from_millis(250);
+
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// A database of a PostgreSQL on which another may be made; SQLite without.
+    pub database: Option<String>,
+    /// The server to attack; this program without.
+    pub server_binary: Option<PathBuf>,
+    /// How long each attack lasts.
+    pub time: Duration,
+    /// How many large bots the attacker has had.
+    pub bots: usize,
+    /// How many connections stay idle.
+    pub idle: usize,
+    /// A server that grows past this is ended: the machine is not to be.
+    pub memory_mib: u64,
+}
+
+/// One line of the table.
+struct Measured {
+    attack: &'static str,
+    alone: Latencies,
+    during: Latencies,
+    /// The most that was resident, in MiB.
+    memory: u64,
+    /// What the attacker did and got.
+    did: String,
+}
+
+pub async fn run(options: &Options) -> Done {
+    let database = Database::make(options.database.as_deref()).await?;
+    let measured = measure(options, &database).await;
+    let removed = database.remove().await;
+    for line in table(&measured?) {
+        println!("{line}");
+    }
+    removed
+}
+
+async fn measure(options: &Options, database: &Database) -> Done<Vec<Measured>> {
+    let binary = options.server_binary.clone().map_or_else(std::env::current_exe, Ok)?;
+    println!(
+        "{} on {}, {} s for each attack",
+        binary.display(),
+        if options.database.is_some() { "PostgreSQL" } else { "SQLite" },
+        options.time.as_secs()
+    );
+    let mut server = Server::start(&binary, &database.url, options.memory_mib).await?;
+    let prepared = server::prepare(server.address, options.bots).await?;
+    let mut measured = Vec::new();
+    for attack in Attack::all(options.idle) {
+        settle(&server, &prepared).await?;
+        let alone = probe::measure(server.address, &prepared, options.time / ALONE_SHARE).await;
+        server.forget_peak();
+        let attacker = attack.begin(server.address, &prepared.attacker_key);
+        let during = probe::measure(server.address, &prepared, options.time).await;
+        let did = attacker.end().await;
+        let mut line = Measured { attack: attack.name(), alone, during, memory: server.peak_mib(), did };
+        if let Some(end) = server.has_ended() {
+            line.did = format!("{}; {end}", line.did);
+            server = Server::start(&binary, &database.url, options.memory_mib).await?;
+        }
+        measured.push(line);
+    }
+    server.stop().await?;
+    Ok(measured)
+}
+
+/// Waits until the server answers as it does when nobody attacks.
+async fn settle(server: &Server, prepared: &server::Prepared) -> Done {
+    let begun = Instant::now();
+    while !probe::answers(server.address, prepared, ANSWERS_WITHIN).await {
+        if begun.elapsed() > SETTLES_WITHIN {
+            println!("the server did not answer normally within {} s after an attack", SETTLES_WITHIN.as_secs());
+            return Ok(());
+        }
+        tokio::time::sleep(ANSWERS_WITHIN).await;
+    }
+    Ok(())
+}
+
+fn table(measured: &[Measured]) -> Vec<String> {
+    let mut lines = vec![
+        "latencies in ms: alone > during (ratio)".to_owned(),
+        format!(
+            "{:<14} {:>24} {:>26} {:>24} {:>26} {:>9} {:>7}  {}",
+            "attack", "GET p50", "GET p99", "heartbeat p50", "heartbeat p99", "peak MiB", "errors", "the attacker"
+        ),
+    ];
+    for line in measured {
+        let [get, beat] = [(&line.alone.gets, &line.during.gets), (&line.alone.beats, &line.during.beats)];
+        lines.push(format!(
+            "{:<14} {:>24} {:>26} {:>24} {:>26} {:>9} {:>7}  {}",
+            line.attack,
+            ratio(get.0, get.1, 0.5),
+            ratio(get.0, get.1, 0.99),
+            ratio(beat.0, beat.1, 0.5),
+            ratio(beat.0, beat.1, 0.99),
+            line.memory,
+            line.during.errors,
+            line.did
+        ));
+    }
+    lines
+}
+
+fn ratio(alone: &[f64], during: &[f64], share: f64) -> String {
+    let (alone, during) = (percentile(alone, share), percentile(during, share));
+    format!("{alone:.1} > {during:.1} ({:.1}x)", during / alone)
+}

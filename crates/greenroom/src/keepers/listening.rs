@@ -1,0 +1,257 @@
+//! When bots could be heard. Silence counts only while somebody listened: after a start, a pause of the process, or a
+//! time without the database, bots first get the time to be heard again. What was listened adds up across restarts and
+//! replicas, by the clock of the database; otherwise a server that restarts often would never keep a deadline.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use super::ago;
+use crate::clock::Clock;
+use crate::readiness::Readiness;
+use crate::store::{ListeningSpan, Store, StoreError};
+
+const EVERY: Duration = Duration::from_secs(2);
+/// So much later than it should a tick may come on a busy machine.
+const STOOD_STILL: Duration = Duration::from_secs(5);
+/// A database that takes longer to answer does not answer bots either.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// The last word of a server that stops.
+const LAST_PATIENCE: Duration = Duration::from_secs(1);
+/// Spans are kept at least so long, and no longer than they are of use.
+const KEPT_AT_LEAST: Duration = Duration::from_hours(1);
+const KEPT_TIMES_NEEDED: u32 = 10;
+
+#[derive(Clone, Debug)]
+pub struct ListeningWindow {
+    clock: Clock,
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Debug)]
+struct State {
+    /// Since when this process has listened without a break.
+    unbroken_since: Timestamp,
+    last_tick: Timestamp,
+    /// The row of that time in the database, and whether it is there yet.
+    span: Uuid,
+    is_recorded: bool,
+    /// What is known from the database; `None` where nothing is recorded there.
+    recorded: Option<Recorded>,
+}
+
+#[derive(Debug)]
+struct Recorded {
+    /// Of every process, latest first, this one's own among them.
+    spans: Vec<ListeningSpan>,
+    /// How far the database's clock is ahead of this process's.
+    ahead: SignedDuration,
+}
+
+impl ListeningWindow {
+    pub fn new(clock: Clock) -> Self {
+        let now = clock.now();
+        let state =
+            State { unbroken_since: now, last_tick: now, span: Uuid::new_v4(), is_recorded: false, recorded: None };
+        Self { clock, state: Arc::new(Mutex::new(state)) }
+    }
+
+    /// Now, by this process's clock or the database's, whichever is behind: a clock that is fast ends nobody early.
+    pub fn now(&self) -> Timestamp {
+        let (state, now) = (self.state(), self.clock.now());
+        state.recorded.as_ref().map_or(now, |recorded| now.min(now.saturating_add(recorded.ahead).unwrap_or(now)))
+    }
+
+    /// For how long this process could hear bots without a break.
+    pub fn unbroken(&self) -> Duration {
+        elapsed(self.state().unbroken_since, self.clock.now())
+    }
+
+    /// The latest moment since which bots could be heard for `needed`, all stretches of it added up. Whoever has not been
+    /// heard since then has been silent for so long. `None` when nobody has listened for so long.
+    pub fn heard_since(&self, needed: Duration) -> Option<Timestamp> {
+        let (state, now) = (self.state(), self.clock.now());
+        let Some(Recorded { spans, ahead }) = &state.recorded else {
+            return (elapsed(state.unbroken_since, now) >= needed).then(|| ago(now, needed));
+        };
+        let database_now = now.saturating_add(*ahead).unwrap_or(now);
+        let mut spans = spans.clone();
+        // Between two ticks the process listens as well.
+        let listens = state.is_recorded && elapsed(state.last_tick, now) < EVERY + STOOD_STILL;
+        if let Some(own) = spans.first_mut().filter(|_| listens) {
+            own.heard_until = database_now.max(own.heard_until);
+        }
+        let since = latest_start(spans, database_now, needed)?;
+        // Bots' times are written by the clocks of replicas: where these disagree with the database, in favour of the bot.
+        Some(since.min(since.saturating_sub(*ahead).unwrap_or(since)))
+    }
+
+    /// The process goes on. If it stood still, whoever spoke meanwhile was not heard.
+    pub fn tick(&self) {
+        let now = self.clock.now();
+        let mut state = self.state();
+        let pause = elapsed(state.last_tick, now);
+        state.last_tick = now;
+        if pause > EVERY + STOOD_STILL {
+            state.begin(now);
+        }
+    }
+
+    /// Whoever spoke could not be written down, and so was not heard.
+    pub fn reset(&self) {
+        self.state().begin(self.clock.now());
+    }
+
+    /// Records in the database that bots can be heard, and reads what others have. The read is made as heartbeats' are,
+    /// the write as heartbeats are written: where these have to wait, nobody listens.
+    pub async fn record(&self, store: &Store) -> Result<(), StoreError> {
+        self.tick();
+        let mut spans = store.listening_spans().await?;
+        let mut span = self.state().span;
+        let extended = match store.extend_listening(span, EVERY + STOOD_STILL).await? {
+            Some(extended) => extended,
+            None => {
+                self.reset();
+                span = self.state().span;
+                let begun = store.extend_listening(span, EVERY + STOOD_STILL).await?;
+                begun.ok_or_else(|| {
+                    StoreError::failed("listening", &std::io::Error::other("a new span was not begun"))
+                })?
+            }
+        };
+        spans.insert(0, extended);
+        let ahead = extended.heard_until.duration_since(self.clock.now());
+        let mut state = self.state();
+        // A reset that came meanwhile holds.
+        state.is_recorded = state.span == span;
+        state.recorded = Some(Recorded { spans, ahead });
+        Ok(())
+    }
+
+    /// Records every two seconds until the server is `stopping` and takes no more connections, and tells whether that
+    /// worked: it is the write by which the server knows that the store takes writes. Returns when everything is `ending`.
+    pub async fn keep_listening(
+        self,
+        store: Store,
+        needed: Duration,
+        readiness: Readiness,
+        stopping: CancellationToken,
+        ending: CancellationToken,
+    ) {
+        if let Err(error) = store.prune_listening(KEPT_AT_LEAST.max(needed * KEPT_TIMES_NEEDED)).await {
+            tracing::warn!(%error, "listening spans not pruned");
+        }
+        let mut tick = tokio::time::interval(EVERY);
+        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            let (last, patience) = tokio::select! {
+                _ = tick.tick() => (false, PATIENCE),
+                () = stopping.cancelled() => (true, LAST_PATIENCE),
+                () = ending.cancelled() => (true, LAST_PATIENCE),
+            };
+            let recorded = tokio::time::timeout(patience, self.record(&store)).await;
+            let recorded = recorded.unwrap_or_else(|late| Err(StoreError::failed("listening", &late)));
+            if last {
+                self.reset();
+                return ending.cancelled().await;
+            }
+            readiness.report(recorded.as_ref());
+            if recorded.is_err() {
+                self.reset();
+            }
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn begin(&mut self, now: Timestamp) {
+        self.unbroken_since = now;
+        self.span = Uuid::new_v4();
+        self.is_recorded = false;
+    }
+}
+
+fn elapsed(since: Timestamp, now: Timestamp) -> Duration {
+    Duration::try_from(now.duration_since(since)).unwrap_or_default()
+}
+
+/// The latest moment from which on the spans, wherever they overlap counted once, cover `needed` until `now`.
+fn latest_start(mut spans: Vec<ListeningSpan>, now: Timestamp, needed: Duration) -> Option<Timestamp> {
+    spans.sort_by_key(|span| std::cmp::Reverse(span.heard_until));
+    let mut missing = SignedDuration::try_from(needed).unwrap_or(SignedDuration::MAX);
+    // Everything after this is counted. What lies ahead of now was written before the clock was set back.
+    let mut counted_from = now;
+    for span in spans {
+        let end = span.heard_until.min(counted_from);
+        let length = end.duration_since(span.started_at);
+        if length <= SignedDuration::ZERO {
+            continue;
+        }
+        if length >= missing {
+            return end.checked_sub(missing).ok();
+        }
+        missing -= length;
+        counted_from = span.started_at;
+    }
+    None
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(1_000_000 + second).unwrap()
+    }
+
+    fn start(spans: &[(i64, i64)], now: i64, needed: u64) -> Option<Timestamp> {
+        let spans = spans.iter().map(|(from, to)| ListeningSpan { started_at: at(*from), heard_until: at(*to) });
+        latest_start(spans.collect(), at(now), Duration::from_secs(needed))
+    }
+
+    #[test]
+    fn what_was_listened_adds_up_across_breaks() {
+        // Eight seconds each, of which one is lost to the restart.
+        let spans = [(0, 7), (8, 15), (16, 23), (24, 31)];
+        assert_eq!(start(&spans, 31, 7), Some(at(24)));
+        assert_eq!(start(&spans, 31, 8), Some(at(22)), "the break does not count");
+        assert_eq!(start(&spans, 31, 28), Some(at(0)));
+        assert_eq!(start(&spans, 31, 29), None, "nobody has listened for so long");
+        assert_eq!(start(&[], 31, 1), None);
+    }
+
+    #[test]
+    fn a_process_whose_clock_is_wrong_judges_in_favour_of_the_bot() {
+        // The database's clock stands at 0, the process's two minutes before or after it.
+        for (own, since) in [(125, -60), (-125, -185)] {
+            let window = ListeningWindow::new(Clock::manual(at(own)));
+            let spans = vec![ListeningSpan { started_at: at(-100), heard_until: at(0) }];
+            window.state().recorded = Some(Recorded { spans, ahead: SignedDuration::from_secs(-own) });
+            assert_eq!(window.heard_since(Duration::from_secs(60)), Some(at(since)));
+            assert_eq!(window.heard_since(Duration::from_secs(101)), None);
+            assert_eq!(window.now(), at(own.min(0)));
+        }
+    }
+
+    #[test]
+    fn two_who_listened_at_once_count_as_one() {
+        let spans = [(0, 100), (50, 60), (90, 110), (95, 105)];
+        assert_eq!(start(&spans, 110, 100), Some(at(10)));
+        assert_eq!(start(&spans, 110, 111), None);
+    }
+
+    #[test]
+    fn what_was_written_before_the_clock_was_set_back_does_not_count() {
+        assert_eq!(start(&[(3_600, 3_660), (0, 20)], 20, 10), Some(at(10)));
+        assert_eq!(start(&[(10, 3_660)], 20, 10), Some(at(10)));
+        assert_eq!(start(&[(3_600, 3_660)], 20, 10), None);
+    }
+}

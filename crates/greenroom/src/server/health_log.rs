@@ -1,0 +1,31 @@
+//! What a provider says when it does not answer: for the operator's log, once for each change. Strangers, who may ask
+//! `GET /readyz`, are only told that it does not.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use crate::deployment::Deployment;
+
+const EVERY: Duration = Duration::from_secs(2);
+
+/// Logs each change until `ending`.
+pub async fn log_providers(deployment: Deployment, ending: CancellationToken) {
+    let mut before = BTreeMap::new();
+    loop {
+        let now = deployment.health();
+        for (pool, answer) in &now {
+            match (answer, before.get(pool)) {
+                (Err(error), Some(Ok(())) | None) => tracing::warn!(%pool, %error, "provider ping failed"),
+                (Ok(()), Some(Err::<(), String>(_))) => tracing::info!(%pool, "provider ping answered again"),
+                _ => {}
+            }
+        }
+        before = now;
+        tokio::select! {
+            () = tokio::time::sleep(EVERY) => {}
+            () = ending.cancelled() => return,
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! Whose calls are made, so that those of one kind never wait behind a crowd of another: each lane has connections of
+//! its own. SQLite has one writer for all of them; there the lanes take turns ([`WriteTurns`]).
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::oneshot;
+
+/// Whose call it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Lane {
+    /// The one transaction at a time that places bots.
+    Placement,
+    /// What must be written in time: heartbeats, leases, and that the server listens.
+    Leases,
+    /// What bots, agents, keepers and the server itself need.
+    Bots,
+    /// What users and operators read and change.
+    Users,
+}
+
+const LANES: usize = 4;
+
+/// WriteTurns at SQLite's one writer. While several lanes have somebody who waits, each gets every other turn, or every third,
+/// or every fourth: however long the line in one of them, the first of another waits for three transactions at most.
+#[derive(Debug, Default)]
+pub(super) struct WriteTurns {
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    taken: bool,
+    waiting: [VecDeque<oneshot::Sender<WriteTurn>>; LANES],
+    /// The lane that had the last turn.
+    last: usize,
+}
+
+/// The right to write, until it is dropped.
+#[derive(Debug)]
+pub(super) struct WriteTurn {
+    turns: Arc<WriteTurns>,
+    /// It was handed on already.
+    passed: bool,
+}
+
+impl WriteTurns {
+    pub(super) async fn take(self: &Arc<Self>, lane: Lane) -> WriteTurn {
+        loop {
+            let waited = {
+                let mut state = self.state();
+                if !state.taken {
+                    state.taken = true;
+                    state.last = lane as usize;
+                    return WriteTurn { turns: self.clone(), passed: false };
+                }
+                let (turn, waited) = oneshot::channel();
+                state.waiting[lane as usize].push_back(turn);
+                waited
+            };
+            // The sender is only ever dropped with a turn in it; should that change, the wait begins anew.
+            if let Ok(turn) = waited.await {
+                return turn;
+            }
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Hands the turn to the next lane in which somebody waits.
+    fn pass(self: &Arc<Self>) {
+        loop {
+            let next = {
+                let mut state = self.state();
+                let lanes = (1..=LANES).map(|step| (state.last + step) % LANES);
+                let Some(lane) = lanes.into_iter().find(|lane| !state.waiting[*lane].is_empty()) else {
+                    state.taken = false;
+                    return;
+                };
+                state.last = lane;
+                state.waiting[lane].pop_front()
+            };
+            let turn = WriteTurn { turns: self.clone(), passed: false };
+            match next.map(|next| next.send(turn)) {
+                Some(Ok(())) => return,
+                // Whoever waited has gone away.
+                Some(Err(mut turn)) => turn.passed = true,
+                None => {}
+            }
+        }
+    }
+}
+
+impl Drop for WriteTurn {
+    fn drop(&mut self) {
+        if !self.passed {
+            self.turns.pass();
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    /// Lines up in a lane, and says its number when it has the turn.
+    fn line_up(
+        turns: &Arc<WriteTurns>,
+        lane: Lane,
+        number: u32,
+        order: &Arc<Mutex<Vec<u32>>>,
+    ) -> tokio::task::JoinHandle<()> {
+        let (turns, order) = (turns.clone(), order.clone());
+        tokio::spawn(async move {
+            let _turn = turns.take(lane).await;
+            order.lock().unwrap().push(number);
+        })
+    }
+
+    #[tokio::test]
+    async fn the_first_of_a_lane_waits_for_one_of_each_other_however_long_their_lines() {
+        let (turns, order) = (Arc::new(WriteTurns::default()), Arc::default());
+        let held = turns.take(Lane::Users).await;
+        let mut waiting: Vec<_> = (0..100).map(|number| line_up(&turns, Lane::Users, number, &order)).collect();
+        tokio::task::yield_now().await;
+        waiting.push(line_up(&turns, Lane::Placement, 1_000, &order));
+        waiting.push(line_up(&turns, Lane::Leases, 2_000, &order));
+        waiting.push(line_up(&turns, Lane::Leases, 2_001, &order));
+        tokio::task::yield_now().await;
+        drop(held);
+        for one in waiting {
+            one.await.unwrap();
+        }
+        let order = order.lock().unwrap();
+        assert_eq!(order[..5], [1_000, 2_000, 0, 2_001, 1], "each lane has its turn");
+        assert_eq!(order.len(), 103);
+    }
+
+    #[tokio::test]
+    async fn who_went_away_while_waiting_holds_nobody_up() {
+        let (turns, order) = (Arc::new(WriteTurns::default()), Arc::default());
+        let held = turns.take(Lane::Bots).await;
+        let gone = line_up(&turns, Lane::Bots, 1, &order);
+        let stays = line_up(&turns, Lane::Bots, 2, &order);
+        tokio::task::yield_now().await;
+        gone.abort();
+        let _ = gone.await;
+        drop(held);
+        stays.await.unwrap();
+        assert_eq!(*order.lock().unwrap(), [2]);
+        drop(turns.take(Lane::Users).await);
+    }
+}

@@ -1,0 +1,90 @@
+//! When bots could be heard, by the clock of the database, so that what one process has listened counts for the next.
+//! Each process has a row for every stretch of time in which it listened without a break, and extends it as it goes on.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use uuid::Uuid;
+
+use super::sql::{args, sql};
+use super::{Run, Store, StoreError};
+
+/// A stretch of time in which a process could hear bots.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ListeningSpan {
+    pub started_at: Timestamp,
+    pub heard_until: Timestamp,
+}
+
+/// More spans than this are of no use to anyone: a process that lives shorter than a second hears nobody.
+const MOST_SPANS: i64 = 5_000;
+
+impl Store {
+    /// Every process's spans that are still kept, latest first.
+    pub async fn listening_spans(&self) -> Result<Vec<ListeningSpan>, StoreError> {
+        self.reader()
+            .all(
+                sql!(
+                    "listening.spans",
+                    "SELECT started_at, heard_until FROM listening_spans ORDER BY heard_until DESC LIMIT $1"
+                ),
+                args![MOST_SPANS],
+            )
+            .await?
+            .iter()
+            .map(|row| Ok(ListeningSpan { started_at: row.time("started_at")?, heard_until: row.time("heard_until")? }))
+            .collect()
+    }
+
+    /// Extends a span to the database's now, or begins it. `None` when it was extended last longer than `pause` ago: bots
+    /// may not have been heard since, and another span has to begin.
+    pub async fn extend_listening(&self, span: Uuid, pause: Duration) -> Result<Option<ListeningSpan>, StoreError> {
+        let pause = i64::try_from(pause.as_millis()).unwrap_or(i64::MAX);
+        let mut tx = self.begin_in_time().await?;
+        let extended = tx
+            .first(
+                // A clock of the database that was set back is a break as well.
+                sql!(
+                    "listening.extend",
+                    sqlite: "INSERT INTO listening_spans (id, started_at, heard_until)
+                             VALUES ($1, strftime('%Y-%m-%dT%H:%M:%fZ', 'now'), strftime('%Y-%m-%dT%H:%M:%fZ', 'now'))
+                             ON CONFLICT (id) DO UPDATE SET heard_until = excluded.heard_until
+                              WHERE listening_spans.heard_until <= excluded.heard_until
+                                AND listening_spans.heard_until
+                                    >= strftime('%Y-%m-%dT%H:%M:%fZ', 'now', (-$2 / 1000.0) || ' seconds')
+                             RETURNING started_at, heard_until",
+                    postgres: "INSERT INTO listening_spans (id, started_at, heard_until)
+                               VALUES ($1, statement_timestamp(), statement_timestamp())
+                               ON CONFLICT (id) DO UPDATE SET heard_until = excluded.heard_until
+                                WHERE listening_spans.heard_until <= excluded.heard_until
+                                  AND listening_spans.heard_until
+                                      >= statement_timestamp() - $2 * interval '1 millisecond'
+                               RETURNING started_at, heard_until",
+                ),
+                args![span, pause],
+            )
+            .await?
+            .map(|row| Ok(ListeningSpan { started_at: row.time("started_at")?, heard_until: row.time("heard_until")? }))
+            .transpose()?;
+        tx.commit().await?;
+        Ok(extended)
+    }
+
+    /// Forgets spans that ended longer ago than this.
+    pub async fn prune_listening(&self, older_than: Duration) -> Result<(), StoreError> {
+        let older_than = i64::try_from(older_than.as_millis()).unwrap_or(i64::MAX);
+        let mut tx = self.begin_in_time().await?;
+        tx.run(
+            sql!(
+                "listening.prune",
+                sqlite: "DELETE FROM listening_spans
+                          WHERE heard_until < strftime('%Y-%m-%dT%H:%M:%fZ', 'now', (-$1 / 1000.0) || ' seconds')",
+                postgres: "DELETE FROM listening_spans
+                            WHERE heard_until < statement_timestamp() - $1 * interval '1 millisecond'",
+            ),
+            args![older_than],
+        )
+        .await?;
+        tx.commit().await
+    }
+}
