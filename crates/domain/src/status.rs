@@ -97,6 +97,14 @@ words!(ShownStatus, UnknownStatus {
     Failed = "failed",
 });
 
+impl ShownStatus {
+    /// Whether a bot that is shown so counts against its user's limit, as [`Status::is_running`] says.
+    pub fn is_running(self) -> bool {
+        use ShownStatus::{Completed, Failed, Scheduled, Stopping};
+        !matches!(self, Scheduled | Stopping | Completed | Failed)
+    }
+}
+
 impl From<Status> for ShownStatus {
     fn from(status: Status) -> Self {
         match status {

@@ -5,38 +5,36 @@
 //! - this file: who asks
 //! - [`desk`]: the decision on a batch of requests
 //! - [`keys`]: API keys and the admin token
+//! - [`known`]: keys that were looked up a moment ago
 //! - [`users`]: making users and rotating keys
 
 mod desk;
 pub mod keys;
+pub mod known;
 pub mod users;
 
 use std::sync::Arc;
 
-use domain::{BotId, Meeting, Requirements};
+use domain::{BotId, Meeting, Requirements, UserId};
 use jiff::Timestamp;
 use serde_json::{Map, Value};
-use tokio::sync::Semaphore;
 
 use crate::clock::Clock;
 use crate::random::{NoRandomness, Random};
-use crate::store::{KeyRow, NewBot, Store, StoreError, Tx, UserRow};
+use crate::store::{KeyRow, NewBot, Store, StoreError, Tx};
 use desk::Desk;
 use keys::ApiKey;
+use known::{KnownKeys, Recalled};
 
 /// As long as a hash, and the hash of nothing.
 const NO_HASH: &str = "----------------------------------------------------------------";
-
-/// So many keys are looked up at once. The connections are those of bots, who must not wait behind a flood of keys that
-/// somebody made up.
-const AUTHENTICATING: usize = 3;
 
 #[derive(Clone, Debug)]
 pub struct Admission {
     pub(crate) store: Store,
     pub(crate) clock: Clock,
     pub(crate) random: Random,
-    authenticating: Arc<Semaphore>,
+    known: Arc<KnownKeys>,
 }
 
 /// What a user asks for.
@@ -92,15 +90,32 @@ pub enum AdmissionError {
 
 impl Admission {
     pub fn new(store: Store, clock: Clock, random: Random) -> Self {
-        Self { store, clock, random, authenticating: Arc::new(Semaphore::new(AUTHENTICATING)) }
+        Self { store, clock, random, known: Arc::default() }
     }
 
-    /// The user whose key this is.
-    pub async fn authenticate(&self, key: &ApiKey) -> Result<UserRow, AdmissionError> {
-        let _turn = self.authenticating.acquire().await;
-        let found = self.store.key(key.id).await?;
-        self.check(key, found.as_ref().map(|(row, _)| row))?;
-        found.map(|(_, user)| user).ok_or(AdmissionError::Unauthorized)
+    /// The user whose key this is, or was a few seconds ago.
+    pub async fn authenticate(&self, key: &ApiKey) -> Result<UserId, AdmissionError> {
+        match self.recall(key) {
+            Recalled::Good(user) => Ok(user),
+            Recalled::Bad => Err(AdmissionError::Unauthorized),
+            Recalled::Stale | Recalled::Unseen => self.look_up(key).await,
+        }
+    }
+
+    /// What is known of a key without the database.
+    pub fn recall(&self, key: &ApiKey) -> Recalled {
+        self.known.recall(&key.hash(), self.clock.now())
+    }
+
+    /// Looks a key up in the database, and remembers what came of it.
+    pub async fn look_up(&self, key: &ApiKey) -> Result<UserId, AdmissionError> {
+        let found = self.store.key(key.id).await?.map(|(row, _)| row);
+        let user = self.check(key, found.as_ref());
+        match &user {
+            Ok(user) => self.known.is_good(key.hash(), *user, found.and_then(|row| row.expires_at)),
+            Err(_) => self.known.is_bad(key.hash()),
+        }
+        user
     }
 
     /// Decides on a batch of requests, one after the other, as of `tx`. Of each it is said whether a slot could ever do for it.

@@ -74,6 +74,7 @@ impl Admission {
         tx.expire_keys(id, now.saturating_add(grace).unwrap_or(Timestamp::MAX)).await?;
         let key = self.insert_key(&mut tx, id, now).await?;
         tx.commit().await?;
+        self.known.forget(id);
         tracing::info!(user = %id, key = %key.id, "API key rotated");
         Ok(Some(key))
     }

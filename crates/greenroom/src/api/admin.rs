@@ -5,6 +5,7 @@ use std::time::Duration;
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::StatusCode;
+use axum::response::Response;
 use domain::{BotId, UserId};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
@@ -13,8 +14,9 @@ use uuid::Uuid;
 
 use super::App;
 use super::extract::{Asked, Id, Json, Operator, document, read_json};
+use super::pages::Pager;
 use super::problem::{Problem, ProblemShape};
-use super::reading::{Page, paged, shaped, with_sessions};
+use super::reading::{Page, Which, bots_page, is_last, with_sessions};
 use super::shapes::{Bots, OneBot, UserShape};
 use crate::admission::users::NewUser;
 use crate::deployment;
@@ -105,15 +107,24 @@ pub struct Users {
     responses((status = 200, description = "A page, oldest first", body = Users)),
     security(("admin_token" = [])),
 )]
-pub async fn users(
-    State(app): State<App>,
-    _: Operator,
-    Asked(page): Asked<Page>,
-) -> Result<axum::Json<Users>, Problem> {
-    let limit = page.limit()?;
-    let rows = app.store.users(page.cursor::<UserId>()?, limit + 1).await?;
-    let (rows, next_cursor) = paged(rows, limit, |user| user.id.to_string());
-    Ok(axum::Json(Users { users: rows.into_iter().map(Into::into).collect(), next_cursor }))
+pub async fn users(State(app): State<App>, _: Operator, Asked(page): Asked<Page>) -> Result<Response, Problem> {
+    let (mut after, mut pager) = (page.cursor::<UserId>()?, Pager::new("users", page.limit()?));
+    loop {
+        let wanted = pager.wanted();
+        let chunk = app.store.users(after, wanted).await?;
+        let read = chunk.len();
+        for user in chunk {
+            if pager.is_full() {
+                return pager.finish(true);
+            }
+            let id = user.id;
+            after = Some(id);
+            pager.push(&UserShape::from(user), id.to_string())?;
+        }
+        if is_last(read, wanted) {
+            return pager.finish(false);
+        }
+    }
 }
 
 #[derive(Debug, Serialize, ToSchema)]
@@ -227,11 +238,8 @@ pub async fn rotate_key(
     responses((status = 200, description = "A page, newest first", body = Bots)),
     security(("admin_token" = [])),
 )]
-pub async fn bots(State(app): State<App>, _: Operator, Asked(page): Asked<Page>) -> Result<axum::Json<Bots>, Problem> {
-    let limit = page.limit()?;
-    let rows = app.store.bots(&page.filter()?, limit + 1).await?;
-    let (rows, next_cursor) = paged(rows, limit, |bot| bot.id.to_string());
-    Ok(axum::Json(Bots { bots: shaped(&app, rows).await?, next_cursor }))
+pub async fn bots(State(app): State<App>, _: Operator, Asked(page): Asked<Page>) -> Result<Response, Problem> {
+    bots_page(&app, Which::Everyones, page.filter()?, Pager::new("bots", page.limit()?)).await
 }
 
 /// One bot of anyone's, with its sessions

@@ -1,12 +1,15 @@
-//! What stands around every request: its id, its body within limits, its place in the logs and metrics, and a 500
-//! instead of a dropped connection when a handler panics.
+//! What stands around every request: its id, who asks and whether there is room for it, its body within limits, its
+//! place in the logs and metrics, and a 500 instead of a dropped connection when a handler panics.
 
+use std::net::{IpAddr, Ipv4Addr};
 use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use axum::body::{Body, Bytes};
+use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::{MatchedPath, Request, State};
-use axum::http::header::{AUTHORIZATION, CONNECTION, CONTENT_LENGTH, EXPECT, TRANSFER_ENCODING};
+use axum::http::header::{CONNECTION, CONTENT_LENGTH, EXPECT, TRANSFER_ENCODING};
+use axum::http::request::Parts;
 use axum::http::{HeaderValue, Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
@@ -15,7 +18,10 @@ use http_body_util::BodyExt;
 use tracing::Instrument;
 
 use super::App;
+use super::caller::{self, Peer};
 use super::problem::Problem;
+use super::query;
+use super::quota::{self, Caller, Quota, Reservation};
 
 /// The header by which a request is known, here and to its sender.
 pub const REQUEST_ID: &str = "x-request-id";
@@ -105,19 +111,26 @@ fn known_method(method: &Method) -> &str {
     if known.contains(method) { method.as_str() } else { "OTHER" }
 }
 
-/// Reads the whole body before anything else looks at the request, so that no handler waits on a slow sender and a
-/// refusal never cuts off a sender that is still sending. What will be refused anyway is thrown away, within bounds.
+/// What an answer takes up until it is written; the connection holds it until then.
+#[derive(Clone, Debug)]
+pub struct Held(#[allow(dead_code)] Arc<Reservation>);
+
+/// A request that may be read and answered.
+struct Admitted {
+    quota: Arc<Quota>,
+    reservation: Reservation,
+}
+
+/// Finds out who asks and whether there is room, and only then reads the body, as a whole: no handler waits on a slow
+/// sender, and a refusal never cuts off a sender that is still sending. What is refused by its head is thrown away, within
+/// bounds.
 pub async fn read_body(State(app): State<App>, request: Request, next: Next) -> Response {
-    if let Some(problem) = refused_by_head(&request) {
-        // Who asks before it sends need not send.
-        if !request.headers().contains_key(EXPECT) {
-            let _ = tokio::time::timeout(DRAIN_TIME, drain(request.into_body())).await;
-        }
-        let mut response = problem.into_response();
-        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
-        return response;
-    }
-    let (parts, body) = request.into_parts();
+    let (mut parts, body) = request.into_parts();
+    let Admitted { quota, mut reservation } = match admit(&app, &parts).await {
+        Ok(admitted) => admitted,
+        Err(problem) => return refuse(&parts, body, problem).await,
+    };
+    parts.extensions.insert(quota.clone());
     let in_time = async {
         tokio::select! {
             () = tokio::time::sleep(app.limits.body_time) => app.limits.body_time,
@@ -125,7 +138,7 @@ pub async fn read_body(State(app): State<App>, request: Request, next: Next) -> 
             () = async { app.stopping.cancelled().await; tokio::time::sleep(STOPPING_TIME).await } => STOPPING_TIME,
         }
     };
-    tokio::select! {
+    let mut response = tokio::select! {
         read = collect(body, app.limits.body_bytes) => match read {
             Ok(bytes) => next.run(Request::from_parts(parts, Body::from(bytes))).await,
             Err(problem) => problem.into_response(),
@@ -136,7 +149,77 @@ pub async fn read_body(State(app): State<App>, request: Request, next: Next) -> 
             format!("the body did not arrive within {} s", time.as_secs_f32()),
         )
         .into_response(),
+    };
+    if response.status().is_client_error() {
+        quota.refused();
     }
+    // A stream has no size, and is bounded by what a connection buffers.
+    let size = response.body().size_hint().exact().and_then(|size| usize::try_from(size).ok());
+    reservation.shrink_to(size.unwrap_or(0));
+    response.extensions_mut().insert(Held(Arc::new(reservation)));
+    response
+}
+
+/// Everything that can be decided by the head, the cheapest first.
+async fn admit(app: &App, request: &Parts) -> Result<Admitted, Problem> {
+    let (headers, method) = (&request.headers, &request.method);
+    let body = body_length(request);
+    let Some(route) = request.extensions.get::<MatchedPath>().map(MatchedPath::as_str) else {
+        let quota = app.quotas.of(&stranger(request));
+        return match body {
+            Some(_) => Err(no_such_path_problem()),
+            None => Ok(Admitted { reservation: quota.reserve(0).await?, quota }),
+        };
+    };
+    if body.flatten().is_some_and(|length| length > HOPELESS) {
+        return Err(Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", "the body is far too large"));
+    }
+    let is_for_someone = caller::is_for_someone(route);
+    let quota = app.quotas.of(&stranger(request));
+    let caller = caller::identify(app, headers, route, &quota).await?;
+    let quota = caller.as_ref().map_or(quota, |caller| app.quotas.of(caller));
+    if is_for_someone {
+        quota.pace(&app.stopping).await?;
+        if caller.is_none() && body.is_some() {
+            quota.refused();
+            return Err(Problem::unauthorized("a request with a body needs a key or a token; GET /docs says which"));
+        }
+    }
+    if !is_for_someone || caller.is_some() {
+        query::refuse_unknown(method, route, &request.uri).inspect_err(|_| quota.refused())?;
+    }
+    let most = app.limits.body_bytes;
+    let body = body.map(|length| length.and_then(|length| usize::try_from(length).ok()).unwrap_or(most).min(most));
+    let reservation = quota.reserve(quota::needed(method, route, body)).await?;
+    Ok(Admitted { quota, reservation })
+}
+
+fn stranger(request: &Parts) -> Caller {
+    let peer = request.extensions.get::<Peer>().map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |peer| peer.0);
+    Caller::stranger(peer)
+}
+
+/// Whether there is a body, and how long it says to be.
+fn body_length(request: &Parts) -> Option<Option<u64>> {
+    let headers = &request.headers;
+    match headers.get(CONTENT_LENGTH).map(|value| value.to_str().ok()?.parse::<u64>().ok()) {
+        Some(Some(0)) => None,
+        Some(length) => Some(length),
+        None => headers.contains_key(TRANSFER_ENCODING).then_some(None),
+    }
+}
+
+async fn refuse(request: &Parts, body: Body, problem: Problem) -> Response {
+    if body_length(request).is_none() {
+        return problem.into_response();
+    }
+    // Who asks before it sends need not send.
+    if !request.headers.contains_key(EXPECT) {
+        let _ = tokio::time::timeout(DRAIN_TIME, drain(body)).await;
+    }
+    let mut response = problem.into_response();
+    response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    response
 }
 
 /// How much of a body is read and thrown away that nobody wants, and for how long, so that its sender gets to read the
@@ -144,32 +227,9 @@ pub async fn read_body(State(app): State<App>, request: Request, next: Next) -> 
 const DRAINED: usize = 1024 * 1024;
 const DRAIN_TIME: Duration = Duration::from_millis(500);
 /// How much longer a body may take once the server stops.
-const STOPPING_TIME: Duration = Duration::from_secs(5);
+const STOPPING_TIME: Duration = Duration::from_secs(3);
 /// A body that says to be larger than this is not waited for.
 const HOPELESS: u64 = 16 * 1024 * 1024;
-
-/// What the head of a request says already: that nobody is there, that nobody asks, that too much is to come.
-fn refused_by_head(request: &Request) -> Option<Problem> {
-    let headers = request.headers();
-    let length = headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
-    let has_body = length != Some(0) && (length.is_some() || headers.contains_key(TRANSFER_ENCODING));
-    if !has_body {
-        return None;
-    }
-    let Some(route) = request.extensions().get::<MatchedPath>().map(MatchedPath::as_str) else {
-        return Some(no_such_path_problem());
-    };
-    let for_someone = ["/bots", "/meetings", "/events", "/callback", "/agent", "/admin"];
-    if for_someone.iter().any(|prefix| route.starts_with(prefix))
-        && !headers.contains_key(AUTHORIZATION)
-        && !headers.contains_key("x-api-key")
-    {
-        return Some(Problem::unauthorized("a request with a body needs a key or a token; GET /docs says which"));
-    }
-    length
-        .filter(|length| *length > HOPELESS)
-        .map(|_| Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", "the body is far too large"))
-}
 
 async fn drain(mut body: Body) {
     let mut seen = 0;

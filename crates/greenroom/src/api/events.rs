@@ -3,14 +3,16 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use axum::Extension;
 use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use domain::{EventId, UserId};
 use futures_util::{Stream, stream};
 use serde::Deserialize;
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::time::Interval;
 use utoipa::IntoParams;
@@ -18,13 +20,16 @@ use utoipa::IntoParams;
 use super::App;
 use super::extract::{Asked, Key};
 use super::problem::Problem;
+use super::quota::Quota;
 use super::shapes::EventShape;
 use crate::admission::AdmissionError;
 use crate::admission::keys::ApiKey;
 use crate::lifecycle::feed::Listener;
-use crate::store::EventRow;
+use crate::store::{EventRow, StoreError};
 
-const CATCH_UP: i64 = 500;
+/// How many events are read at once, and how long whoever catches up pauses then at least, so that others read first.
+const CATCH_UP: i64 = 100;
+const PAUSE: Duration = Duration::from_millis(10);
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// How long a client waits before it comes back.
 const RETRY: Duration = Duration::from_secs(1);
@@ -51,6 +56,7 @@ pub async fn stream(
     State(app): State<App>,
     Key(key): Key,
     Asked(since): Asked<Since>,
+    Extension(quota): Extension<Arc<Quota>>,
     headers: HeaderMap,
 ) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, Problem> {
     let user = app.admission.authenticate(&key).await?;
@@ -60,17 +66,18 @@ pub async fn stream(
         .filter(|id| !id.is_empty())
         .map(|id| id.parse().map(EventId).map_err(|_| Problem::invalid("Last-Event-ID", "is not the id of an event")))
         .transpose()?;
-    // An id that no event has yet is not of this database: who waited for what comes after it would wait for ever.
-    let newest = app.store.last_event().await?;
+    let place = quota.open_stream()?;
     let mut authorised = tokio::time::interval(app.limits.key_time);
     authorised.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let reader = Reader {
-        user: user.id,
+        user,
         key,
-        listener: app.lifecycle.feed.listen_to_user(user.id),
-        last: last.filter(|last| *last <= newest),
+        listener: app.lifecycle.feed.listen_to_user(user),
+        last,
         place: Place::Begins,
+        quota,
         app,
+        _open: place,
     };
     let events = stream::unfold((reader, authorised), |(mut reader, mut authorised)| async move {
         let event = reader.next(&mut authorised).await?;
@@ -87,6 +94,9 @@ struct Reader {
     listener: Listener,
     last: Option<EventId>,
     place: Place,
+    quota: Arc<Quota>,
+    /// Its place among the streams that its user may have.
+    _open: OwnedSemaphorePermit,
 }
 
 enum Place {
@@ -121,6 +131,9 @@ impl Reader {
             match &mut self.place {
                 Place::Begins => {
                     let up_to = self.listener.position().await?;
+                    if self.last.is_some_and(|last| last > up_to) && !self.is_known_id().await? {
+                        self.last = None;
+                    }
                     let last = *self.last.get_or_insert(up_to);
                     self.place = Place::CatchesUp { up_to, read: Vec::new().into_iter(), more: true };
                     return Some(Event::default().id(last.to_string()).retry(RETRY));
@@ -137,17 +150,13 @@ impl Reader {
                         continue;
                     }
                     let after = self.last.unwrap_or_default();
-                    match self.app.store.events_of_user(self.user, after, *up_to, CATCH_UP).await {
-                        Ok(rows) => {
-                            *more = i64::try_from(rows.len()).is_ok_and(|n| n == CATCH_UP);
-                            *read = rows.into_iter();
-                        }
-                        Err(error) => {
-                            // The client comes back with its last id, and nothing is lost.
-                            tracing::warn!(%error, "a stream of events ends, the store does not answer");
-                            return None;
-                        }
+                    if after >= *up_to {
+                        *more = false;
+                        continue;
                     }
+                    let rows = catch_up(&self.app, &self.quota, self.user, after, *up_to).await?;
+                    *more = i64::try_from(rows.len()).is_ok_and(|n| n == CATCH_UP);
+                    *read = rows.into_iter();
                 }
                 Place::Listens => match self.listener.live.recv().await {
                     Ok(event) => {
@@ -165,6 +174,15 @@ impl Reader {
         }
     }
 
+    /// Whether the id that the client saw last is one of this database. The feed may not have come to it yet; one that no
+    /// event has is of another database, and who waited for what comes after it would wait for ever. `None` when the store
+    /// does not answer.
+    async fn is_known_id(&self) -> Option<bool> {
+        let _place = places(&self.app, &self.quota).await?;
+        let newest = self.app.store.last_event().await.inspect_err(unanswered).ok()?;
+        Some(self.last <= Some(newest))
+    }
+
     /// The event if it is this user's and was not sent before.
     fn fresh<'e>(&mut self, event: &'e Arc<EventRow>) -> Option<&'e EventRow> {
         if Some(event.id) <= self.last {
@@ -173,6 +191,34 @@ impl Reader {
         self.last = Some(event.id);
         (event.user_id == self.user).then_some(event)
     }
+}
+
+/// The places that whoever catches up needs: one of its user's, of which there is one, and one of everyone's. So no user has
+/// more than one waiting for everyone's, and each comes in turn.
+async fn places(app: &App, quota: &Quota) -> Option<(OwnedSemaphorePermit, OwnedSemaphorePermit)> {
+    let own = quota.replay.clone().acquire_owned().await.ok()?;
+    let all = app.quotas.replays.clone().acquire_owned().await.ok()?;
+    Some((own, all))
+}
+
+/// A few events from the database, one reader after the other, and never one right after the other: whoever catches up has
+/// time, others have not. `None` when the store does not answer.
+async fn catch_up(app: &App, quota: &Quota, user: UserId, after: EventId, up_to: EventId) -> Option<Vec<EventRow>> {
+    let places = places(app, quota).await?;
+    let begun = Instant::now();
+    let rows = app.store.events_of_user(user, after, up_to, CATCH_UP).await.inspect_err(unanswered).ok()?;
+    let pause = begun.elapsed().max(PAUSE);
+    // In a task of its own: a client that goes away meanwhile does not make the pause shorter.
+    tokio::spawn(async move {
+        tokio::time::sleep(pause).await;
+        drop(places);
+    });
+    Some(rows)
+}
+
+/// The client comes back with its last id, and nothing is lost.
+fn unanswered(error: &StoreError) {
+    tracing::warn!(%error, "event stream ended");
 }
 
 fn told(event: &EventRow) -> Option<Event> {

@@ -4,16 +4,16 @@
 use axum::body::Bytes;
 use axum::extract::{FromRequest, FromRequestParts, Query, Request};
 use axum::http::StatusCode;
-use axum::http::header::AUTHORIZATION;
 use axum::http::request::Parts;
+use domain::UserId;
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::{Map, Value};
 
 use super::App;
+use super::caller;
 use super::problem::Problem;
 use crate::admission::keys::{self, ApiKey};
 use crate::lifecycle::tokens::{Claim, RunnerClaim, SlotClaim};
-use crate::store::UserRow;
 
 /// An API key that looks like one. Whose it is, if anyone's, is still to be seen.
 #[derive(Debug)]
@@ -21,7 +21,13 @@ pub struct Key(pub ApiKey);
 
 /// The user who asks.
 #[derive(Debug)]
-pub struct User(pub UserRow);
+pub struct User(pub Asker);
+
+/// What a handler needs to know of a user.
+#[derive(Clone, Copy, Debug)]
+pub struct Asker {
+    pub id: UserId,
+}
 
 /// An operator asks.
 #[derive(Debug)]
@@ -64,17 +70,14 @@ pub struct Asked<T>(pub T);
 pub struct Id<T>(pub T);
 
 fn bearer(parts: &Parts) -> Option<&str> {
-    let value = parts.headers.get(AUTHORIZATION)?.to_str().ok()?;
-    let (scheme, token) = value.split_once(' ')?;
-    scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
+    caller::bearer(&parts.headers)
 }
 
 impl FromRequestParts<App> for Key {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, _: &App) -> Result<Self, Problem> {
-        let header = || parts.headers.get("x-api-key").and_then(|value| value.to_str().ok());
-        let text = bearer(parts).or_else(header).ok_or_else(|| {
+        let text = caller::credential(&parts.headers).ok_or_else(|| {
             Problem::unauthorized("send your API key as `Authorization: Bearer <key>` or `X-API-Key: <key>`")
         })?;
         ApiKey::parse(text).map(Key).ok_or_else(|| Problem::unauthorized("this is not an API key"))
@@ -86,7 +89,7 @@ impl FromRequestParts<App> for User {
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
         let Key(key) = Key::from_request_parts(parts, app).await?;
-        Ok(User(app.admission.authenticate(&key).await?))
+        Ok(User(Asker { id: app.admission.authenticate(&key).await? }))
     }
 }
 

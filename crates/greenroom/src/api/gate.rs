@@ -4,16 +4,22 @@ use std::collections::BTreeMap;
 
 use axum::Json as Answer;
 use axum::extract::State;
+use axum::response::Response;
 use jiff::Timestamp;
 use serde::Serialize;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
 use super::App;
-use super::extract::Operator;
+use super::extract::{Asked, Operator};
+use super::pages::Pager;
 use super::problem::Problem;
+use super::reading::{Paging, is_last};
 use crate::providers::Pulled;
-use crate::store::{DeploymentRow, PullRow};
+use crate::store::{DeploymentRow, PullRow, QueuePlace};
+
+/// Each chunk goes through the whole queue, and its rows are small.
+const LARGEST_CHUNK: i64 = 1_001;
 
 /// A bot that waits for a slot.
 #[derive(Debug, Serialize, ToSchema)]
@@ -32,24 +38,55 @@ pub struct QueueEntry {
 #[derive(Debug, Serialize, ToSchema)]
 pub struct Queue {
     pub entries: Vec<QueueEntry>,
+    pub next_cursor: Option<String>,
+}
+
+/// Where a page ended.
+struct QueueCursor(QueuePlace);
+
+impl std::str::FromStr for QueueCursor {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let mut parts = text.rsplitn(3, '.');
+        let mut next = || parts.next().ok_or(());
+        let (arrival, priority) = (next()?.parse().map_err(|_| ())?, next()?.parse().map_err(|_| ())?);
+        Ok(Self(QueuePlace { platform: next()?.parse().map_err(|_| ())?, priority, arrival }))
+    }
 }
 
 /// Who waits for a slot
 #[utoipa::path(
-    get, path = "/admin/queue", tag = "For operators",
-    responses((status = 200, description = "By platform, in the order in which they will be served", body = Queue)),
+    get, path = "/admin/queue", tag = "For operators", params(Paging),
+    responses((status = 200, description = "A page, by platform, in the order in which they will be served", body = Queue)),
     security(("admin_token" = [])),
 )]
-pub async fn queue(State(app): State<App>, _: Operator) -> Result<Answer<Queue>, Problem> {
-    let entries = app.store.queue().await?.into_iter().map(|entry| QueueEntry {
-        bot_id: entry.bot_id.0,
-        pool: entry.pool,
-        position: entry.position,
-        priority: entry.priority,
-        queued_at: entry.queued_at,
-        timeout_at: entry.timeout_at,
-    });
-    Ok(Answer(Queue { entries: entries.collect() }))
+pub async fn queue(State(app): State<App>, _: Operator, Asked(page): Asked<Paging>) -> Result<Response, Problem> {
+    let mut after = page.cursor::<QueueCursor>()?.map(|cursor| cursor.0);
+    let mut pager = Pager::new("entries", page.limit()?).in_chunks_of(LARGEST_CHUNK);
+    loop {
+        let wanted = pager.wanted();
+        let chunk = app.store.queue_after(after.as_ref(), wanted).await?;
+        let read = chunk.len();
+        for (place, entry) in chunk {
+            if pager.is_full() {
+                return pager.finish(true);
+            }
+            let entry = QueueEntry {
+                bot_id: entry.bot_id.0,
+                pool: entry.pool,
+                position: entry.position,
+                priority: entry.priority,
+                queued_at: entry.queued_at,
+                timeout_at: entry.timeout_at,
+            };
+            pager.push(&entry, format!("{}.{}.{}", place.platform, place.priority, place.arrival))?;
+            after = Some(place);
+        }
+        if is_last(read, wanted) {
+            return pager.finish(false);
+        }
+    }
 }
 
 /// A slot at the deploy gate, or behind it.

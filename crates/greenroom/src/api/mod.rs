@@ -2,8 +2,8 @@
 //! lifecycle or the store, and give the answer its shape; they decide nothing.
 //!
 //! In reading order:
-//! - [`around`]: what stands around every request
-//! - [`extract`], [`problem`], [`shapes`]: what comes in and what goes out
+//! - [`around`], [`caller`], [`quota`], [`query`]: what stands around every request: who asks, and whether there is room
+//! - [`extract`], [`problem`], [`shapes`], [`pages`]: what comes in and what goes out
 //! - [`wish`], [`requirements`], [`bots`], [`reading`], [`events`]: for users
 //! - [`callbacks`], [`agent`], [`runners`]: for bots
 //! - [`admin`], [`pools`], [`slots`], [`gate`], [`keepers`]: for operators
@@ -14,14 +14,18 @@ pub mod agent;
 pub mod around;
 pub mod bots;
 pub mod callbacks;
+pub mod caller;
 pub mod docs;
 pub mod events;
 pub mod extract;
 pub mod gate;
 pub mod health;
 pub mod keepers;
+pub mod pages;
 pub mod pools;
 pub mod problem;
+pub mod query;
+pub mod quota;
 pub mod reading;
 pub mod requirements;
 pub mod runners;
@@ -34,6 +38,7 @@ pub mod wish;
 use std::sync::Arc;
 
 use axum::Router;
+use axum::body::Bytes;
 use axum::http::header::CONTENT_TYPE;
 use axum::middleware::from_fn_with_state;
 use axum::response::IntoResponse;
@@ -58,6 +63,7 @@ use crate::random::Random;
 use crate::readiness::Readiness;
 use crate::store::Store;
 use around::Limits;
+use quota::Quotas;
 
 /// What every handler can reach.
 #[derive(Clone, Debug)]
@@ -80,6 +86,7 @@ pub struct Inner {
     pub public_url: String,
     pub admin_token_hash: String,
     pub limits: Limits,
+    pub quotas: Quotas,
     pub metrics: PrometheusHandle,
     /// Cancelled when the server stops: what waits ends then, what works goes on.
     pub stopping: CancellationToken,
@@ -103,7 +110,7 @@ impl std::ops::Deref for App {
 pub fn router(app: App) -> Router {
     let (routes, document) = documented().split_for_parts();
     let document = described(document);
-    let json: Arc<str> = document.to_pretty_json().unwrap_or_default().into();
+    let json = Bytes::from(document.to_pretty_json().unwrap_or_default());
     let routes = routes
         .route("/openapi.json", get(move || openapi(json.clone())))
         .route("/docs", get(docs::index))
@@ -127,8 +134,8 @@ pub fn document() -> OpenApi {
     described(documented().split_for_parts().1)
 }
 
-async fn openapi(json: Arc<str>) -> impl IntoResponse {
-    ([(CONTENT_TYPE, "application/json")], json.to_string())
+async fn openapi(json: Bytes) -> impl IntoResponse {
+    ([(CONTENT_TYPE, "application/json")], json)
 }
 
 fn documented() -> OpenApiRouter<App> {

@@ -19,6 +19,8 @@ use super::around::request_id;
 const RETRY_AFTER_LIMIT: u32 = 10;
 /// How long to wait for a database that does not answer.
 const RETRY_AFTER_UNAVAILABLE: u32 = 2;
+/// How long to wait for a server that has too much to do.
+const RETRY_AFTER_OVERLOADED: u32 = 1;
 
 /// Why a request was refused. `code` is what a program looks at, `detail` what a person reads.
 #[derive(Debug)]
@@ -113,6 +115,13 @@ impl Problem {
     pub fn unavailable(detail: impl Into<String>) -> Self {
         let mut problem = Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", detail);
         problem.retry_after = Some(RETRY_AFTER_UNAVAILABLE);
+        problem
+    }
+
+    /// More is under way than the server takes on at once.
+    pub fn overloaded(detail: impl Into<String>) -> Self {
+        let mut problem = Self::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", detail);
+        problem.retry_after = Some(RETRY_AFTER_OVERLOADED);
         problem
     }
 
@@ -237,6 +246,7 @@ impl From<PlacementError> for Problem {
             PlacementError::NoPool(_) => Problem::invalid("platform", error),
             PlacementError::NoneFits(_) => Problem::invalid("requirements", error),
             PlacementError::Stopping => Problem::unavailable(error.to_string()),
+            PlacementError::Overloaded => Problem::overloaded(error.to_string()),
         }
     }
 }

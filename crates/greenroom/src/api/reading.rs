@@ -1,23 +1,40 @@
 //! For users: the true state of their bots, at any time.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use axum::Json;
 use axum::extract::State;
-use domain::{BotId, Platform, ShownStatus, slot};
+use axum::response::Response;
+use domain::{BotId, EventId, Platform, ShownStatus, UserId, slot};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
+use uuid::Uuid;
 
 use super::App;
-use super::extract::{Asked, Id, User};
+use super::extract::{Asked, Asker, Id, User};
+use super::pages::Pager;
 use super::problem::{Problem, ProblemShape};
 use super::shapes::{
     BotShape, Bots, EventShape, MeetingShape, OneBot, PlatformWord, SegmentShape, SessionShape, StatusWord,
 };
-use crate::store::{BotFilter, BotRow, UserRow};
+use crate::store::{BotChunk, BotFilter, BotRow, PoolRow, SegmentPlace, StoreError};
 
 const DEFAULT_PAGE: i64 = 50;
 const LARGEST_PAGE: i64 = 1_000;
+
+fn checked_limit(limit: i64) -> Result<i64, Problem> {
+    if !(1..=LARGEST_PAGE).contains(&limit) {
+        return Err(Problem::invalid("limit", format!("must be from 1 to {LARGEST_PAGE}")));
+    }
+    Ok(limit)
+}
+
+fn parsed_cursor<T: std::str::FromStr>(cursor: Option<&str>) -> Result<Option<T>, Problem> {
+    let cursor = cursor.filter(|cursor| !cursor.is_empty());
+    cursor
+        .map(|cursor| cursor.parse().map_err(|_| Problem::invalid("cursor", "is not one that was given out")))
+        .transpose()
+}
 
 /// Which bots, and which page of them.
 #[derive(Debug, Default, Deserialize, IntoParams)]
@@ -29,7 +46,7 @@ pub struct Page {
     /// Only those on this platform.
     #[param(value_type = Option<PlatformWord>)]
     pub platform: Option<String>,
-    /// How many, from 1 to 1000.
+    /// How many, from 1 to 1000. A page may have fewer: it ends at about 1 MiB.
     #[param(default = 50, minimum = 1, maximum = 1000)]
     pub limit: Option<i64>,
     /// The `next_cursor` of the page before.
@@ -38,18 +55,11 @@ pub struct Page {
 
 impl Page {
     pub fn limit(&self) -> Result<i64, Problem> {
-        let limit = self.limit.unwrap_or(DEFAULT_PAGE);
-        if !(1..=LARGEST_PAGE).contains(&limit) {
-            return Err(Problem::invalid("limit", format!("must be from 1 to {LARGEST_PAGE}")));
-        }
-        Ok(limit)
+        checked_limit(self.limit.unwrap_or(DEFAULT_PAGE))
     }
 
     pub fn cursor<T: std::str::FromStr>(&self) -> Result<Option<T>, Problem> {
-        let cursor = self.cursor.as_deref().filter(|cursor| !cursor.is_empty());
-        cursor
-            .map(|cursor| cursor.parse().map_err(|_| Problem::invalid("cursor", "is not one that was given out")))
-            .transpose()
+        parsed_cursor(self.cursor.as_deref())
     }
 
     /// What to look for.
@@ -68,38 +78,81 @@ impl Page {
     }
 }
 
-/// Bots in their shape, with the place in line of those that wait.
-pub async fn shaped(app: &App, bots: Vec<BotRow>) -> Result<Vec<BotShape>, Problem> {
-    let waiting: Vec<BotId> = bots.iter().filter(|bot| bot.shown() == ShownStatus::Queued).map(|bot| bot.id).collect();
-    let mut shapes: Vec<BotShape> = bots.into_iter().map(BotShape::from).collect();
-    if waiting.is_empty() {
-        return Ok(shapes);
-    }
-    let positions = app.store.queue_positions(&waiting).await?;
-    let pools = app.store.pools().await?;
-    for shape in &mut shapes {
-        let Some((_, position)) = positions.iter().find(|(bot, _)| bot.0 == shape.id) else { continue };
-        shape.queue_position = Some(*position);
-        let serving = pools.iter().filter(|pool| pool.platform.as_str() == shape.platform);
-        let serving = serving.map(|pool| (pool.mean_hold_ms, pool.slots));
-        shape.estimated_wait_ms = slot::estimated_wait_ms(*position, serving);
-    }
-    Ok(shapes)
+/// What a place in line and an estimate are made from: read once for a whole page, and only if somebody waits.
+#[derive(Debug, Default)]
+struct Waiting {
+    pools: Option<Vec<PoolRow>>,
+    positions: HashMap<Uuid, i64>,
 }
 
-/// Cuts off what was read beyond the page, and says how to go on if there was something.
-pub fn paged<T>(mut rows: Vec<T>, limit: i64, cursor: impl Fn(&T) -> String) -> (Vec<T>, Option<String>) {
-    let limit = usize::try_from(limit).unwrap_or(usize::MAX);
-    let more = rows.len() > limit;
-    rows.truncate(limit);
-    let next = rows.last().filter(|_| more).map(cursor);
-    (rows, next)
+impl Waiting {
+    async fn read(&mut self, app: &App, reserved: &[BotId]) -> Result<(), Problem> {
+        if reserved.is_empty() {
+            return Ok(());
+        }
+        let positions = app.store.queue_positions(reserved).await?;
+        self.positions = positions.into_iter().map(|(bot, position)| (bot.0, position)).collect();
+        if self.pools.is_none() {
+            self.pools = Some(app.store.pools().await?);
+        }
+        Ok(())
+    }
+
+    fn shape(&self, bot: BotRow) -> BotShape {
+        let mut shape = BotShape::from(bot);
+        let position = self.positions.get(&shape.id).filter(|_| shape.status == ShownStatus::Queued.as_str());
+        if let (Some(position), Some(pools)) = (position, &self.pools) {
+            shape.queue_position = Some(*position);
+            let serving = pools.iter().filter(|pool| pool.platform.as_str() == shape.platform);
+            let serving = serving.map(|pool| (pool.mean_hold_ms, pool.slots));
+            shape.estimated_wait_ms = slot::estimated_wait_ms(*position, serving);
+        }
+        shape
+    }
 }
 
-async fn page_of(app: &App, user: &UserRow, page: &Page) -> Result<(Vec<BotRow>, Option<String>), Problem> {
-    let limit = page.limit()?;
-    let rows = app.store.bots_of(user.id, &page.filter()?, limit + 1).await?;
-    Ok(paged(rows, limit, |bot| bot.id.to_string()))
+/// Which bots a page is made of.
+#[derive(Clone, Copy, Debug)]
+pub enum Which {
+    Of(UserId),
+    OpenOf(UserId),
+    Everyones,
+}
+
+impl Which {
+    async fn read(self, app: &App, filter: &BotFilter, limit: i64) -> Result<BotChunk, StoreError> {
+        match self {
+            Which::Of(user) => app.store.bots_of(user, filter, limit).await,
+            Which::OpenOf(user) => app.store.open_bots_of(user, filter.before, limit).await,
+            Which::Everyones => app.store.bots(filter, limit).await,
+        }
+    }
+}
+
+/// Fills a page with bots, newest first, with the place in line of those that wait.
+pub async fn bots_page(app: &App, which: Which, mut filter: BotFilter, pager: Pager) -> Result<Response, Problem> {
+    let (mut pager, mut waiting) = (pager, Waiting::default());
+    loop {
+        let wanted = pager.wanted();
+        let chunk = which.read(app, &filter, wanted).await?;
+        waiting.read(app, &chunk.reserved()?).await?;
+        for bot in chunk.iter() {
+            if pager.is_full() {
+                return pager.finish(true);
+            }
+            let bot = bot?;
+            filter.before = Some(bot.id);
+            pager.push(&waiting.shape(bot), filter.before.map(|id| id.to_string()).unwrap_or_default())?;
+        }
+        if is_last(chunk.len(), wanted) {
+            return pager.finish(false);
+        }
+    }
+}
+
+/// Whether fewer rows came than were asked for, so that there are no more.
+pub fn is_last(read: usize, wanted: i64) -> bool {
+    i64::try_from(read).is_ok_and(|read| read < wanted)
 }
 
 /// List your bots
@@ -110,37 +163,63 @@ async fn page_of(app: &App, user: &UserRow, page: &Page) -> Result<(Vec<BotRow>,
     responses((status = 200, description = "A page", body = Bots)),
     security(("api_key" = []), ("x_api_key" = [])),
 )]
-pub async fn list(State(app): State<App>, User(user): User, Asked(page): Asked<Page>) -> Result<Json<Bots>, Problem> {
-    let (bots, next_cursor) = page_of(&app, &user, &page).await?;
-    Ok(Json(Bots { bots: shaped(&app, bots).await?, next_cursor }))
+pub async fn list(State(app): State<App>, User(user): User, Asked(page): Asked<Page>) -> Result<Response, Problem> {
+    let pager = Pager::new("bots", page.limit()?);
+    bots_page(&app, Which::Of(user.id), page.filter()?, pager).await
 }
 
-#[derive(Debug, Serialize, ToSchema)]
-pub struct ActiveBots {
-    pub bots: Vec<BotShape>,
+/// Which page of a list.
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub struct Paging {
+    /// How many, from 1 to 1000. A page may have fewer: it ends at about 1 MiB.
+    #[param(default = 1000, minimum = 1, maximum = 1000)]
+    pub limit: Option<i64>,
+    /// The `next_cursor` of the page before.
+    pub cursor: Option<String>,
+}
+
+impl Paging {
+    pub fn limit(&self) -> Result<i64, Problem> {
+        checked_limit(self.limit.unwrap_or(LARGEST_PAGE))
+    }
+
+    pub fn cursor<T: std::str::FromStr>(&self) -> Result<Option<T>, Problem> {
+        parsed_cursor(self.cursor.as_deref())
+    }
 }
 
 /// Your bots that are not at an end
 #[utoipa::path(
-    get, path = "/bots/active", tag = "For users",
-    responses((status = 200, description = "Newest first", body = ActiveBots)),
+    get, path = "/bots/active", tag = "For users", params(Paging),
+    responses((status = 200, description = "A page, newest first", body = Bots)),
     security(("api_key" = []), ("x_api_key" = [])),
 )]
-pub async fn active(State(app): State<App>, User(user): User) -> Result<Json<ActiveBots>, Problem> {
-    let bots = app.store.open_bots_of(user.id).await?;
-    Ok(Json(ActiveBots { bots: shaped(&app, bots).await? }))
+pub async fn active(State(app): State<App>, User(user): User, Asked(page): Asked<Paging>) -> Result<Response, Problem> {
+    let filter = BotFilter { before: page.cursor()?, ..BotFilter::default() };
+    bots_page(&app, Which::OpenOf(user.id), filter, Pager::new("bots", page.limit()?)).await
 }
 
 /// How much of your limit is in use.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct Usage {
     /// How many bots count against the limit. Those on their way out do not.
-    pub running: usize,
+    pub running: i64,
     pub max_concurrent_bots: i64,
     /// How many bots you have, and had, in each status.
     pub by_status: BTreeMap<&'static str, i64>,
-    /// Those that are not at an end.
+    /// Those that are not at an end, newest first, up to 1000 and about 1 MiB.
     pub bots: Vec<BotShape>,
+    /// Where `GET /bots/active` goes on; `null` when these are all.
+    pub next_cursor: Option<String>,
+}
+
+/// The same without its bots, which are written one by one.
+#[derive(Debug, Serialize)]
+struct UsageHead {
+    running: i64,
+    max_concurrent_bots: i64,
+    by_status: BTreeMap<&'static str, i64>,
 }
 
 /// Your use of your limit
@@ -149,18 +228,17 @@ pub struct Usage {
     responses((status = 200, description = "Now", body = Usage)),
     security(("api_key" = []), ("x_api_key" = [])),
 )]
-pub async fn usage(State(app): State<App>, User(user): User) -> Result<Json<Usage>, Problem> {
-    let bots = app.store.open_bots_of(user.id).await?;
+pub async fn usage(State(app): State<App>, User(user): User) -> Result<Response, Problem> {
+    let owner = app.store.user(user.id).await?.ok_or_else(|| Problem::not_found("user"))?;
     let mut by_status: BTreeMap<_, _> = ShownStatus::ALL.map(|status| (status.as_str(), 0)).into();
+    let mut running = 0;
     for (status, count) in app.store.bots_of_by_status(user.id).await? {
         by_status.insert(status.as_str(), count);
+        running += if status.is_running() { count } else { 0 };
     }
-    Ok(Json(Usage {
-        running: bots.iter().filter(|bot| bot.status.is_running()).count(),
-        max_concurrent_bots: user.max_concurrent_bots,
-        by_status,
-        bots: shaped(&app, bots).await?,
-    }))
+    let head = UsageHead { running, max_concurrent_bots: owner.max_concurrent_bots, by_status };
+    let pager = Pager::behind(&head, "bots", LARGEST_PAGE)?;
+    bots_page(&app, Which::OpenOf(user.id), BotFilter::default(), pager).await
 }
 
 #[derive(Debug, Serialize, ToSchema)]
@@ -177,26 +255,40 @@ pub struct Meetings {
     responses((status = 200, description = "A page, newest first", body = Meetings)),
     security(("api_key" = []), ("x_api_key" = [])),
 )]
-pub async fn meetings(
-    State(app): State<App>,
-    User(user): User,
-    Asked(page): Asked<Page>,
-) -> Result<Json<Meetings>, Problem> {
-    let (bots, next_cursor) = page_of(&app, &user, &page).await?;
-    Ok(Json(Meetings { meetings: bots.into_iter().map(Into::into).collect(), next_cursor }))
+pub async fn meetings(State(app): State<App>, User(user): User, Asked(page): Asked<Page>) -> Result<Response, Problem> {
+    let (mut filter, mut pager) = (page.filter()?, Pager::new("meetings", page.limit()?));
+    loop {
+        let wanted = pager.wanted();
+        let chunk = app.store.bots_of(user.id, &filter, wanted).await?;
+        for bot in chunk.iter() {
+            if pager.is_full() {
+                return pager.finish(true);
+            }
+            let bot = bot?;
+            let id = bot.id;
+            filter.before = Some(id);
+            pager.push(&MeetingShape::from(bot), id.to_string())?;
+        }
+        if is_last(chunk.len(), wanted) {
+            return pager.finish(false);
+        }
+    }
 }
 
 /// A bot with its sessions.
 pub async fn with_sessions(app: &App, bot: BotRow) -> Result<OneBot, Problem> {
     let sessions = app.lifecycle.sessions(bot.id).await?;
-    let mut shapes = shaped(app, vec![bot]).await?;
-    let mut bot = shapes.pop().ok_or_else(|| Problem::not_found("bot"))?;
+    let mut waiting = Waiting::default();
+    if bot.shown() == ShownStatus::Queued {
+        waiting.read(app, &[bot.id]).await?;
+    }
+    let mut bot = waiting.shape(bot);
     bot.sessions = Some(sessions.into_iter().map(SessionShape::from).collect());
     Ok(OneBot { bot })
 }
 
 /// The user's own bot; another user's is no different from none.
-async fn own(app: &App, user: &UserRow, id: BotId) -> Result<BotRow, Problem> {
+async fn own(app: &App, user: Asker, id: BotId) -> Result<BotRow, Problem> {
     app.store.bot(id).await?.filter(|bot| bot.user_id == user.id).ok_or_else(|| Problem::not_found("bot"))
 }
 
@@ -210,13 +302,14 @@ async fn own(app: &App, user: &UserRow, id: BotId) -> Result<BotRow, Problem> {
     security(("api_key" = []), ("x_api_key" = [])),
 )]
 pub async fn one(State(app): State<App>, User(user): User, Id(id): Id<BotId>) -> Result<Json<OneBot>, Problem> {
-    let bot = own(&app, &user, id).await?;
+    let bot = own(&app, user, id).await?;
     Ok(Json(with_sessions(&app, bot).await?))
 }
 
 #[derive(Debug, Serialize, ToSchema)]
 pub struct Events {
     pub events: Vec<EventShape>,
+    pub next_cursor: Option<String>,
 }
 
 /// A bot's audit trail
@@ -224,19 +317,63 @@ pub struct Events {
 /// Everything that happened to it, oldest first.
 #[utoipa::path(
     get, path = "/bots/{id}/events", tag = "For users",
-    params(("id" = Uuid, Path, description = "The bot")),
-    responses((status = 200, description = "Oldest first", body = Events)),
+    params(Paging, ("id" = Uuid, Path, description = "The bot")),
+    responses((status = 200, description = "A page, oldest first", body = Events)),
     security(("api_key" = []), ("x_api_key" = [])),
 )]
-pub async fn events(State(app): State<App>, User(user): User, Id(id): Id<BotId>) -> Result<Json<Events>, Problem> {
-    let bot = own(&app, &user, id).await?;
-    let events = app.store.events_of_bot(bot.id).await?;
-    Ok(Json(Events { events: events.iter().map(EventShape::from).collect() }))
+pub async fn events(
+    State(app): State<App>,
+    User(user): User,
+    Id(id): Id<BotId>,
+    Asked(page): Asked<Paging>,
+) -> Result<Response, Problem> {
+    let bot = own(&app, user, id).await?.id;
+    let mut after = EventId(page.cursor()?.unwrap_or(0));
+    let mut pager = Pager::new("events", page.limit()?);
+    loop {
+        let wanted = pager.wanted();
+        let chunk = app.store.events_of_bot_after(bot, after, wanted).await?;
+        for event in &chunk {
+            if pager.is_full() {
+                return pager.finish(true);
+            }
+            after = event.id;
+            pager.push(&EventShape::from(event), event.id.to_string())?;
+        }
+        if is_last(chunk.len(), wanted) {
+            return pager.finish(false);
+        }
+    }
 }
 
 #[derive(Debug, Serialize, ToSchema)]
 pub struct Transcript {
     pub segments: Vec<SegmentShape>,
+    pub next_cursor: Option<String>,
+}
+
+/// Where a page of a transcript ended, as text that keeps every bit of the times.
+struct SegmentCursor(SegmentPlace);
+
+impl std::fmt::Display for SegmentCursor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let SegmentPlace { start_time, end_time, id } = self.0;
+        write!(f, "{:x}-{:x}-{id}", start_time.to_bits(), end_time.to_bits())
+    }
+}
+
+impl std::str::FromStr for SegmentCursor {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let mut parts = text.splitn(3, '-');
+        let mut next = || parts.next().ok_or(());
+        let time = |text: &str| u64::from_str_radix(text, 16).map(f64::from_bits).map_err(|_| ());
+        let (start_time, end_time) = (time(next()?)?, time(next()?)?);
+        let id = next()?.parse().map_err(|_| ())?;
+        let is_place = start_time.is_finite() && end_time.is_finite();
+        is_place.then_some(Self(SegmentPlace { start_time, end_time, id })).ok_or(())
+    }
 }
 
 /// What was said
@@ -244,16 +381,57 @@ pub struct Transcript {
 /// In the order in which it was said.
 #[utoipa::path(
     get, path = "/bots/{id}/transcript", tag = "For users",
-    params(("id" = Uuid, Path, description = "The bot")),
-    responses((status = 200, description = "By their start", body = Transcript)),
+    params(Paging, ("id" = Uuid, Path, description = "The bot")),
+    responses((status = 200, description = "A page, by their start", body = Transcript)),
     security(("api_key" = []), ("x_api_key" = [])),
 )]
 pub async fn transcript(
     State(app): State<App>,
     User(user): User,
     Id(id): Id<BotId>,
-) -> Result<Json<Transcript>, Problem> {
-    let bot = own(&app, &user, id).await?;
-    let segments = app.store.transcript(bot.id).await?;
-    Ok(Json(Transcript { segments: segments.into_iter().map(Into::into).collect() }))
+    Asked(page): Asked<Paging>,
+) -> Result<Response, Problem> {
+    let bot = own(&app, user, id).await?.id;
+    let mut after = page.cursor::<SegmentCursor>()?.map_or(SegmentPlace::FIRST, |cursor| cursor.0);
+    let mut pager = Pager::new("segments", page.limit()?);
+    loop {
+        // A segment may be as large as a body, so their sizes are read first.
+        let wanted = pager.wanted();
+        let sizes = app.store.segment_sizes(bot, after, wanted).await?;
+        let fitting = fitting(&sizes, &pager);
+        if fitting == 0 {
+            return pager.finish(!sizes.is_empty());
+        }
+        let segments = app.store.transcript(bot, after, fitting).await?;
+        for (place, segment) in segments {
+            if pager.is_full() {
+                return pager.finish(true);
+            }
+            after = place;
+            pager.push(&SegmentShape::from(segment), SegmentCursor(place).to_string())?;
+        }
+        if is_last(sizes.len(), wanted) && i64::try_from(sizes.len()).is_ok_and(|all| all == fitting) {
+            return pager.finish(false);
+        }
+    }
+}
+
+/// How many of these segments the page takes; the first in any case.
+fn fitting(sizes: &[(SegmentPlace, i64)], pager: &Pager) -> i64 {
+    if pager.is_full() {
+        return 0;
+    }
+    let (mut room, mut count) = (pager.room(), 0);
+    for (_, bytes) in sizes {
+        let bytes = usize::try_from(*bytes).unwrap_or(usize::MAX);
+        if bytes > room && !(count == 0 && pager.is_empty()) {
+            break;
+        }
+        room = room.saturating_sub(bytes);
+        count += 1;
+        if room == 0 {
+            break;
+        }
+    }
+    count
 }

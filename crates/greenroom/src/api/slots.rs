@@ -3,6 +3,7 @@
 use axum::Json as Answer;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
+use axum::response::Response;
 use domain::{Attributes, SlotName, SlotStatus};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -11,7 +12,9 @@ use uuid::Uuid;
 
 use super::App;
 use super::extract::{Asked, Operator};
+use super::pages::Pager;
 use super::problem::{Problem, ProblemShape};
+use super::reading::{Paging, is_last};
 use crate::placement::SlotNews;
 use crate::store::SlotRow;
 
@@ -85,11 +88,32 @@ pub struct SlotFilter {
     pub pool: Option<String>,
     /// Only those in this status.
     pub status: Option<String>,
+    /// How many, from 1 to 1000. A page may have fewer: it ends at about 1 MiB.
+    #[param(default = 1000, minimum = 1, maximum = 1000)]
+    pub limit: Option<i64>,
+    /// The `next_cursor` of the page before.
+    pub cursor: Option<String>,
+}
+
+/// The slot that a page ended with: its number and its pool.
+struct SlotCursor {
+    number: i64,
+    pool: String,
+}
+
+impl std::str::FromStr for SlotCursor {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let (number, pool) = text.split_once('-').ok_or(())?;
+        Ok(Self { number: number.parse().map_err(|_| ())?, pool: pool.to_owned() })
+    }
 }
 
 #[derive(Debug, Serialize, ToSchema)]
 pub struct Slots {
     pub slots: Vec<SlotShape>,
+    pub next_cursor: Option<String>,
 }
 
 #[derive(Debug, Serialize, ToSchema)]
@@ -120,21 +144,34 @@ pub struct SlotAndFailures {
 /// List slots
 #[utoipa::path(
     get, path = "/admin/slots", tag = "For operators", params(SlotFilter),
-    responses((status = 200, description = "By pool and number", body = Slots)),
+    responses((status = 200, description = "A page, by pool and number", body = Slots)),
     security(("admin_token" = [])),
 )]
-pub async fn slots(
-    State(app): State<App>,
-    _: Operator,
-    Asked(filter): Asked<SlotFilter>,
-) -> Result<Answer<Slots>, Problem> {
+pub async fn slots(State(app): State<App>, _: Operator, Asked(filter): Asked<SlotFilter>) -> Result<Response, Problem> {
     let status: Option<SlotStatus> = filter
         .status
         .as_deref()
         .map(|word| word.parse().map_err(|error| Problem::invalid("status", error)))
         .transpose()?;
-    let slots = app.store.slots(filter.pool.as_deref(), status).await?;
-    Ok(Answer(Slots { slots: slots.into_iter().map(Into::into).collect() }))
+    let page = Paging { limit: filter.limit, cursor: filter.cursor };
+    let (mut after, mut pager) = (page.cursor::<SlotCursor>()?, Pager::new("slots", page.limit()?));
+    loop {
+        let wanted = pager.wanted();
+        let before = after.as_ref().map(|after| (after.pool.as_str(), after.number));
+        let chunk = app.store.slots_after(filter.pool.as_deref(), status, before, wanted).await?;
+        let read = chunk.len();
+        for slot in chunk {
+            if pager.is_full() {
+                return pager.finish(true);
+            }
+            let cursor = format!("{}-{}", slot.number, slot.pool);
+            after = Some(SlotCursor { number: slot.number, pool: slot.pool.clone() });
+            pager.push(&SlotShape::from(slot), cursor)?;
+        }
+        if is_last(read, wanted) {
+            return pager.finish(false);
+        }
+    }
 }
 
 async fn find(app: &App, name: &str) -> Result<SlotRow, Problem> {

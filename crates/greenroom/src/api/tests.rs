@@ -59,6 +59,7 @@ async fn app() -> (App, tempfile::TempDir) {
         deadlines: Deadlines::default(),
         public_url: "http://x".to_owned(),
         admin_token_hash: String::new(),
+        quotas: Quotas::new(2),
         limits: Limits { body_bytes: 1000, body_time: Duration::from_millis(50), key_time: Duration::from_millis(50) },
         metrics: crate::telemetry::metrics(),
         stopping: CancellationToken::new(),
@@ -91,6 +92,37 @@ fn request(method: &str, path: &str) -> axum::http::request::Builder {
         .uri(path)
         .header("authorization", "Bearer x")
         .header("transfer-encoding", "chunked")
+}
+
+fn new_user() -> crate::admission::users::NewUser {
+    crate::admission::users::NewUser {
+        email: "ada@example.com".to_owned(),
+        name: "Ada".to_owned(),
+        image_url: None,
+        max_concurrent_bots: 1,
+        data: serde_json::Map::new(),
+    }
+}
+
+#[tokio::test]
+async fn a_key_that_is_refused_again_and_again_is_held_and_refused_before_its_body_and_another_is_not() {
+    let (app, _folder) = app().await;
+    let (user, key) = app.admission.create_user(new_user()).await.unwrap();
+    let (_, other) = app.admission.create_user(new_user()).await.unwrap();
+    let quota = app.quotas.of(&quota::Caller::User(user.id));
+    (0..2_000).for_each(|_| quota.refused());
+    let never = || Body::from_stream(futures_util::stream::pending::<Result<&'static str, std::io::Error>>());
+    let asked = |key: &crate::admission::keys::ApiKey, body| {
+        let asked = Request::builder().method("POST").uri("/bots").header("x-api-key", key.reveal());
+        router(app.clone()).oneshot(asked.header("content-length", "2").body(body).unwrap())
+    };
+    // Of its body nothing comes, and nobody waits for it.
+    let answer = asked(&key, never()).await.unwrap();
+    assert_eq!(answer.headers()["retry-after"], "1");
+    let (status, code, _) = problem(answer).await;
+    assert_eq!((status, code), (StatusCode::SERVICE_UNAVAILABLE, "overloaded".into()));
+    let (status, code, _) = problem(asked(&other, Body::from("{}")).await.unwrap()).await;
+    assert_eq!((status, code), (StatusCode::UNPROCESSABLE_ENTITY, "invalid".into()));
 }
 
 #[tokio::test]
@@ -179,14 +211,7 @@ async fn a_stream_ends_when_its_key_is_rotated_away() {
         app.lifecycle.bus.clone(),
         CancellationToken::new(),
     ));
-    let new = crate::admission::users::NewUser {
-        email: "ada@example.com".to_owned(),
-        name: "Ada".to_owned(),
-        image_url: None,
-        max_concurrent_bots: 1,
-        data: serde_json::Map::new(),
-    };
-    let (user, key) = app.admission.create_user(new).await.unwrap();
+    let (user, key) = app.admission.create_user(new_user()).await.unwrap();
     let asked = Request::builder().uri("/events").header("x-api-key", key.reveal()).body(Body::empty()).unwrap();
     let answer = router(app.clone()).oneshot(asked).await.unwrap();
     assert_eq!(answer.status(), StatusCode::OK);

@@ -132,6 +132,7 @@ impl House {
             redis: None,
             bots_redis: None,
             admin_token: None,
+            limits: crate::config::LimitsConfig::default(),
             deadlines: Deadlines::default(),
             max_concurrent_deployments: 4,
             pull_stall: Duration::from_mins(2),

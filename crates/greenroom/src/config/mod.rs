@@ -48,6 +48,7 @@ pub struct Config {
     pub bots_redis: Option<SecretString>,
     pub admin_token: Option<SecretString>,
     pub deadlines: Deadlines,
+    pub limits: LimitsConfig,
     /// On each host.
     pub max_concurrent_deployments: u32,
     /// How long a pull may stand still.
@@ -58,6 +59,23 @@ pub struct Config {
     pub has_own_pools: bool,
     /// The file it came from, if any.
     pub file: Option<PathBuf>,
+}
+
+/// How much the server takes on at once; past it requests are refused with 503 `overloaded`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LimitsConfig {
+    /// Connections of everyone together.
+    pub connections: u32,
+    /// Open event streams of one user.
+    pub streams_per_key: u32,
+    /// Requests for bots that wait to be placed.
+    pub waiting_requests: u32,
+}
+
+impl Default for LimitsConfig {
+    fn default() -> Self {
+        Self { connections: 15_000, streams_per_key: 100, waiting_requests: 10_000 }
+    }
 }
 
 /// What to read a configuration from.
@@ -184,6 +202,18 @@ fn read(
     let heartbeat_interval = heartbeat.duration("interval", defaults.heartbeat_interval);
     heartbeat.finish();
 
+    let mut limits = root.section("limits");
+    let most = LimitsConfig::default();
+    let limits = {
+        let read = LimitsConfig {
+            connections: limits.number("connections", most.connections, 1..=1_000_000),
+            streams_per_key: limits.number("streams_per_key", most.streams_per_key, 1..=1_000_000),
+            waiting_requests: limits.number("waiting_requests", most.waiting_requests, 1..=1_000_000),
+        };
+        limits.finish();
+        read
+    };
+
     let pools = root.list("pool");
     root.finish();
 
@@ -213,6 +243,7 @@ fn read(
         bots_redis: bots_redis.map(Into::into),
         admin_token: admin_token.map(Into::into),
         deadlines,
+        limits,
         max_concurrent_deployments,
         pull_stall,
         max_recovery_attempts,

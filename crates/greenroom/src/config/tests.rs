@@ -37,6 +37,19 @@ fn with_nothing_configured_the_defaults_serve() {
 }
 
 #[test]
+fn the_limits_of_the_server_have_defaults_and_can_be_set() {
+    let limits = load("", &[], &[]).unwrap().limits;
+    assert_eq!(limits, LimitsConfig { connections: 15_000, streams_per_key: 100, waiting_requests: 10_000 });
+    let file = "[limits]\nconnections = 5\nstreams_per_key = 6";
+    let limits = load(file, &[("GREENROOM_LIMITS__WAITING_REQUESTS", "7")], &[]).unwrap().limits;
+    assert_eq!(limits, LimitsConfig { connections: 5, streams_per_key: 6, waiting_requests: 7 });
+    let complaints = load("[limits]\nconnections = 0\nstream_per_key = 1", &[], &[]).unwrap_err();
+    assert!(complaints.iter().any(|one| one.contains("`limits.connections`")), "{complaints:?}");
+    assert!(complaints.iter().any(|one| one.contains("did you mean `streams_per_key`?")), "{complaints:?}");
+    assert_eq!(complaints.len(), 2, "{complaints:?}");
+}
+
+#[test]
 fn the_environment_is_above_the_file_and_a_flag_is_above_both() {
     let file = "listen = \"127.0.0.1:1\"\n[deploy]\nmax_concurrent = 1";
     let config = load(file, &[("GREENROOM_DEPLOY__MAX_CONCURRENT", "2")], &[]).unwrap();

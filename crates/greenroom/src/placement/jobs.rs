@@ -1,7 +1,7 @@
 //! What is asked of placement, sorted by its kind, and the answers.
 
 use domain::{Attributes, SlotName, Status};
-use tokio::sync::oneshot;
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use super::{Looked, PlacementError, Reserved, SlotNews};
 use crate::admission::{AdmissionError, Request};
@@ -11,8 +11,20 @@ use crate::store::StoreError;
 
 type Reply<T, E> = oneshot::Sender<Result<T, E>>;
 
+/// Who waits for a bot: whom to answer, and its place among those who may wait, which is free again after that.
+pub struct Requester {
+    reply: Reply<Reserved, PlacementError>,
+    _place: OwnedSemaphorePermit,
+}
+
+impl Requester {
+    pub fn new(reply: Reply<Reserved, PlacementError>, place: OwnedSemaphorePermit) -> Self {
+        Self { reply, _place: place }
+    }
+}
+
 pub enum Job {
-    Reserve(Box<Request>, Reply<Reserved, PlacementError>),
+    Reserve(Box<Request>, Requester),
     End(Box<Ending>, Reply<Status, LifecycleError>),
     Slot(SlotName, SlotNews, Reply<bool, StoreError>),
     /// Look at every pool: is someone waiting for what is free?
@@ -37,7 +49,7 @@ impl std::fmt::Debug for Job {
 #[derive(Default)]
 pub struct Sorted {
     pub requests: Vec<Request>,
-    requesters: Vec<Reply<Reserved, PlacementError>>,
+    requesters: Vec<Requester>,
     pub endings: Vec<Ending>,
     enders: Vec<Reply<Status, LifecycleError>>,
     pub news: Vec<(SlotName, SlotNews)>,
@@ -107,7 +119,7 @@ impl Sorted {
     /// Whoever no longer waits for its answer has gone away.
     pub fn answer(self, replies: Replies) {
         for (requester, reply) in self.requesters.into_iter().zip(replies.reserved) {
-            let _ = requester.send(reply);
+            let _ = requester.reply.send(reply);
         }
         for (ender, reply) in self.enders.into_iter().zip(replies.ended) {
             let _ = ender.send(reply);
@@ -127,7 +139,7 @@ impl Sorted {
             other => StoreError::failed("placement", other),
         };
         for requester in self.requesters {
-            let _ = requester.send(Err(again().into()));
+            let _ = requester.reply.send(Err(again().into()));
         }
         for ender in self.enders {
             let _ = ender.send(Err(again().into()));

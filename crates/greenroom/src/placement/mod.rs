@@ -24,7 +24,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use domain::{Attributes, Deadlines, Platform, SlotName, Status};
-use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::sync::{Notify, Semaphore, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use crate::admission::keys::ApiKey;
@@ -33,17 +33,21 @@ use crate::lifecycle::ends::Ending;
 use crate::lifecycle::{Lifecycle, LifecycleError};
 use crate::random::NoRandomness;
 use crate::store::{BotRow, SlotRow, StoreError};
-use jobs::{Job, Sorted};
+use jobs::{Job, Requester, Sorted};
 pub use news::SlotNews;
 
 /// More than this do not go into one transaction, so that the first does not wait for too many others.
 const LARGEST_BATCH: usize = 256;
 /// How long a batch may wait for others, under load: a fraction of what a transaction takes.
 const LONGEST_WAIT: Duration = Duration::from_micros(300);
+/// How many requests may wait to be placed unless the configuration says otherwise.
+const WAITING_REQUESTS: usize = 10_000;
 
 #[derive(Clone, Debug)]
 pub struct Placement {
     jobs: mpsc::UnboundedSender<Job>,
+    /// A place for each request that may wait. Ends of bots and news of slots need none: they are never refused.
+    waiting: Arc<Semaphore>,
     aftermath: Arc<Aftermath>,
 }
 
@@ -104,6 +108,8 @@ pub enum PlacementError {
     NoneFits(Platform),
     #[error("the server is stopping")]
     Stopping,
+    #[error("too many requests wait to be placed")]
+    Overloaded,
 }
 
 impl From<StoreError> for PlacementError {
@@ -127,16 +133,27 @@ impl Placement {
         ending: CancellationToken,
     ) -> (Self, impl Future<Output = ()> + Send) {
         let (jobs, inbox) = mpsc::unbounded_channel();
-        let placement = Self { jobs, aftermath: Arc::default() };
+        let waiting = Arc::new(Semaphore::new(WAITING_REQUESTS));
+        let placement = Self { jobs, waiting, aftermath: Arc::default() };
         let aftermath = placement.aftermath.clone();
         let placer = batch::Placer { admission, lifecycle, deadlines, aftermath, known: Mutex::default() };
         (placement, gather(placer, inbox, ending))
     }
 
+    /// The same, with another bound on how many requests may wait.
+    pub fn with_waiting_requests(self, most: usize) -> Self {
+        Self { waiting: Arc::new(Semaphore::new(most)), ..self }
+    }
+
     /// Reserves a bot and gives it a slot or a place in line, or says why not. The answer comes after its commit.
     pub async fn reserve(&self, key: ApiKey, wish: Wish) -> Result<Reserved, PlacementError> {
         let (reply, answer) = oneshot::channel();
-        let job = Job::Reserve(Box::new(Request { key, wish }), reply);
+        // The place goes with the job: a caller that goes away leaves its job behind, which still counts.
+        let place = self.waiting.clone().try_acquire_owned().map_err(|_| {
+            metrics::counter!("greenroom_http_overloaded_total", "what" => "placement").increment(1);
+            PlacementError::Overloaded
+        })?;
+        let job = Job::Reserve(Box::new(Request { key, wish }), Requester::new(reply, place));
         self.jobs.send(job).map_err(|_| PlacementError::Stopping)?;
         answer.await.map_err(|_| PlacementError::Stopping)?
     }

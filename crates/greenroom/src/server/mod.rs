@@ -6,9 +6,11 @@
 //! - [`pools`]: pools and their providers, as configured
 //! - [`background`]: what works beside the requests
 //! - [`health_log`]: what providers say when they do not answer
-//! - [`listen`]: taking and closing connections
+//! - [`listen`]: taking connections, as many as there may be, and closing them
+//! - [`connection`]: one of them
 
 mod background;
+mod connection;
 pub mod first;
 mod health_log;
 mod listen;
@@ -23,6 +25,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::admission::{Admission, AdmissionError};
 use crate::api::around::Limits;
+use crate::api::quota::Quotas;
 use crate::api::{self, App, Inner};
 use crate::bus::{BadUrl, Bus};
 use crate::clock::Clock;
@@ -43,7 +46,9 @@ use crate::readiness::Readiness;
 use crate::store::{Holder, ServerLock, Store, StoreError};
 use crate::telemetry;
 use background::Background;
+use connection::Times;
 use first::First;
+use listen::Listening;
 
 /// How long the last writes may take.
 const LAST_WRITES: Duration = Duration::from_secs(20);
@@ -73,6 +78,8 @@ pub struct Server {
     pub address: SocketAddr,
     pub(crate) app: App,
     listener: TcpListener,
+    /// How many there may be at once.
+    connections: usize,
     background: Background,
     /// Last: what it keeps others from is over when everything else is.
     _lock: Option<ServerLock>,
@@ -130,6 +137,7 @@ impl Server {
         background.spawn("feed", lifecycle.feed.clone().follow(store.clone(), lifecycle.bus.clone(), ending.clone()));
         let (placement, placing) =
             Placement::begin(admission.clone(), lifecycle.clone(), config.deadlines.clone(), ending.clone());
+        let placement = placement.with_waiting_requests(config.limits.waiting_requests as usize);
         background.spawn("placement", placing);
         let replica = Holder { id: uuid::Uuid::new_v4(), name: format!("{}:{}", host(), address.port()) };
         let runners = Runners::connect(&config.pools, &kept.installation).await;
@@ -198,10 +206,12 @@ impl Server {
             readiness,
             admin_token_hash: kept.admin_token_hash,
             limits: Limits::default(),
+            quotas: Quotas::new(config.limits.streams_per_key as usize),
             metrics,
             stopping,
         });
-        Ok(Self { address, app, listener, background, _lock: lock })
+        let connections = listen::possible_connections(config.limits.connections);
+        Ok(Self { address, app, listener, connections, background, _lock: lock })
     }
 
     /// Serves until `stop` returns, then ends in order: no new connections, what waits is answered, what works is
@@ -209,7 +219,9 @@ impl Server {
     pub async fn run(mut self, mut stop: impl AsyncFnMut()) -> Result<(), ServerError> {
         let router = api::router(self.app.clone());
         let broken = self.background.broken.clone();
-        let finished = listen::serve(self.listener, router, &mut stop, &broken, &self.app.stopping).await;
+        let stopping = self.app.stopping.clone();
+        let listening = Listening { connections: self.connections, times: Times::default(), stopping };
+        let finished = listen::serve(self.listener, router, listening, &mut stop, &broken).await;
         let is_broken = broken.is_cancelled();
         let closed = async {
             self.background.end().await;

@@ -207,6 +207,36 @@ fn bot(row: &Row) -> Result<BotRow, StoreError> {
     })
 }
 
+/// Some bots of a list, as they were read. Each is taken apart only when it is asked for: its documents may take many times
+/// their text in memory.
+#[derive(Debug)]
+pub struct BotChunk(Vec<Row>);
+
+impl BotChunk {
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = Result<BotRow, StoreError>> + Send + '_ {
+        self.0.iter().map(bot)
+    }
+
+    /// Those that may be waiting for a slot.
+    pub fn reserved(&self) -> Result<Vec<BotId>, StoreError> {
+        let mut reserved = Vec::new();
+        for row in &self.0 {
+            if row.word::<Status>("status")? == Status::Reserved {
+                reserved.push(BotId(row.id("id")?));
+            }
+        }
+        Ok(reserved)
+    }
+}
+
 fn counts(rows: &[Row]) -> Result<Vec<(ShownStatus, i64)>, StoreError> {
     rows.iter().map(|row| Ok((row.word("shown")?, row.int("n")?))).collect()
 }
@@ -222,7 +252,7 @@ impl Store {
     }
 
     /// A user's bots, newest first.
-    pub async fn bots_of(&self, user: UserId, filter: &BotFilter, limit: i64) -> Result<Vec<BotRow>, StoreError> {
+    pub async fn bots_of(&self, user: UserId, filter: &BotFilter, limit: i64) -> Result<BotChunk, StoreError> {
         self.reader()
             .all(
                 sql!(
@@ -242,14 +272,12 @@ impl Store {
                     limit
                 ],
             )
-            .await?
-            .iter()
-            .map(bot)
-            .collect()
+            .await
+            .map(BotChunk)
     }
 
     /// Everyone's bots, newest first.
-    pub async fn bots(&self, filter: &BotFilter, limit: i64) -> Result<Vec<BotRow>, StoreError> {
+    pub async fn bots(&self, filter: &BotFilter, limit: i64) -> Result<BotChunk, StoreError> {
         self.reader()
             .all(
                 sql!(
@@ -268,30 +296,26 @@ impl Store {
                     limit
                 ],
             )
-            .await?
-            .iter()
-            .map(bot)
-            .collect()
+            .await
+            .map(BotChunk)
     }
 
-    /// A user's bots that are not at an end, newest first.
-    pub async fn open_bots_of(&self, user: UserId) -> Result<Vec<BotRow>, StoreError> {
+    /// A user's bots that are not at an end, newest first, those older than `before`.
+    pub async fn open_bots_of(&self, user: UserId, before: Option<BotId>, limit: i64) -> Result<BotChunk, StoreError> {
         self.reader()
             .all(
                 sql!(
                     "bots.open_of_user",
                     "SELECT ",
                     bot_columns!(),
-                    " FROM bots WHERE user_id = $1 AND ",
+                    " FROM bots WHERE user_id = $1 AND id < $2 AND ",
                     open!(),
-                    " ORDER BY id DESC"
+                    " ORDER BY id DESC LIMIT $3"
                 ),
-                args![user],
+                args![user, before.unwrap_or(BotId(Uuid::max())), limit],
             )
-            .await?
-            .iter()
-            .map(bot)
-            .collect()
+            .await
+            .map(BotChunk)
     }
 
     /// How many bots a user has in each status.

@@ -71,6 +71,29 @@ impl Store {
             .collect()
     }
 
+    /// Some of a bot's events, those after one, oldest first.
+    pub async fn events_of_bot_after(
+        &self,
+        bot: BotId,
+        after: EventId,
+        limit: i64,
+    ) -> Result<Vec<EventRow>, StoreError> {
+        self.reader()
+            .all(
+                sql!(
+                    "events.of_bot_after",
+                    "SELECT ",
+                    event_columns!(),
+                    " FROM events WHERE bot_id = $1 AND id > $2 ORDER BY id LIMIT $3"
+                ),
+                args![bot, after.0, limit],
+            )
+            .await?
+            .iter()
+            .map(event)
+            .collect()
+    }
+
     /// A user's events after one and up to another, oldest first.
     pub async fn events_of_user(
         &self,

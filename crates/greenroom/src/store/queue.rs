@@ -28,6 +28,14 @@ pub struct NewWaiter {
     pub timeout_at: Timestamp,
 }
 
+/// Where a bot stands in the queue, however many before it leave.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QueuePlace {
+    pub platform: Platform,
+    pub priority: i64,
+    pub arrival: i64,
+}
+
 /// Those of one line who want the same.
 pub(super) fn key(wants: Option<&Requirements>) -> String {
     wants.map(Requirements::key).unwrap_or_default()
@@ -83,6 +91,36 @@ impl Store {
             .await?
             .iter()
             .map(waiter)
+            .collect()
+    }
+
+    /// Some of those in line, by platform and in the order in which they will be served: those after one.
+    pub async fn queue_after(
+        &self,
+        after: Option<&QueuePlace>,
+        limit: i64,
+    ) -> Result<Vec<(QueuePlace, QueueRow)>, StoreError> {
+        let platform = after.map_or("", |after| after.platform.as_str());
+        let (priority, arrival) = after.map_or((i64::MIN, i64::MIN), |after| (after.priority, after.arrival));
+        self.reader()
+            .all(
+                sql!(
+                    "queue.page",
+                    "SELECT * FROM
+                        (SELECT bot_id, pool, platform, priority, arrival, queued_at, timeout_at,
+                                row_number() OVER (PARTITION BY platform ORDER BY priority, arrival) AS position
+                           FROM queue) AS line
+                      WHERE (platform, priority, arrival) > ($1, $2, $3)
+                      ORDER BY platform, priority, arrival LIMIT $4"
+                ),
+                args![platform, priority, arrival, limit],
+            )
+            .await?
+            .iter()
+            .map(|row| {
+                let (priority, arrival) = (row.int("priority")?, row.int("arrival")?);
+                Ok((QueuePlace { platform: row.word("platform")?, priority, arrival }, waiter(row)?))
+            })
             .collect()
     }
 

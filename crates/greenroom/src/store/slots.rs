@@ -179,6 +179,29 @@ impl Store {
         slots(&rows)
     }
 
+    /// Some slots, by pool and number: those after one.
+    pub async fn slots_after(
+        &self,
+        pool: Option<&str>,
+        status: Option<SlotStatus>,
+        after: Option<(&str, i64)>,
+        limit: i64,
+    ) -> Result<Vec<SlotRow>, StoreError> {
+        let (after_pool, after_number) = after.unwrap_or(("", i64::MIN));
+        let rows = self
+            .reader()
+            .all(
+                sql_of_slots!(
+                    "slots.page",
+                    "WHERE ($1 IS NULL OR pool = $1) AND ($2 IS NULL OR status = $2) AND (pool, number) > ($3, $4)
+                     ORDER BY pool, number LIMIT $5"
+                ),
+                args![pool, status.map(SlotStatus::as_str), after_pool, after_number, limit],
+            )
+            .await?;
+        slots(&rows)
+    }
+
     /// How many slots of each pool are in each status.
     pub async fn slots_by_status(&self) -> Result<Vec<(String, SlotStatus, i64)>, StoreError> {
         self.reader()

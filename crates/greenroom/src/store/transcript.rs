@@ -4,7 +4,7 @@ use domain::{BotId, ConnectionId};
 use jiff::Timestamp;
 use serde_json::json;
 
-use super::sql::{args, sql};
+use super::sql::{Row, args, sql};
 use super::{Run, Store, StoreError, Tx};
 
 #[derive(Clone, Debug, PartialEq)]
@@ -18,31 +18,83 @@ pub struct SegmentRow {
     pub language: Option<String>,
 }
 
+/// Where a segment stands among those of its bot: by its times, then by its arrival.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SegmentPlace {
+    pub start_time: f64,
+    pub end_time: f64,
+    pub id: i64,
+}
+
+impl SegmentPlace {
+    /// Before all others.
+    pub const FIRST: Self = Self { start_time: f64::MIN, end_time: f64::MIN, id: i64::MIN };
+}
+
+fn place(row: &Row) -> Result<SegmentPlace, StoreError> {
+    Ok(SegmentPlace { start_time: row.real("start_time")?, end_time: row.real("end_time")?, id: row.int("id")? })
+}
+
+fn segment(row: &Row) -> Result<SegmentRow, StoreError> {
+    Ok(SegmentRow {
+        connection_id: ConnectionId(row.id("connection_id")?),
+        digest: row.text("digest")?,
+        start_time: row.real("start_time")?,
+        end_time: row.real("end_time")?,
+        text: row.text("text")?,
+        speaker: row.maybe_text("speaker")?,
+        language: row.maybe_text("language")?,
+    })
+}
+
 impl Store {
-    /// What was said, in the order in which it was said.
-    pub async fn transcript(&self, bot: BotId) -> Result<Vec<SegmentRow>, StoreError> {
+    /// How many bytes each of a bot's segments has, of those after one, in the order in which they were said.
+    pub async fn segment_sizes(
+        &self,
+        bot: BotId,
+        after: SegmentPlace,
+        limit: i64,
+    ) -> Result<Vec<(SegmentPlace, i64)>, StoreError> {
+        self.reader()
+            .all(
+                sql!(
+                    "transcript.sizes",
+                    "SELECT id, start_time, end_time,
+                            CAST(octet_length(text) + octet_length(coalesce(speaker, ''))
+                                 + octet_length(coalesce(language, '')) AS BIGINT) AS bytes
+                       FROM transcript_segments
+                      WHERE bot_id = $1 AND (start_time, end_time, id) > ($2, $3, $4)
+                      ORDER BY start_time, end_time, id LIMIT $5"
+                ),
+                args![bot, after.start_time, after.end_time, after.id, limit],
+            )
+            .await?
+            .iter()
+            .map(|row| Ok((place(row)?, row.int("bytes")?)))
+            .collect()
+    }
+
+    /// What was said, in the order in which it was said: so many segments after one.
+    pub async fn transcript(
+        &self,
+        bot: BotId,
+        after: SegmentPlace,
+        limit: i64,
+    ) -> Result<Vec<(SegmentPlace, SegmentRow)>, StoreError> {
         self.reader()
             .all(
                 sql!(
                     "transcript.list",
-                    "SELECT connection_id, digest, start_time, end_time, text, speaker, language
-                       FROM transcript_segments WHERE bot_id = $1 ORDER BY start_time, end_time, id"
+                    "SELECT id, connection_id, digest, start_time, end_time, text, speaker, language
+                       FROM transcript_segments
+                      WHERE bot_id = $1 AND (start_time, end_time, id) > ($2, $3, $4)
+                      ORDER BY start_time, end_time, id LIMIT $5"
                 ),
-                args![bot],
+                args![bot, after.start_time, after.end_time, after.id, limit],
             )
             .await?
             .iter()
-            .map(|row| {
-                Ok(SegmentRow {
-                    connection_id: ConnectionId(row.id("connection_id")?),
-                    digest: row.text("digest")?,
-                    start_time: row.real("start_time")?,
-                    end_time: row.real("end_time")?,
-                    text: row.text("text")?,
-                    speaker: row.maybe_text("speaker")?,
-                    language: row.maybe_text("language")?,
-                })
-            })
+            .map(|row| Ok((place(row)?, segment(row)?)))
             .collect()
     }
 }

@@ -5,7 +5,7 @@ use domain::lifecycle::{TABLE, Trigger};
 use domain::{BotId, Reason, Status};
 use greenroom::lifecycle::LifecycleError;
 use greenroom::lifecycle::callbacks::{Said, Voice};
-use greenroom::store::{BotRow, EventRow, Kind};
+use greenroom::store::{BotRow, EventRow, Kind, SegmentPlace};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 
@@ -58,7 +58,8 @@ impl Life {
     async fn known(&self) -> (BotRow, Vec<EventRow>, usize) {
         let bot = self.house.store.bot(self.bot).await.unwrap().unwrap();
         let events = self.house.store.events_of_bot(self.bot).await.unwrap();
-        (bot, events, self.house.store.transcript(self.bot).await.unwrap().len())
+        let said = self.house.store.transcript(self.bot, SegmentPlace::FIRST, i64::MAX).await.unwrap();
+        (bot, events, said.len())
     }
 
     /// Under which connection it speaks, if it speaks, and whether that is an old one.

@@ -8,8 +8,8 @@ use domain::{Action, BotId, CommandId, ConnectionId, KeyId, Meeting, Reason, Sta
 use greenroom::clock::Clock;
 use greenroom::random::Random;
 use greenroom::store::{
-    Actor, Asking, Batch, Beat, BotFilter, Change, CommandRow, KeyRow, Kind, KnownKey, NewBot, NewEvent, SegmentRow,
-    Store, StoreError, UserRow,
+    Actor, Asking, Batch, Beat, BotFilter, Change, CommandRow, KeyRow, Kind, KnownKey, NewBot, NewEvent, SegmentPlace,
+    SegmentRow, Store, StoreError, UserRow,
 };
 use jiff::Timestamp;
 use rstest::rstest;
@@ -240,8 +240,11 @@ async fn only_running_bots_count_against_the_limit(#[case] backend: Backend) {
     let running = Status::ALL.iter().filter(|status| status.is_running()).count() as i64;
     assert_eq!((there.running, elsewhere.running, there.max_concurrent_bots), (running, running, 9));
     assert_eq!((there.there.is_some(), elsewhere.there), (true, None));
-    let open = store.open_bots_of(user.id).await.unwrap();
+    let open = store.open_bots_of(user.id, None, 100).await.unwrap();
+    let open: Vec<_> = open.iter().map(|bot| bot.unwrap().id).collect();
     assert_eq!(open.len(), Status::OPEN.len());
+    let rest = store.open_bots_of(user.id, Some(open[1]), 2).await.unwrap();
+    assert_eq!(rest.iter().map(|bot| bot.unwrap().id).collect::<Vec<_>>(), open[2..4]);
     assert_eq!(store.open_bots_by_status().await.unwrap().len(), Status::OPEN.len());
     assert_eq!(store.bots_of_by_status(user.id).await.unwrap().len(), Status::ALL.len());
 }
@@ -285,9 +288,10 @@ async fn pages_stay_right_while_bots_arrive(#[case] backend: Backend) {
     let (mut seen, mut filter) = (Vec::new(), BotFilter::default());
     for number in 10.. {
         let page = store.bots_of(user.id, &filter, 3).await.unwrap();
+        let page: Vec<_> = page.iter().map(|bot| bot.unwrap().id).collect();
         let Some(last) = page.last() else { break };
-        filter.before = Some(last.id);
-        seen.extend(page.iter().map(|bot| bot.id));
+        filter.before = Some(*last);
+        seen.extend(page);
         insert_bot(&store, user.id, number).await;
     }
     assert_eq!(seen, expected);
@@ -354,8 +358,14 @@ async fn a_segment_is_stored_once_and_read_in_the_order_of_speech(#[case] backen
     let digests = [batch[0].digest.clone(), "unknown".to_owned()];
     assert_eq!(tx.known_segments(bot, &digests).await.unwrap(), 1);
     tx.commit().await.unwrap();
-    let read = store.transcript(bot).await.unwrap();
-    assert_eq!(read, [batch[1].clone(), batch[0].clone(), segment(9.0, "third")]);
+    let read = store.transcript(bot, SegmentPlace::FIRST, 100).await.unwrap();
+    let (places, said): (Vec<_>, Vec<_>) = read.into_iter().unzip();
+    assert_eq!(said, [batch[1].clone(), batch[0].clone(), segment(9.0, "third")]);
+    let rest = store.transcript(bot, places[0], 1).await.unwrap();
+    assert_eq!(rest, [(places[1], batch[0].clone())]);
+    let sizes = store.segment_sizes(bot, places[0], 100).await.unwrap();
+    let bytes = |segment: &SegmentRow| i64::try_from(segment.text.len() + "Ada".len()).unwrap();
+    assert_eq!(sizes, [(places[1], bytes(&batch[0])), (places[2], bytes(&segment(9.0, "third")))]);
 }
 
 #[rstest]

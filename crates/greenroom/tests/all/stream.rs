@@ -175,3 +175,52 @@ async fn a_last_event_id_that_is_none_is_refused() {
     let response = stranger.request(Method::GET, "/events").header("Last-Event-ID", "abc").send().await.unwrap();
     assert_eq!(response.status(), 401);
 }
+
+#[tokio::test]
+async fn streams_past_those_that_a_user_may_have_are_refused_until_one_ends() {
+    let database = Database::new(Backend::Sqlite).await;
+    let pool = "[limits]\nstreams_per_key = 2\n[[pool]]\nname = \"meet\"\nplatform = \"google_meet\"\n\
+                provider = \"process\"\nprocess = { command = [\"true\"] }\n";
+    let server = Process::start_configured(&database, pool).await;
+    let (user, other) = (server.admin().user(5).await, server.admin().user(5).await);
+    let (first, _second) = (Listener::connect(&user, None).await, Listener::connect(&user, None).await);
+    let response = user.request(Method::GET, "/events").send().await.unwrap();
+    assert_eq!(response.status(), 503);
+    assert_eq!(response.headers()["retry-after"], "1");
+    assert_eq!(response.json::<Value>().await.unwrap()["code"], "overloaded");
+    Listener::connect(&other, None).await;
+    drop(first);
+    crate::support::until("there is a place again", async || {
+        user.request(Method::GET, "/events").send().await.unwrap().status() == 200
+    })
+    .await;
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_long_past_is_told_whole_to_many_streams_of_one_user_and_another_need_not_wait_for_them(
+    #[case] backend: Backend,
+) {
+    let database = Database::new(backend).await;
+    let server = Process::start(&database).await;
+    let (user, other) = (server.admin().user(500).await, server.admin().user(500).await);
+    for number in 0..130 {
+        user.bot(&meet_link(number)).await;
+    }
+    let bot = other.bot(&meet_link(1)).await;
+    let mut many = Vec::new();
+    for _ in 0..20 {
+        many.push(Listener::connect(&user, Some("0")).await);
+    }
+    assert_eq!(Listener::connect(&other, Some("0")).await.next().await["bot_id"], json!(bot));
+    for mut listener in many {
+        let mut last = 0;
+        for _ in 0..260 {
+            let id = listener.next().await["id"].as_i64().unwrap();
+            assert!(id > last, "{id} after {last}");
+            last = id;
+        }
+    }
+}

@@ -31,6 +31,10 @@ impl Client {
         Self { http, ..Self::new(url, token) }
     }
 
+    pub fn token(&self) -> &str {
+        &self.token
+    }
+
     /// The same token at another server.
     pub fn on(&self, url: &str) -> Self {
         Self { url: url.to_owned(), ..self.clone() }

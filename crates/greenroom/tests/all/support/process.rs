@@ -158,6 +158,13 @@ impl Process {
         kill(Pid::from_raw(i32::try_from(pid).unwrap()), signal).unwrap();
     }
 
+    /// How much of the machine's memory it takes.
+    pub fn resident_bytes(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id().expect("it runs"))).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        line.trim().trim_end_matches("kB").trim().parse::<u64>().unwrap() * 1024
+    }
+
     /// Lets no file of its own grow past so many bytes.
     pub async fn limit_files(&self, bytes: Option<u64>) {
         let pid = self.child.id().expect("it runs").to_string();

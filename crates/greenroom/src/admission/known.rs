@@ -1,0 +1,119 @@
+//! Keys that were looked up a moment ago, so that who asks is known without the database. A key that was rotated away
+//! is forgotten here at once, and on other replicas within [`FRESH`]. What decides on a bot, placement's transaction,
+//! looks at the key itself.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use domain::UserId;
+use jiff::Timestamp;
+
+/// How long what was looked up is believed.
+const FRESH: Duration = Duration::from_secs(5);
+/// How long a key that was good once is told from one that nobody has seen.
+const REMEMBERED: Duration = Duration::from_secs(3_600);
+/// Of good keys and of others, each.
+const MOST: usize = 10_000;
+
+/// What is known of a key without a look into the database.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Recalled {
+    /// It is this user's.
+    Good(UserId),
+    /// It is nobody's.
+    Bad,
+    /// It was good before, and has to be looked up again.
+    Stale,
+    /// It has not been seen, or not for long.
+    Unseen,
+}
+
+#[derive(Debug)]
+struct Good {
+    user: UserId,
+    expires_at: Option<Timestamp>,
+    looked_up: Instant,
+}
+
+/// By the hash of the whole key.
+#[derive(Debug, Default)]
+pub struct KnownKeys(Mutex<Table>);
+
+#[derive(Debug, Default)]
+struct Table {
+    good: HashMap<String, Good>,
+    bad: HashMap<String, Instant>,
+}
+
+impl KnownKeys {
+    pub fn recall(&self, hash: &str, now: Timestamp) -> Recalled {
+        let table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(good) = table.good.get(hash) {
+            let has_ended = good.expires_at.is_some_and(|end| end <= now);
+            let is_fresh = good.looked_up.elapsed() < FRESH && !has_ended;
+            return if is_fresh { Recalled::Good(good.user) } else { Recalled::Stale };
+        }
+        match table.bad.get(hash) {
+            Some(looked_up) if looked_up.elapsed() < FRESH => Recalled::Bad,
+            _ => Recalled::Unseen,
+        }
+    }
+
+    pub fn is_good(&self, hash: String, user: UserId, expires_at: Option<Timestamp>) {
+        let mut table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        table.bad.remove(&hash);
+        if table.good.len() >= MOST {
+            table.good.retain(|_, good| good.looked_up.elapsed() < REMEMBERED);
+        }
+        if table.good.len() >= MOST {
+            // They are looked up again, that is all.
+            table.good.clear();
+        }
+        table.good.insert(hash, Good { user, expires_at, looked_up: Instant::now() });
+    }
+
+    pub fn is_bad(&self, hash: String) {
+        let mut table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        table.good.remove(&hash);
+        if table.bad.len() >= MOST {
+            table.bad.retain(|_, looked_up| looked_up.elapsed() < FRESH);
+        }
+        if table.bad.len() >= MOST {
+            table.bad.clear();
+        }
+        table.bad.insert(hash, Instant::now());
+    }
+
+    /// The keys of this user have changed.
+    pub fn forget(&self, user: UserId) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).good.retain(|_, good| good.user != user);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn made_up_keys_do_not_push_good_ones_out_and_do_not_pile_up() {
+        let (known, user) = (KnownKeys::default(), UserId(uuid::Uuid::nil()));
+        known.is_good("good".to_owned(), user, None);
+        for number in 0..3 * MOST {
+            known.is_bad(number.to_string());
+        }
+        assert_eq!(known.recall("good", Timestamp::UNIX_EPOCH), Recalled::Good(user));
+        assert!(known.0.lock().unwrap_or_else(PoisonError::into_inner).bad.len() <= MOST);
+        known.forget(user);
+        assert_eq!(known.recall("good", Timestamp::UNIX_EPOCH), Recalled::Unseen);
+    }
+
+    #[test]
+    fn a_key_that_ends_is_looked_up_again_from_then_on() {
+        let (known, user, end) = (KnownKeys::default(), UserId(uuid::Uuid::nil()), Timestamp::UNIX_EPOCH);
+        known.is_good("key".to_owned(), user, Some(end));
+        let before = end.saturating_sub(Duration::from_secs(1)).unwrap_or(end);
+        assert_eq!(known.recall("key", before), Recalled::Good(user));
+        assert_eq!(known.recall("key", end), Recalled::Stale);
+    }
+}

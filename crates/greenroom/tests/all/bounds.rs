@@ -1,0 +1,149 @@
+//! What one caller does not read, sends too much of, or is refused too often costs the server little and others nothing.
+
+use std::time::{Duration, Instant};
+
+use reqwest::{Method, StatusCode};
+use serde_json::json;
+use sqlx::Connection;
+use tokio::task::JoinSet;
+
+use crate::support::{Backend, Client, Database, Process, Raw, found, meet_link, until};
+
+const MIB: u64 = 1024 * 1024;
+const POOL: &str = "[[pool]]\nname = \"meet\"\nplatform = \"google_meet\"\nprovider = \"process\"\nmax_slots = 2000\n\
+                    process = { command = [\"true\"] }\n";
+
+fn get(path: &str, client: &Client) -> String {
+    format!("GET {path} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {}\r\n\r\n", client.token())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn answers_that_nobody_reads_take_little_memory_and_keep_nobody_else_waiting() {
+    let database = Database::new(Backend::Sqlite).await;
+    let server = Process::start(&database).await;
+    let (user, other) = (server.admin().user(400).await, server.admin().user(3).await);
+    let large = json!({"text": "x".repeat(64 * 1024 - 100)});
+    let mut asking = JoinSet::new();
+    for number in 0..300 {
+        let (user, large) = (user.clone(), large.clone());
+        asking.spawn(async move {
+            let wish = json!({"meeting_url": meet_link(number), "config": large, "metadata": large});
+            user.ask(wish).await;
+        });
+        if number % 10 == 9 {
+            while asking.join_next().await.is_some() {}
+        }
+    }
+    let mut unread = Vec::new();
+    for _ in 0..80 {
+        unread.push(Raw::sending(&server, &get("/bots?limit=1000", &user)).await);
+    }
+    let begun = Instant::now();
+    let mut most = 0;
+    while begun.elapsed() < Duration::from_secs(4) {
+        most = most.max(server.resident_bytes());
+        other.get("/bots").await;
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert!(most < 300 * MIB, "{} MiB", most / MIB);
+    // Whoever asks once more while enough of them are not read is told so.
+    let refusal = found("it is refused", async || {
+        unread.push(Raw::sending(&server, &get("/bots?limit=1000", &user)).await);
+        let response = user.request(Method::GET, "/bots?limit=1000").send().await.unwrap();
+        (response.status() != StatusCode::OK).then_some(response)
+    })
+    .await;
+    assert_eq!(
+        (refusal.status(), refusal.headers()["retry-after"].to_str().unwrap()),
+        (StatusCode::SERVICE_UNAVAILABLE, "1")
+    );
+    assert_eq!(refusal.json::<serde_json::Value>().await.unwrap()["code"], "overloaded");
+    drop(unread);
+    until("there is room again", async || user.send(Method::GET, "/bots?limit=5", None).await.0 == StatusCode::OK)
+        .await;
+}
+
+#[tokio::test]
+async fn a_key_that_nobody_has_is_refused_before_its_body_and_does_not_reach_placement() {
+    let database = Database::new(Backend::Sqlite).await;
+    let server = Process::start(&database).await;
+    let forged = "grk_AAAAAAAAAAAAAAAAAAAAAA_BBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBB";
+    for token in [forged, "grb_nonsense", "nonsense"] {
+        // Of the body nothing is sent: who waited for it would wait for 30 s.
+        let head = format!(
+            "POST /bots HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {token}\r\ncontent-type: application/json\r\n\
+             content-length: 1000000\r\n\r\n"
+        );
+        let answer = Raw::sending(&server, &head).await.read_all().await;
+        assert!(answer.starts_with("HTTP/1.1 401"), "{answer}");
+    }
+    let (status, _) = server.client(forged).post("/bots", json!({"meeting_url": meet_link(1)})).await;
+    assert_eq!(status, StatusCode::UNAUTHORIZED);
+    let metrics = server.client("").text("/metrics").await;
+    assert!(!metrics.contains("call=\"bots.known\""), "it went into placement's transaction");
+    let lookups =
+        metrics.lines().find(|line| line.starts_with("greenroom_database_call_seconds_count{call=\"keys.read\"}"));
+    assert!(lookups.unwrap().ends_with(" 1"), "the same key is looked up once: {lookups:?}");
+}
+
+#[tokio::test]
+async fn connections_past_the_limit_are_refused_at_once_and_those_that_are_open_are_served() {
+    let database = Database::new(Backend::Sqlite).await;
+    let server = Process::start_configured(&database, &format!("[limits]\nconnections = 5\n{POOL}")).await;
+    let mut open = Vec::new();
+    for _ in 0..5 {
+        open.push(Raw::sending(&server, "GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n").await);
+    }
+    for raw in &mut open {
+        assert!(raw.read().await.starts_with("HTTP/1.1 200"));
+    }
+    let answer = Raw::connect(&server).await.read_all().await;
+    assert!(answer.starts_with("HTTP/1.1 503") && answer.contains("\"overloaded\""), "{answer}");
+    assert!(answer.contains("retry-after: 1"), "{answer}");
+    for raw in &mut open {
+        raw.send("GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n").await;
+        assert!(raw.read().await.starts_with("HTTP/1.1 200"));
+    }
+    open.pop();
+    until("there is a place again", async || {
+        let mut raw = Raw::sending(&server, "GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await;
+        raw.read_all().await.starts_with("HTTP/1.1 200")
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_past_those_that_may_wait_for_placement_are_refused_and_those_that_wait_are_placed() {
+    let database = Database::new(Backend::Sqlite).await;
+    let server = Process::start_configured(&database, &format!("[limits]\nwaiting_requests = 3\n{POOL}")).await;
+    let user = server.admin().user(9).await;
+    user.get("/bots").await;
+    // Nothing can be placed while another holds the database.
+    let mut holder = sqlx::SqliteConnection::connect(&database.url).await.unwrap();
+    sqlx::raw_sql("BEGIN IMMEDIATE").execute(&mut holder).await.unwrap();
+    let mut asking = JoinSet::new();
+    for number in 0..8 {
+        let user = user.clone();
+        asking.spawn(async move { user.post("/bots", json!({"meeting_url": meet_link(number)})).await });
+    }
+    for _ in 0..5 {
+        let (status, answer) = asking.join_next().await.unwrap().unwrap();
+        assert_eq!((status, &answer["code"]), (StatusCode::SERVICE_UNAVAILABLE, &json!("overloaded")), "{answer}");
+    }
+    sqlx::raw_sql("COMMIT").execute(&mut holder).await.unwrap();
+    for (status, answer) in asking.join_all().await {
+        assert_eq!(status, StatusCode::CREATED, "{answer}");
+    }
+}
+
+#[tokio::test]
+async fn a_head_that_does_not_end_is_not_kept() {
+    let database = Database::new(Backend::Sqlite).await;
+    let server = Process::start(&database).await;
+    let head = format!("GET /healthz HTTP/1.1\r\nhost: x\r\nx-long: {}", "x".repeat(64 * 1024));
+    let mut raw = Raw::connect(&server).await;
+    // The server may close before all of it is sent.
+    let _ = tokio::io::AsyncWriteExt::write_all(&mut raw.stream, head.as_bytes()).await;
+    let answer = raw.read_all().await;
+    assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 431"), "{answer}");
+}
