@@ -24,7 +24,7 @@ use server::Server;
 /// How long the latencies are measured alone, for each second under attack.
 const ALONE_SHARE: u32 = 2;
 /// The server has this time to answer normally again after an attack.
-const SETTLES_WITHIN: Duration = Duration::from_secs(30);
+const SETTLES_WITHIN: Duration = Duration::from_secs(10);
 const ANSWERS_WITHIN: Duration = Duration::from_millis(250);
 
 #[derive(Clone, Debug)]
@@ -76,7 +76,15 @@ async fn measure(options: &Options, database: &Database) -> Done<Vec<Measured>> 
     let prepared = server::prepare(server.address, options.bots).await?;
     let mut measured = Vec::new();
     for attack in Attack::all(options.idle) {
-        settle(&server, &prepared).await?;
+        if !settles(&server, &prepared).await {
+            println!(
+                "before `{}`: no normal answer within {} s, started anew",
+                attack.name(),
+                SETTLES_WITHIN.as_secs()
+            );
+            server.kill().await?;
+            server = Server::start(&binary, &database.url, options.memory_mib).await?;
+        }
         let alone = probe::measure(server.address, &prepared, options.time / ALONE_SHARE).await;
         server.forget_peak();
         let attacker = attack.begin(server.address, &prepared.attacker_key);
@@ -93,17 +101,16 @@ async fn measure(options: &Options, database: &Database) -> Done<Vec<Measured>> 
     Ok(measured)
 }
 
-/// Waits until the server answers as it does when nobody attacks.
-async fn settle(server: &Server, prepared: &server::Prepared) -> Done {
+/// Waits until the server answers as it does when nobody attacks. False when that takes too long.
+async fn settles(server: &Server, prepared: &server::Prepared) -> bool {
     let begun = Instant::now();
     while !probe::answers(server.address, prepared, ANSWERS_WITHIN).await {
         if begun.elapsed() > SETTLES_WITHIN {
-            println!("the server did not answer normally within {} s after an attack", SETTLES_WITHIN.as_secs());
-            return Ok(());
+            return false;
         }
         tokio::time::sleep(ANSWERS_WITHIN).await;
     }
-    Ok(())
+    true
 }
 
 fn table(measured: &[Measured]) -> Vec<String> {

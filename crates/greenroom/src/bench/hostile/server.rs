@@ -118,6 +118,10 @@ impl Server {
         })
     }
 
+    pub async fn kill(&mut self) -> Done {
+        Ok(self.child.kill().await?)
+    }
+
     pub async fn stop(mut self) -> Done {
         if let Some(pid) = self.child.id() {
             let pid = nix::unistd::Pid::from_raw(i32::try_from(pid)?);
