@@ -19,6 +19,8 @@ const MIB: usize = 1024 * KIB;
 
 /// What one caller may have under way.
 const BYTES_PER_CALLER: usize = 16 * MIB;
+/// What of it large requests may take up, such as pages: a caller that reads its lists slowly can still ask for a bot.
+const PAGES_PER_CALLER: usize = 12 * MIB;
 /// What all callers of a kind may have under way. Kinds do not share, so that a bot's heartbeat never waits for what users
 /// do not read.
 const BYTES_OF_USERS: usize = 256 * MIB;
@@ -127,6 +129,7 @@ struct Callers {
 #[derive(Debug)]
 pub struct Quota {
     bytes: Arc<Semaphore>,
+    pages: Arc<Semaphore>,
     all_bytes: Arc<Semaphore>,
     streams: Arc<Semaphore>,
     most_streams: usize,
@@ -140,6 +143,8 @@ pub struct Quota {
 pub struct Reservation {
     own: OwnedSemaphorePermit,
     all: OwnedSemaphorePermit,
+    /// What of it is for a page.
+    page: OwnedSemaphorePermit,
 }
 
 /// A token bucket. It may owe, so that many refusals at once count as well.
@@ -199,6 +204,7 @@ impl Quota {
     fn new(all_bytes: Arc<Semaphore>, most_streams: usize) -> Self {
         Self {
             bytes: of_bytes(BYTES_PER_CALLER),
+            pages: of_bytes(PAGES_PER_CALLER),
             all_bytes,
             streams: Arc::new(Semaphore::new(most_streams)),
             most_streams,
@@ -217,12 +223,14 @@ impl Quota {
 
     /// Sets bytes aside. A request waits a moment for those before it, in the order of arrival.
     pub async fn reserve(&self, bytes: usize) -> Result<Reservation, Problem> {
+        let of_page = if bytes >= PAGE { permits(bytes.min(PAGES_PER_CALLER)) } else { 0 };
         let permits = permits(bytes.min(BYTES_PER_CALLER));
         let acquire = async {
+            let page = self.pages.clone().acquire_many_owned(of_page).await.ok()?;
             // Its own first: of each caller no more waits for everyone's than it may have.
             let own = self.bytes.clone().acquire_many_owned(permits).await.ok()?;
             let all = self.all_bytes.clone().acquire_many_owned(permits).await.ok()?;
-            Some(Reservation { own, all })
+            Some(Reservation { own, all, page })
         };
         let reserved = tokio::time::timeout(WAIT, acquire).await.ok().flatten();
         reserved.ok_or_else(|| {
@@ -276,7 +284,7 @@ impl Reservation {
     /// Gives back what is not needed.
     pub fn shrink_to(&mut self, bytes: usize) {
         let needed = permits(bytes) as usize;
-        for permit in [&mut self.own, &mut self.all] {
+        for permit in [&mut self.own, &mut self.all, &mut self.page] {
             drop(permit.split(permit.num_permits().saturating_sub(needed)));
         }
     }
@@ -329,6 +337,21 @@ mod tests {
         one.reserve(10 * KIB).await.unwrap();
         drop(held);
         one.reserve(BYTES_PER_CALLER).await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_caller_that_does_not_read_its_pages_can_still_ask_for_a_bot() {
+        let quota = Quotas::new(1).of(&user(1));
+        let mut held = Vec::new();
+        while let Ok(page) = quota.reserve(PAGE).await {
+            held.push(page);
+        }
+        assert_eq!(held.len(), PAGES_PER_CALLER / PAGE);
+        quota.reserve(SMALLEST_BODY).await.unwrap();
+        for page in &mut held {
+            page.shrink_to(MIB);
+        }
+        quota.reserve(PAGE).await.unwrap();
     }
 
     #[tokio::test(start_paused = true)]

@@ -67,8 +67,7 @@ impl Deployment {
             return Ok(slot.agent.is_none() || (is_first_look && slot.bot_id.is_none()));
         }
         let store = &self.0.store;
-        let was_begun = !store.is_at_gate(&slot.name).await?
-            || store.is_deploying(&slot.name).await?;
+        let was_begun = !store.is_at_gate(&slot.name).await? || store.is_deploying(&slot.name).await?;
         let is_started = slot.status == domain::SlotStatus::Creating || slot.bot_id.is_some();
         Ok(slot.agent.is_none() && is_started && was_begun)
     }

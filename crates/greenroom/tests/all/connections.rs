@@ -13,8 +13,9 @@ use sqlx::Connection;
 
 use crate::support::{Backend, Client, Database, Life, Process, meet_link, until};
 
-/// More than there are connections of any kind.
-const READS: usize = 60;
+/// More reads than there are connections of any kind, by so many users that none is refused for its own.
+const READERS: usize = 20;
+const READS_EACH: usize = 3;
 /// Shorter than a call waits for a connection, so that who waits for one is found out.
 const SOON: Duration = Duration::from_secs(20);
 
@@ -53,11 +54,17 @@ async fn bots_are_heard_and_placed_while_reads_hold_every_connection_of_users(#[
     let life = Life::assign(&admin, &bot).await;
     life.well("started", json!({})).await;
 
+    let mut readers: Vec<(Client, String)> = Vec::new();
+    for number in 0..READERS {
+        let reader = admin.user(1).await;
+        let path = format!("/bots/{}/transcript", reader.bot(&meet_link(100 + number)).await);
+        readers.push((reader, path));
+    }
     let held = hold_transcripts(&database, backend).await;
     let mut reads = tokio::task::JoinSet::new();
-    for _ in 0..READS {
-        let (user, path): (Client, _) = (user.clone(), format!("/bots/{bot}/transcript"));
-        reads.spawn(async move { user.try_send(Method::GET, &path, None).await });
+    for number in 0..READERS * READS_EACH {
+        let (reader, path) = readers[number % READERS].clone();
+        reads.spawn(async move { reader.try_send(Method::GET, &path, None).await });
     }
     until("a user's read finds no connection", async || {
         tokio::time::timeout(Duration::from_millis(500), user.look_at(&bot)).await.is_err()

@@ -88,7 +88,8 @@ async fn a_transcript_and_an_audit_trail_come_in_pages(#[case] backend: Backend)
     // Large ones among small ones, several at the same time, and not in their order.
     let segment = |number: usize| {
         let start = (number / 2) as f64 + 0.1;
-        let text = if number % 5 == 0 { format!("{number} {}", "x".repeat(300_000)) } else { format!("{number}") };
+        let text =
+            if number.is_multiple_of(5) { format!("{number} {}", "x".repeat(300_000)) } else { format!("{number}") };
         json!({"start_time": start, "end_time": start, "text": text})
     };
     for number in (0..30).rev() {

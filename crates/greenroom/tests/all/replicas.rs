@@ -41,21 +41,28 @@ async fn what_speaks_what_commands_and_what_waits_may_be_at_three_replicas_of_po
     let replicas = Replicas::three(&redis, pool).await;
     let user = replicas.admin.user(1).await;
     let process = found("the slot is started", async || replicas.database.agent("pool-meet-001")).await;
-    let agent = replicas.admin.with(&variable(&process, "GREENROOM_SLOT_TOKEN"));
+    let mut token = variable(&process, "GREENROOM_SLOT_TOKEN");
     for round in 0..3 {
         let [speaks, commands, waits] = [0, 1, 2].map(|place| replicas.url((round + place) % 3));
         // The agent waits at one, and the bot is asked for at another.
         let waiting = {
-            let agent = agent.on(&waits);
-            tokio::spawn(async move { agent.send(Method::GET, "/agent/assignment?wait_ms=60000", None).await })
+            let agent = replicas.admin.with(&token).on(&waits);
+            let request = agent.request(Method::GET, "/agent/assignment?wait_ms=60000");
+            tokio::spawn(async move {
+                let answer = request.send().await.unwrap();
+                let next = answer.headers().get("greenroom-slot-token").map(|next| next.to_str().unwrap().to_owned());
+                (answer.status(), next, answer.json::<Value>().await.unwrap())
+            })
         };
         until("the slot is hot", async || {
             replicas.admin.get("/admin/slots/pool-meet-001").await["slot"]["status"] == "idle"
         })
         .await;
         let bot = user.on(&commands).bot(&meet_link(round)).await;
-        let (status, data) = waiting.await.unwrap();
+        let (status, next, data) = waiting.await.unwrap();
         assert_eq!((status, &data["bot_id"]), (StatusCode::OK, &json!(bot)), "{data}");
+        // For the next bot it waits under the next token.
+        token = next.unwrap();
         // It speaks to the first, and waits for its command at the third.
         let life = Life::from_data(&replicas.admin, &data).on(&speaks);
         life.well("started", json!({})).await;

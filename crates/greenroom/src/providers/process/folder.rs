@@ -1,7 +1,6 @@
 //! The folder of a slot: what is in it, whose it is, and one operation at a time on it.
 //!
 //! ```text
-//! greenroom-slots/.pool-meet-001.lock   held while somebody starts, stops or deletes the slot
 //! greenroom-slots/pool-meet-001/        mode 0711
 //!   installation                        whose it is
 //!   leader                              the process that was started, and for what
@@ -10,11 +9,13 @@
 //!   work/                               the bot's home, mode 0700; gone after each bot
 //! ```
 
-use std::fs::{self, DirBuilder, File, OpenOptions, Permissions, TryLockError};
+use std::collections::HashSet;
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use domain::SlotName;
@@ -35,17 +36,34 @@ const OWNER: &str = "installation";
 /// The file in which the launcher of a slot names itself.
 pub const LEADER: &str = "leader";
 
+/// The folders that operations of this process work on. Replicas exclude each other in the database, by a lock that a
+/// replica which stands still does not keep.
+static LOCKED: LazyLock<Mutex<HashSet<PathBuf>>> = LazyLock::new(Mutex::default);
+
+fn locked() -> MutexGuard<'static, HashSet<PathBuf>> {
+    LOCKED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The right to work on a folder, until it is dropped.
+#[derive(Debug)]
+pub struct FolderLock(PathBuf);
+
+impl Drop for FolderLock {
+    fn drop(&mut self) {
+        locked().remove(&self.0);
+    }
+}
+
 /// The folder of one slot of an installation.
 #[derive(Debug)]
 pub struct SlotFolder<'a> {
     pub path: PathBuf,
-    lock: PathBuf,
     installation: &'a str,
 }
 
 impl<'a> SlotFolder<'a> {
     pub fn new(slots: &Path, slot: &SlotName, installation: &'a str) -> Self {
-        Self { path: slots.join(slot.as_str()), lock: slots.join(format!(".{slot}.lock")), installation }
+        Self { path: slots.join(slot.as_str()), installation }
     }
 
     pub fn work(&self) -> PathBuf {
@@ -61,26 +79,17 @@ impl<'a> SlotFolder<'a> {
         self.is_own().unwrap_or(false).then(|| Leader::read(&self.path.join(LEADER))).flatten()
     }
 
-    /// Waits until nobody else is at the slot, in this process or another. The kernel unlocks it when the holder dies.
-    pub fn lock(&self) -> Result<File, ProviderError> {
-        let failed = |error: io::Error| failed("lock", &self.lock, &error);
-        if let Some(slots) = self.lock.parent() {
-            DirBuilder::new().recursive(true).create(slots).map_err(failed)?;
-        }
-        let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&self.lock);
-        let file = file.map_err(failed)?;
+    /// Waits until no other operation of this process works on the slot, also one whose caller has gone.
+    pub fn lock(&self) -> Result<FolderLock, ProviderError> {
         let begun = Instant::now();
-        loop {
-            match file.try_lock() {
-                Ok(()) => return Ok(file),
-                Err(TryLockError::Error(error)) => return Err(failed(error)),
-                Err(TryLockError::WouldBlock) if begun.elapsed() > LOCK_PATIENCE => {
-                    let text = format!("another operation on {} does not end", self.path.display());
-                    return Err(ProviderError::again(text));
-                }
-                Err(TryLockError::WouldBlock) => std::thread::sleep(LOOK_AGAIN),
+        while !locked().insert(self.path.clone()) {
+            if begun.elapsed() > LOCK_PATIENCE {
+                let text = format!("another operation on {} does not end", self.path.display());
+                return Err(ProviderError::again(text));
             }
+            std::thread::sleep(LOOK_AGAIN);
         }
+        Ok(FolderLock(self.path.clone()))
     }
 
     /// Whether the folder is there and says that it is this installation's.
@@ -109,34 +118,51 @@ impl<'a> SlotFolder<'a> {
 
     /// Makes what is missing of it. With `fresh`, what an earlier bot left is removed first.
     pub fn prepare(&self, account: Option<&Account>, fresh: bool) -> Result<(), ProviderError> {
-        if self.owner()?.is_some_and(|owner| owner != self.installation) {
-            let text = format!("the folder {} is another installation's", self.path.display());
-            return Err(ProviderError::never(text));
-        }
-        let (work, log) = (self.work(), self.log());
+        self.refuse_stranger()?;
+        let work = self.work();
         if fresh {
             remove(&work)?;
         }
         let prepared = || {
-            // The account of a slot has to pass through it; what is in it is for nobody else.
-            DirBuilder::new().recursive(true).mode(0o711).create(&self.path)?;
-            fs::set_permissions(&self.path, Permissions::from_mode(0o711))?;
+            self.make()?;
             DirBuilder::new().recursive(true).mode(0o700).create(&work)?;
             if let Some(account) = account {
                 std::os::unix::fs::chown(&work, Some(account.uid.as_raw()), Some(account.gid.as_raw()))?;
             }
-            write_whole(&self.path.join(OWNER), self.installation)?;
-            if fs::metadata(&log).is_ok_and(|log| log.len() > LOG_BYTES_MAX) {
-                fs::rename(&log, self.path.join("log.1"))?;
-            }
-            open_log(&log).map(drop)
+            write_whole(&self.path.join(OWNER), self.installation)
         };
         prepared().map_err(|error| failed("make", &self.path, &error))
     }
-}
 
-pub fn open_log(log: &Path) -> io::Result<File> {
-    OpenOptions::new().create(true).append(true).mode(0o600).open(log)
+    /// The account of a slot has to pass through the folder; what is in it is for nobody else.
+    fn make(&self) -> io::Result<()> {
+        DirBuilder::new().recursive(true).mode(0o711).create(&self.path)?;
+        fs::set_permissions(&self.path, Permissions::from_mode(0o711))
+    }
+
+    fn refuse_stranger(&self) -> Result<(), ProviderError> {
+        match self.owner()? {
+            Some(owner) if owner != self.installation => {
+                let text = format!("the folder {} is another installation's", self.path.display());
+                Err(ProviderError::never(text))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Opens the log. Before the slot is locked: a file system may let this wait for ever.
+    pub fn open_log(&self) -> Result<File, ProviderError> {
+        self.refuse_stranger()?;
+        let log = self.log();
+        let opened = || {
+            self.make()?;
+            if fs::metadata(&log).is_ok_and(|log| log.len() > LOG_BYTES_MAX) {
+                fs::rename(&log, self.path.join("log.1"))?;
+            }
+            OpenOptions::new().create(true).append(true).mode(0o600).open(&log)
+        };
+        opened().map_err(|error| failed("open", &log, &error))
+    }
 }
 
 fn remove(path: &Path) -> Result<(), ProviderError> {

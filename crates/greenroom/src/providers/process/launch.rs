@@ -11,11 +11,13 @@ use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
+use std::sync::OnceLock;
 
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
-use super::folder::{LEADER, SlotFolder, failed, open_log, write_whole};
+use super::folder::{LEADER, SlotFolder, failed, write_whole};
 use super::table::{self, Identity, Leader, START};
 use super::user::Account;
 use crate::providers::ProviderError;
@@ -26,19 +28,28 @@ pub const COMMAND: &str = "process-slot";
 const SHARED: [&str; 3] = ["/tmp", "/var/tmp", "/dev/shm"];
 const PERMANENT: &str = "permanent ";
 
+/// How many files this process might have open before the server raised that for its connections.
+static FILE_LIMIT: OnceLock<Option<u64>> = OnceLock::new();
+
+/// Remembers how many files a slot may have open: as many as the server had when it began.
+pub fn remember_file_limit() {
+    FILE_LIMIT.get_or_init(|| getrlimit(Resource::RLIMIT_NOFILE).ok().map(|(soft, _)| soft));
+}
+
 /// Starts the command of a slot, and returns once it runs.
 pub fn start(
     launcher: &Path,
     folder: &SlotFolder<'_>,
+    log: File,
     account: Option<&Account>,
     command: &[String],
     environment: BTreeMap<String, String>,
 ) -> Result<(), ProviderError> {
-    let log = open_log(&folder.log()).map_err(|error| failed("open", &folder.log(), &error))?;
     let spawned = tokio::process::Command::new(launcher)
         .arg(COMMAND)
         .arg(&folder.path)
         .arg(account.map_or("", |account| account.name.as_str()))
+        .arg(FILE_LIMIT.get().copied().flatten().map_or(String::new(), |limit| limit.to_string()))
         .args(command)
         .env_clear()
         .envs(environment)
@@ -66,9 +77,14 @@ pub fn start(
 
 /// The launcher: becomes the command, or says why not.
 pub fn run(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {
-    let (Some(folder), Some(user)) = (arguments.next().map(PathBuf::from), arguments.next()) else {
+    let (Some(folder), Some(user), Some(files)) =
+        (arguments.next().map(PathBuf::from), arguments.next(), arguments.next())
+    else {
         return ExitCode::FAILURE;
     };
+    if let (Ok(files), Ok((_, hard))) = (files.to_string_lossy().parse::<u64>(), getrlimit(Resource::RLIMIT_NOFILE)) {
+        let _ = setrlimit(Resource::RLIMIT_NOFILE, files.min(hard), hard);
+    }
     // A command that cannot be run has its own standard output in place already.
     let Ok(server) = io::stdout().as_fd().try_clone_to_owned() else { return ExitCode::FAILURE };
     let said = match become_command(&folder, &user, &arguments.collect::<Vec<_>>()) {
@@ -87,9 +103,10 @@ fn become_command(
 ) -> Result<std::convert::Infallible, ProviderError> {
     let never = |text: String| ProviderError::never(text);
     let (program, arguments) = command.split_first().ok_or_else(|| never("the pool has no command".to_owned()))?;
-    let (work, leader, log) = (folder.join("work"), folder.join(LEADER), folder.join("log"));
-    let log = open_log(&log).map_err(|error| failed("open", &log, &error))?;
-    let errors = log.try_clone().map_err(|error| failed("open", folder, &error))?;
+    let (work, leader) = (folder.join("work"), folder.join(LEADER));
+    // The server has opened the log.
+    let log = io::stderr().as_fd().try_clone_to_owned().map_err(|error| failed("open the log in", folder, &error))?;
+    let log = File::from(log);
     let id = Identity::own().ok_or_else(|| ProviderError::again("/proc does not show this process"))?;
     let start = std::env::var(START).unwrap_or_default();
     write_whole(&leader, &Leader { id, start }.text()).map_err(|error| failed("write", &leader, &error))?;
@@ -106,7 +123,7 @@ fn become_command(
     std::env::set_current_dir(&work).map_err(|error| failed("enter the slot's folder", &work, &error))?;
     let mut command = Command::new(program);
     command.args(arguments).env("TMPDIR", if user.is_empty() { &work } else { Path::new("/tmp") });
-    let error = command.stdin(Stdio::null()).stdout(log).stderr(errors).exec();
+    let error = command.stdin(Stdio::null()).stdout(log).exec();
     let text = format!("cannot run {}: {error}", program.display());
     Err(match error.kind() {
         io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied => never(text),

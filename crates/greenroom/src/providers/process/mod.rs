@@ -72,6 +72,7 @@ impl Drop for Caller {
 
 impl ProcessProvider {
     pub fn new(settings: Settings) -> Self {
+        launch::remember_file_limit();
         Self(Arc::new(settings))
     }
 
@@ -85,19 +86,31 @@ impl ProcessProvider {
         done.unwrap_or_else(|error| Err(ProviderError::again(error.to_string())))
     }
 
-    /// Does something to a slot that nobody else, in this process or another, does anything to meanwhile.
+    /// Does something to a slot that no other operation of this process works on meanwhile.
     async fn exclusive<T: Send + 'static>(
         &self,
         slot: &SlotName,
         work: impl FnOnce(&Settings, &SlotFolder<'_>) -> Result<T, ProviderError> + Send + 'static,
     ) -> Result<T, ProviderError> {
+        self.exclusive_after(slot, |_| Ok(()), |settings, folder, ()| work(settings, folder)).await
+    }
+
+    /// The same after something that may take for ever, changes nothing, and holds nobody up.
+    async fn exclusive_after<P, T: Send + 'static>(
+        &self,
+        slot: &SlotName,
+        first: impl FnOnce(&SlotFolder<'_>) -> Result<P, ProviderError> + Send + 'static,
+        work: impl FnOnce(&Settings, &SlotFolder<'_>, P) -> Result<T, ProviderError> + Send + 'static,
+    ) -> Result<T, ProviderError> {
         let wanted = Wanted::default();
         let (slot, _caller) = (slot.clone(), Caller(wanted.clone()));
         self.blocking(move |settings| {
             let folder = settings.folder_of(&slot);
+            let prepared = first(&folder)?;
+            wanted.check()?;
             let _lock = folder.lock()?;
             wanted.check()?;
-            work(settings, &folder)
+            work(settings, &folder, prepared)
         })
         .await
     }
@@ -176,7 +189,7 @@ impl Settings {
         environment
     }
 
-    fn start(&self, folder: &SlotFolder<'_>, spec: &Spec) -> Result<(), ProviderError> {
+    fn start(&self, folder: &SlotFolder<'_>, spec: &Spec, log: File) -> Result<(), ProviderError> {
         // An agent that waits elsewhere than it would now is not the one that is wanted.
         let start = match &spec.connection {
             Some(connection) => format!("{}/{connection}", spec.generation),
@@ -191,7 +204,7 @@ impl Settings {
         let account = self.account()?;
         folder.prepare(account.as_ref(), spec.fresh)?;
         let environment = self.environment(spec, &start, &folder.work());
-        launch::start(&self.launcher, folder, account.as_ref(), &self.command, environment)
+        launch::start(&self.launcher, folder, log, account.as_ref(), &self.command, environment)
     }
 
     fn last_lines(&self, slot: &SlotName) -> Result<Option<String>, ProviderError> {
@@ -220,20 +233,20 @@ fn found(slot: SlotName, running: bool) -> Found {
 impl Provider for ProcessProvider {
     /// Its folders are all that there is to make.
     async fn create(&self, spec: &Spec) -> Result<String, ProviderError> {
-        self.exclusive(&spec.slot, move |settings, folder| {
+        let prepare = |settings: &Settings, folder: &SlotFolder<'_>, _log| {
             folder.prepare(settings.account()?.as_ref(), false)?;
             Ok(folder.path.display().to_string())
-        })
-        .await
+        };
+        self.exclusive_after(&spec.slot, |folder| folder.open_log(), prepare).await
     }
 
     async fn start(&self, spec: &Spec) -> Result<String, ProviderError> {
-        let spec = spec.clone();
-        self.exclusive(&spec.slot.clone(), move |settings, folder| {
-            settings.start(folder, &spec)?;
+        let (slot, spec) = (spec.slot.clone(), spec.clone());
+        let start = move |settings: &Settings, folder: &SlotFolder<'_>, log| {
+            settings.start(folder, &spec, log)?;
             Ok(folder.path.display().to_string())
-        })
-        .await
+        };
+        self.exclusive_after(&slot, |folder| folder.open_log(), start).await
     }
 
     async fn stop(&self, slot: &SlotName, fresh: bool) -> Result<Stopped, ProviderError> {
