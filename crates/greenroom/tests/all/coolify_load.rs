@@ -296,6 +296,7 @@ async fn bots_come_and_go_in_slots_of_one_server(#[case] hot: bool) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_bot_is_given_up_where_others_use_up_what_coolify_takes() {
-    let (backend, requests, others_ask_every) = (Backend::Sqlite, 120, Some(MINUTE / 60));
+    // They leave so little that some of ours are refused on a slow machine too.
+    let (backend, requests, others_ask_every) = (Backend::Sqlite, 120, Some(MINUTE / 90));
     many(Load { backend, replicas: 2, slots: 10, bots: 30, hot: false, requests, others_ask_every }).await;
 }

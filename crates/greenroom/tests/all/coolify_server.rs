@@ -20,7 +20,7 @@ const BOT: &str = r#"
     read leave
 "#;
 
-fn config(fake: &CoolifyFake, standby: &str) -> String {
+pub fn config(fake: &CoolifyFake, standby: &str) -> String {
     format!(
         "[[pool]]\nname = \"meet\"\nplatform = \"google_meet\"\nprovider = \"coolify\"\nmax_slots = 2\n{standby}\n\
          [pool.coolify]\napi_url = \"{}/api/v1\"\napi_token = \"{COOLIFY_TOKEN}\"\nproject_uuid = \"{}\"\n\
@@ -32,7 +32,7 @@ fn config(fake: &CoolifyFake, standby: &str) -> String {
 }
 
 /// Runs an agent in each container, as its image would.
-async fn run_containers(mut events: UnboundedReceiver<CoolifyEvent>) {
+pub async fn run_containers(mut events: UnboundedReceiver<CoolifyEvent>) {
     let mut containers: BTreeMap<(String, String), Child> = BTreeMap::new();
     while let Some(event) = events.recv().await {
         match event {

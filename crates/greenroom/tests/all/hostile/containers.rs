@@ -1,18 +1,13 @@
 //! The same in containers: on Docker, on a swarm, and at the Coolify stand-in, whose environment cannot be changed.
 
-use std::collections::BTreeMap;
-use std::process::Stdio;
-
 use reqwest::StatusCode;
 use rstest::rstest;
 use serde_json::{Value, json};
-use tokio::process::{Child, Command};
-use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::Thief;
+use crate::coolify_server;
 use crate::support::{
-    Backend, COOLIFY_TOKEN, CoolifyEvent, CoolifyFake, CoolifySettings, Engine, Recipe, Scene, Swarm, Venue, found,
-    meet_link, until,
+    Backend, CoolifyFake, CoolifySettings, Engine, Recipe, Scene, Swarm, Venue, found, meet_link, until,
 };
 
 /// In an image that has a shell and `cat`, and nothing else.
@@ -139,41 +134,6 @@ async fn what_a_user_writes_in_double_braces_reaches_a_bot_on_a_swarm_as_it_was_
     assert!(log.contains(words), "{log}");
 }
 
-fn coolify(fake: &CoolifyFake, standby: &str) -> String {
-    format!(
-        "[[pool]]\nname = \"meet\"\nplatform = \"google_meet\"\nprovider = \"coolify\"\nmax_slots = 1\n{standby}\n\
-         [pool.coolify]\napi_url = \"{}/api/v1\"\napi_token = \"{COOLIFY_TOKEN}\"\nproject_uuid = \"{}\"\n\
-         server_uuid = \"{}\"\nenvironment_name = \"production\"\nimage = \"team/bot:1\"\n",
-        fake.url,
-        CoolifyFake::PROJECT,
-        CoolifyFake::SERVER,
-    )
-}
-
-/// Runs an agent in each container, as its image would.
-async fn run_containers(mut events: UnboundedReceiver<CoolifyEvent>) {
-    let mut containers: BTreeMap<(String, String), Child> = BTreeMap::new();
-    while let Some(event) = events.recv().await {
-        match event {
-            CoolifyEvent::Started { uuid, container, envs, .. } => {
-                let mut command = Command::new(env!("CARGO_BIN_EXE_greenroom"));
-                command
-                    .args(["agent", "--", "sh", "-c", super::BOT])
-                    .env_clear()
-                    .env("PATH", "/usr/bin:/bin")
-                    .envs(envs);
-                let child = command.stdin(Stdio::null()).kill_on_drop(true).spawn().unwrap();
-                containers.insert((uuid, container), child);
-            }
-            CoolifyEvent::Stopped { uuid, container } => {
-                if let Some(mut child) = containers.remove(&(uuid, container)) {
-                    child.kill().await.unwrap();
-                }
-            }
-        }
-    }
-}
-
 #[rstest]
 #[case::stopped("standby = \"stopped\"")]
 #[case::hot("standby = \"running\"\nmin_idle = 1")]
@@ -182,8 +142,9 @@ async fn a_token_from_the_environment_of_a_coolify_application_gets_nothing_and_
     #[case] standby: &str,
 ) {
     let fake = CoolifyFake::start(CoolifySettings::default()).await;
-    let containers = tokio::spawn(run_containers(fake.events()));
-    let venue = Venue::open(Backend::Sqlite, &coolify(&fake, standby)).await;
+    let containers = tokio::spawn(coolify_server::run_containers(fake.events()));
+    let config = coolify_server::config(&fake, standby).replace("max_slots = 2", "max_slots = 1");
+    let venue = Venue::open(Backend::Sqlite, &config).await;
     let first = venue.active(0).await;
     let application = fake.applications()[0].clone();
     let saved = application.envs["GREENROOM_SLOT_TOKEN"].clone();
