@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 
 use domain::SlotName;
 
+use super::Wanted;
 use super::table::Leader;
 use super::user::Account;
 use crate::providers::ProviderError;
@@ -80,9 +81,10 @@ impl<'a> SlotFolder<'a> {
     }
 
     /// Waits until no other operation of this process works on the slot, also one whose caller has gone.
-    pub fn lock(&self) -> Result<FolderLock, ProviderError> {
+    pub(super) fn lock(&self, wanted: &mut Wanted) -> Result<FolderLock, ProviderError> {
         let begun = Instant::now();
         while !locked().insert(self.path.clone()) {
+            wanted.check()?;
             if begun.elapsed() > LOCK_PATIENCE {
                 let text = format!("another operation on {} does not end", self.path.display());
                 return Err(ProviderError::again(text));
@@ -122,6 +124,7 @@ impl<'a> SlotFolder<'a> {
         let work = self.work();
         if fresh {
             remove(&work)?;
+            self.remove_leftovers()?;
         }
         let prepared = || {
             self.make()?;
@@ -132,6 +135,13 @@ impl<'a> SlotFolder<'a> {
             write_whole(&self.path.join(OWNER), self.installation)
         };
         prepared().map_err(|error| failed("make", &self.path, &error))
+    }
+
+    /// What a process that was killed did not get to remove.
+    fn remove_leftovers(&self) -> Result<(), ProviderError> {
+        let entries = fs::read_dir(&self.path).into_iter().flatten().flatten();
+        let left = entries.filter(|entry| entry.path().extension().is_some_and(|extension| extension == "gone"));
+        left.map(|entry| entry.path()).try_for_each(|path| remove_all(&path))
     }
 
     /// The account of a slot has to pass through the folder; what is in it is for nobody else.
@@ -165,7 +175,18 @@ impl<'a> SlotFolder<'a> {
     }
 }
 
+/// Removes a folder. It is given another name first: what is made under its own name meanwhile, by another replica after this
+/// one stood still, is not touched.
 fn remove(path: &Path) -> Result<(), ProviderError> {
+    let gone = path.with_extension(format!("{}-{}.gone", std::process::id(), next_number()));
+    match fs::rename(path, &gone) {
+        Ok(()) => remove_all(&gone),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(failed("remove", path, &error)),
+    }
+}
+
+fn remove_all(path: &Path) -> Result<(), ProviderError> {
     let mut removed = Ok(());
     for _ in 0..REMOVE_ATTEMPTS {
         removed = fs::remove_dir_all(path);
@@ -198,10 +219,13 @@ pub fn failed(what: &str, path: &Path, error: &io::Error) -> ProviderError {
     ProviderError::again(format!("cannot {what} {}: {error}", path.display()))
 }
 
+fn next_number() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
 /// Writes a file at once: a reader sees the text before or this one, never half of it.
 pub fn write_whole(path: &Path, text: &str) -> io::Result<()> {
-    static NEXT: AtomicU64 = AtomicU64::new(0);
-    let number = NEXT.fetch_add(1, Ordering::Relaxed);
-    let new = path.with_extension(format!("{}-{number}.new", std::process::id()));
+    let new = path.with_extension(format!("{}-{}.new", std::process::id(), next_number()));
     fs::write(&new, text).and_then(|()| fs::rename(&new, path)).inspect_err(|_| drop(fs::remove_file(&new)))
 }

@@ -18,6 +18,7 @@ use std::io::{self, Read, Seek};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use domain::SlotName;
@@ -48,25 +49,42 @@ pub struct Settings {
     pub installation: String,
 }
 
-/// Whether the caller still waits for an operation. One that was given up must not go on beside the next.
-#[derive(Clone, Debug, Default)]
-struct Wanted(Arc<AtomicBool>);
+/// A replica that stood still for longer than this may have been taken for dead, and another may work on the slot.
+const STOOD_STILL: Duration = Duration::from_secs(2);
+
+/// Whether an operation may go on: its caller still waits for it, and this process did not stand still since the last look.
+/// One that was given up must not go on beside the next.
+#[derive(Debug)]
+struct Wanted {
+    is_given_up: Arc<AtomicBool>,
+    last_look: Instant,
+}
 
 impl Wanted {
-    fn check(&self) -> Result<(), ProviderError> {
-        match self.0.load(Ordering::SeqCst) {
-            true => Err(ProviderError::again("the operation was given up")),
-            false => Ok(()),
+    /// To be called before each change.
+    fn check(&mut self) -> Result<(), ProviderError> {
+        let gap = std::mem::replace(&mut self.last_look, Instant::now()).elapsed();
+        if self.is_given_up.load(Ordering::SeqCst) {
+            return Err(ProviderError::again("the operation was given up"));
         }
+        if gap > STOOD_STILL {
+            return Err(ProviderError::again("this server stood still in the middle of an operation on the slot"));
+        }
+        Ok(())
+    }
+
+    /// Something took its time that harms nobody, however late it ends.
+    fn took_time(&mut self) {
+        self.last_look = Instant::now();
     }
 }
 
 /// Tells the operation that its caller has gone.
-struct Caller(Wanted);
+struct Caller(Arc<AtomicBool>);
 
 impl Drop for Caller {
     fn drop(&mut self) {
-        self.0.0.store(true, Ordering::SeqCst);
+        self.0.store(true, Ordering::SeqCst);
     }
 }
 
@@ -90,9 +108,9 @@ impl ProcessProvider {
     async fn exclusive<T: Send + 'static>(
         &self,
         slot: &SlotName,
-        work: impl FnOnce(&Settings, &SlotFolder<'_>) -> Result<T, ProviderError> + Send + 'static,
+        work: impl FnOnce(&Settings, &SlotFolder<'_>, &mut Wanted) -> Result<T, ProviderError> + Send + 'static,
     ) -> Result<T, ProviderError> {
-        self.exclusive_after(slot, |_| Ok(()), |settings, folder, ()| work(settings, folder)).await
+        self.exclusive_after(slot, |_| Ok(()), |settings, folder, (), wanted| work(settings, folder, wanted)).await
     }
 
     /// The same after something that may take for ever, changes nothing, and holds nobody up.
@@ -100,17 +118,17 @@ impl ProcessProvider {
         &self,
         slot: &SlotName,
         first: impl FnOnce(&SlotFolder<'_>) -> Result<P, ProviderError> + Send + 'static,
-        work: impl FnOnce(&Settings, &SlotFolder<'_>, P) -> Result<T, ProviderError> + Send + 'static,
+        work: impl FnOnce(&Settings, &SlotFolder<'_>, P, &mut Wanted) -> Result<T, ProviderError> + Send + 'static,
     ) -> Result<T, ProviderError> {
-        let wanted = Wanted::default();
-        let (slot, _caller) = (slot.clone(), Caller(wanted.clone()));
+        let is_given_up = Arc::new(AtomicBool::new(false));
+        let (slot, _caller) = (slot.clone(), Caller(is_given_up.clone()));
+        let mut wanted = Wanted { is_given_up, last_look: Instant::now() };
         self.blocking(move |settings| {
             let folder = settings.folder_of(&slot);
             let prepared = first(&folder)?;
             wanted.check()?;
-            let _lock = folder.lock()?;
-            wanted.check()?;
-            work(settings, &folder, prepared)
+            let _lock = folder.lock(&mut wanted)?;
+            work(settings, &folder, prepared, &mut wanted)
         })
         .await
     }
@@ -140,8 +158,8 @@ impl Settings {
         self.user.as_deref().map(Account::find).transpose()
     }
 
-    fn end_all(&self, slot: &SlotName) -> Result<(), ProviderError> {
-        end_all(slot, &self.mark(slot), &self.folder_of(slot))
+    fn end_all(&self, slot: &SlotName, wanted: &mut Wanted) -> Result<(), ProviderError> {
+        end_all(slot, &self.mark(slot), &self.folder_of(slot), wanted)
     }
 
     fn is_running(&self, slot: &SlotName, table: &Table) -> bool {
@@ -189,7 +207,7 @@ impl Settings {
         environment
     }
 
-    fn start(&self, folder: &SlotFolder<'_>, spec: &Spec, log: File) -> Result<(), ProviderError> {
+    fn start(&self, folder: &SlotFolder<'_>, spec: &Spec, log: File, wanted: &mut Wanted) -> Result<(), ProviderError> {
         // An agent that waits elsewhere than it would now is not the one that is wanted.
         let start = match &spec.connection {
             Some(connection) => format!("{}/{connection}", spec.generation),
@@ -200,9 +218,11 @@ impl Settings {
         if Table::read()?.runs(&self.mark(&spec.slot), leader.as_ref(), &start) {
             return Ok(());
         }
-        self.end_all(&spec.slot)?;
+        self.end_all(&spec.slot, wanted)?;
         let account = self.account()?;
         folder.prepare(account.as_ref(), spec.fresh)?;
+        wanted.took_time();
+        wanted.check()?;
         let environment = self.environment(spec, &start, &folder.work());
         launch::start(&self.launcher, folder, log, account.as_ref(), &self.command, environment)
     }
@@ -233,7 +253,7 @@ fn found(slot: SlotName, running: bool) -> Found {
 impl Provider for ProcessProvider {
     /// Its folders are all that there is to make.
     async fn create(&self, spec: &Spec) -> Result<String, ProviderError> {
-        let prepare = |settings: &Settings, folder: &SlotFolder<'_>, _log| {
+        let prepare = |settings: &Settings, folder: &SlotFolder<'_>, _log, _: &mut Wanted| {
             folder.prepare(settings.account()?.as_ref(), false)?;
             Ok(folder.path.display().to_string())
         };
@@ -242,8 +262,8 @@ impl Provider for ProcessProvider {
 
     async fn start(&self, spec: &Spec) -> Result<String, ProviderError> {
         let (slot, spec) = (spec.slot.clone(), spec.clone());
-        let start = move |settings: &Settings, folder: &SlotFolder<'_>, log| {
-            settings.start(folder, &spec, log)?;
+        let start = move |settings: &Settings, folder: &SlotFolder<'_>, log, wanted: &mut Wanted| {
+            settings.start(folder, &spec, log, wanted)?;
             Ok(folder.path.display().to_string())
         };
         self.exclusive_after(&slot, |folder| folder.open_log(), start).await
@@ -251,8 +271,8 @@ impl Provider for ProcessProvider {
 
     async fn stop(&self, slot: &SlotName, fresh: bool) -> Result<Stopped, ProviderError> {
         let name = slot.clone();
-        self.exclusive(slot, move |settings, folder| {
-            settings.end_all(&name)?;
+        self.exclusive(slot, move |settings, folder, wanted| {
+            settings.end_all(&name, wanted)?;
             if fresh {
                 folder.remove_own(&folder.work())?;
             }
@@ -263,8 +283,8 @@ impl Provider for ProcessProvider {
 
     async fn delete(&self, slot: &SlotName) -> Result<(), ProviderError> {
         let name = slot.clone();
-        self.exclusive(slot, move |settings, folder| {
-            settings.end_all(&name)?;
+        self.exclusive(slot, move |settings, folder, wanted| {
+            settings.end_all(&name, wanted)?;
             folder.remove_own(&folder.path)
         })
         .await

@@ -10,6 +10,7 @@ use domain::SlotName;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
+use super::Wanted;
 use super::folder::{SlotFolder, failed};
 use crate::providers::ProviderError;
 
@@ -22,7 +23,7 @@ pub const START: &str = "GREENROOM_PROCESS_START";
 const GRACE: Duration = Duration::from_millis(500);
 /// How long killed processes may take to be gone.
 const GONE_WITHIN: Duration = Duration::from_secs(10);
-/// How long all of it may take. A caller that stood still meanwhile may find what another has started since.
+/// How long all of it may take.
 const END_WITHIN: Duration = Duration::from_secs(12);
 /// A process that has become a command shows its environment within microseconds, or once it gets its turn.
 const SHOWN_WITHIN: Duration = Duration::from_secs(2);
@@ -163,13 +164,20 @@ impl Table {
 }
 
 /// Ends all processes of a slot: asked first, then killed, until none is left.
-pub fn end_all(slot: &SlotName, mark: &str, folder: &SlotFolder<'_>) -> Result<(), ProviderError> {
+pub(super) fn end_all(
+    slot: &SlotName,
+    mark: &str,
+    folder: &SlotFolder<'_>,
+    wanted: &mut Wanted,
+) -> Result<(), ProviderError> {
     let (begun, mut asked, mut killed) = (Instant::now(), None::<Instant>, None::<Instant>);
     // One whose parent has ended, and that has cleared its environment, is still known from the look before.
     let mut known = HashSet::new();
     loop {
         known = Table::read()?.of_slot(mark, folder.leader().as_ref(), &known);
-        // Also when there is none: what follows an end removes what the next bot may be about to use.
+        // What is found now may have been started by another since. Also when there is none: what follows an end removes
+        // what the next bot may be about to use.
+        wanted.check()?;
         if begun.elapsed() > END_WITHIN {
             return Err(ProviderError::again(format!("ending the processes of {slot} took too long")));
         }
