@@ -75,7 +75,7 @@ async fn of_key(app: &App, key: &ApiKey, stranger: &Quota) -> Result<Caller, Pro
             let quotas = &app.quotas;
             let places = if recalled == Recalled::Stale { &quotas.lookups } else { &quotas.new_lookups };
             let _place = places.acquire().await;
-            // Whoever was before may have looked up the same key.
+            // Another request may have looked up the same key meanwhile.
             app.admission.authenticate(key).await
         }
     };

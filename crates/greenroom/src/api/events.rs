@@ -27,7 +27,7 @@ use crate::admission::keys::ApiKey;
 use crate::lifecycle::feed::Listener;
 use crate::store::{EventRow, StoreError};
 
-/// How many events are read at once, and how long whoever catches up pauses then at least, so that others read first.
+/// How many events a replay reads at once, and its shortest pause after that, so that other reads go first.
 const CATCH_UP: i64 = 100;
 const PAUSE: Duration = Duration::from_millis(10);
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
@@ -193,16 +193,15 @@ impl Reader {
     }
 }
 
-/// The places that whoever catches up needs: one of its user's, of which there is one, and one of everyone's. So no user has
-/// more than one waiting for everyone's, and each comes in turn.
+/// A replay needs two places: the one of its user, and one of those that all users share. So each user has at most one replay
+/// waiting for a shared place, and users take turns.
 async fn places(app: &App, quota: &Quota) -> Option<(OwnedSemaphorePermit, OwnedSemaphorePermit)> {
     let own = quota.replay.clone().acquire_owned().await.ok()?;
     let all = app.quotas.replays.clone().acquire_owned().await.ok()?;
     Some((own, all))
 }
 
-/// A few events from the database, one reader after the other, and never one right after the other: whoever catches up has
-/// time, others have not. `None` when the store does not answer.
+/// A few events from the database. Replays read one after the other, with pauses: they can wait, other reads cannot. `None` when the store does not answer.
 async fn catch_up(app: &App, quota: &Quota, user: UserId, after: EventId, up_to: EventId) -> Option<Vec<EventRow>> {
     let places = places(app, quota).await?;
     let begun = Instant::now();

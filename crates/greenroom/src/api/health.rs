@@ -73,7 +73,7 @@ pub async fn readyz(State(app): State<App>) -> Result<Json<Readiness>, Problem> 
 }
 
 fn readiness(bus: Option<Result<(), String>>, providers: BTreeMap<String, Result<(), String>>) -> Readiness {
-    // Whoever asks may be a stranger: what a provider said is not for them.
+    // The caller may be a stranger, who must not see what a provider said.
     let word = |answer: &Result<(), String>| if answer.is_ok() { "ok" } else { AWAY };
     let mut missing = Vec::new();
     if matches!(bus, Some(Err(_))) {

@@ -42,8 +42,8 @@ const ONE: usize = 256 * KIB;
 /// Refusals a second and at once that a caller gets at their full cost.
 const REFUSALS_PER_SECOND: f64 = 200.0;
 const REFUSALS_AT_ONCE: f64 = 400.0;
-/// How long a request of a caller with too many refusals is held. It costs a timer, and whoever asks again at once is slowed
-/// down by it.
+/// How long the server holds a request of a caller with too many refusals. It costs a timer, and slows down a caller that
+/// retries at once.
 pub const HOLD: Duration = Duration::from_secs(1);
 
 /// Callers with nothing under way are forgotten. Past twice as many, new ones share what one of their kind has.
