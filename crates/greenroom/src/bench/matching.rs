@@ -1,24 +1,22 @@
-//! Finding one that fits where one in a hundred does. The store finds it by one statement, in the transaction that also
-//! admits and places the bot: measured is the whole of that, for any slot, for one in a hundred, and for one in a hundred of
-//! many more. Beside it, in the same run, the way over SQS and DynamoDB: messages are received, deleted, looked at and sent
+//! Finding one that fits where one in a hundred does. The store finds it in the transaction that also admits and places
+//! the bot: measured is the whole of `POST /bots`, for any slot, for one in a hundred, and for one in a hundred of many
+//! more. Beside it, in the same run, the way over SQS and DynamoDB: messages are received, deleted, looked at and sent
 //! back until one fits, and that is claimed by a conditional update.
 
 use std::time::{Duration, Instant};
 
 use aws::{Class, Holder, Pace, RunnerPool, Settings};
-use domain::{Attributes, Meeting, Platform, Requirements, UsageClass};
-use serde_json::Map;
+use domain::{Attributes, Requirements, UsageClass};
+use serde_json::json;
 use uuid::Uuid;
 
 use super::Done;
+use super::client::{Answer, Client};
+use super::database::Database;
 use super::figures::{median, milliseconds, percentile};
-use super::house::{Database, House, Nothing, providers};
-use crate::admission::Wish;
-use crate::admission::keys::ApiKey;
-use crate::config::pool::{PoolConfig, Standby};
-use crate::config::provider::{ProcessConfig, ProviderConfig};
+use super::load::shared::meeting;
+use super::server::{AttributesSpec, PoolSpec, ServerProcess, ServerSpec, filled_database};
 
-const POOL: &str = "bench";
 const CLASS: &str = "large";
 /// One in so many fits.
 const KINDS: i64 = 100;
@@ -42,8 +40,10 @@ pub async fn run(options: &Options) -> Done {
     println!("{:<42} {:>8} {:>9} {:>9}", "", "of", "median", "p99");
     let mut ours = f64::NAN;
     for slots in &options.slots {
-        let database = Database::make(options.database.as_deref()).await?;
-        let measured = in_store(&database, *slots, options.picks).await;
+        let pool = PoolSpec { attributes: attributes(0), ..PoolSpec::hot(u32::try_from(*slots)?) };
+        let sets: Vec<String> = (0..KINDS).map(|number| stored(&attributes(number))).collect();
+        let database = filled_database(options.database.as_deref(), &pool, &sets).await?;
+        let measured = in_store(&database, &pool, options.picks).await;
         database.remove().await?;
         let (any, one) = measured?;
         print("in the store, where any fits", *slots, &any);
@@ -65,65 +65,53 @@ fn print(what: &str, of: i64, times: &[f64]) {
 }
 
 /// What the slots of one kind have: of each class there is one in a hundred.
-fn kind(number: i64) -> Attributes {
-    Attributes {
-        resource_class: Some(format!("class-{number}")),
+fn attributes(number: i64) -> AttributesSpec {
+    AttributesSpec {
+        resource_class: Some(class_name(number)),
         instance_type: Some(format!("c6i.class-{number}")),
         cpu: 2,
         mem: 4096,
-        ..Attributes::default()
     }
 }
 
-async fn in_store(database: &Database, slots: i64, picks: usize) -> Done<(Vec<f64>, Vec<f64>)> {
-    let pool = PoolConfig {
-        name: POOL.to_owned(),
-        platform: Platform::GoogleMeet,
-        provider: ProviderConfig::Process(ProcessConfig::default()),
-        max_slots: u32::try_from(slots)?,
-        min_idle: 0,
-        standby: Standby::Running,
-        recycle_after: 0,
-        attributes: kind(0),
-        expire_after: None,
-    };
-    let house = House::start(database, vec![pool], Some(providers(POOL, Nothing))).await?;
-    house.furnish(POOL, slots, &(0..KINDS).map(kind).collect::<Vec<_>>()).await?;
-    let (_, key) = house.user(i64::MAX).await?;
-    let key = ApiKey::parse(&key).ok_or("the key is none")?;
-    let wanted = Requirements { resource_class: kind(KINDS / 2).resource_class, ..Requirements::default() };
+fn class_name(number: i64) -> String {
+    format!("class-{number}")
+}
+
+/// As the schema stores them.
+fn stored(attributes: &AttributesSpec) -> String {
+    let AttributesSpec { resource_class, instance_type, cpu, mem } = attributes.clone();
+    Attributes { resource_class, instance_type, cpu, mem, ..Attributes::default() }.to_string()
+}
+
+async fn in_store(database: &Database, pool: &PoolSpec, picks: usize) -> Done<(Vec<f64>, Vec<f64>)> {
+    let server = ServerProcess::start(&ServerSpec::new(database, vec![pool.clone()])).await?;
+    let key = server.create_users(1, 1_000_000).await?.remove(0);
+    let mut client = Client::connect(server.address).await?;
     // No more than there are, of any and of those that fit.
-    let picks = picks.min(usize::try_from(slots / KINDS)?.saturating_sub(1)).max(1);
+    let picks = picks.min(usize::try_from(i64::from(pool.slots) / KINDS)?.saturating_sub(1)).max(1);
     let (mut any, mut one) = (Vec::new(), Vec::new());
-    for number in 0..picks {
-        any.push(reserve(&house, &key, 2 * number, None).await?);
-        one.push(reserve(&house, &key, 2 * number + 1, Some(wanted.clone())).await?);
+    for number in 0..picks as u64 {
+        any.push(place(&mut client, database, &key, 2 * number, None).await?);
+        one.push(place(&mut client, database, &key, 2 * number + 1, Some(KINDS / 2)).await?);
     }
-    house.stop().await?;
+    server.stop().await?;
     Ok((any, one))
 }
 
 /// Asks for a bot that gets a slot at once, and says how long that took.
-async fn reserve(house: &House, key: &ApiKey, number: usize, wants: Option<Requirements>) -> Done<f64> {
-    let letters: String = (0..10).map(|at| char::from(b'a' + (number / 26_usize.pow(at) % 26) as u8)).collect();
-    let id = format!("{}-{}-{}", &letters[..3], &letters[3..7], &letters[7..]);
-    let wish = Wish {
-        meeting: Meeting::from_native_id(Platform::GoogleMeet, &id)?,
-        bot_display_name: None,
-        priority: 100,
-        queue_timeout_ms: 300_000,
-        requirements: wants.as_ref().map(|_| Map::new()),
-        wants: wants.clone(),
-        config: Map::new(),
-        metadata: Map::new(),
-        idempotency: None,
-    };
+async fn place(client: &mut Client, database: &Database, key: &str, number: u64, class: Option<i64>) -> Done<f64> {
+    let mut body = json!({"meeting_url": format!("https://meet.google.com/{}", meeting(number))});
+    if let Some(class) = class {
+        body["requirements"] = json!({"resource_class": class_name(class)});
+    }
+    let body = body.to_string();
     let begun = Instant::now();
-    let reserved = house.app.placement.reserve(key.clone(), wish).await?;
+    let Answer { bot } = client.send("POST /bots", key, None, &body, 201).await?;
     let took = milliseconds(begun.elapsed());
-    let name = reserved.bot.slot.ok_or("a bot got no slot")?;
-    let slot = house.app.store.slot(&name).await?.ok_or("a slot is gone")?;
-    if wants.is_some_and(|wants| !wants.fits(&slot.attributes)) {
+    let name = bot.slot.ok_or("a bot got no slot")?;
+    let found = database.texts(format!("SELECT attributes FROM slots WHERE name = '{name}'")).await?;
+    if class.is_some_and(|class| found != [stored(&attributes(class))]) {
         return Err(format!("{name} does not fit").into());
     }
     Ok(took)

@@ -4,19 +4,17 @@
 
 use std::time::{Duration, Instant};
 
-use domain::{BotId, ConnectionId, Platform, SlotStatus};
+use domain::{BotId, ConnectionId};
 use tokio::sync::{mpsc, oneshot};
 use uuid::Uuid;
 
 use super::Done;
 use super::client::{Answer, Bot, Client};
+use super::database::Database;
 use super::figures::{milliseconds, percentile};
-use super::house::{Database, House, Nothing, providers};
-use crate::config::pool::{PoolConfig, Standby};
-use crate::config::provider::{ProcessConfig, ProviderConfig};
-use crate::lifecycle::tokens::Claim;
+use super::server::{PoolSpec, ServerProcess, ServerSpec};
+use crate::lifecycle::tokens::{Claim, Tokens};
 
-const POOL: &str = "bench";
 const POLL: Duration = Duration::from_secs(1);
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -60,30 +58,21 @@ impl Poll {
 pub async fn run(options: &Options) -> Done {
     println!("from a bot's end to the next in line assigned, in ms, {} ends each, in turn", options.ends);
     println!("{:>22} {:>10} {:>10}", "", "p50", "p99");
-    for standby in [Standby::Running, Standby::Stopped] {
-        let database = Database::make(options.database.as_deref()).await?;
-        let measured = on(&database, standby, options).await;
+    for is_hot in [true, false] {
+        let database = Database::create(options.database.as_deref()).await?;
+        let measured = on(&database, is_hot, options).await;
         database.remove().await?;
         measured?;
     }
     Ok(())
 }
 
-async fn on(database: &Database, standby: Standby, options: &Options) -> Done {
-    let pool = PoolConfig {
-        name: POOL.to_owned(),
-        platform: Platform::GoogleMeet,
-        provider: ProviderConfig::Process(ProcessConfig::default()),
-        max_slots: 1,
-        min_idle: 0,
-        standby,
-        recycle_after: u32::from(standby == Standby::Stopped),
-        attributes: Default::default(),
-        expire_after: None,
-    };
-    let house = House::start(database, vec![pool], Some(providers(POOL, Nothing))).await?;
-    let (_, key) = house.user(5).await?;
-    let mut client = Client::connect(house.address).await?;
+async fn on(database: &Database, is_hot: bool, options: &Options) -> Done {
+    let pool = PoolSpec { is_hot, recycle_after: u32::from(!is_hot), ..PoolSpec::hot(1) };
+    let server = ServerProcess::start(&ServerSpec::new(database, vec![pool])).await?;
+    let tokens = Tokens::new(&database.signing_secret().await?);
+    let key = server.create_users(1, 5).await?.remove(0);
+    let mut client = Client::connect(server.address).await?;
     let mut has = ask(&mut client, &key, 0).await?;
     let (mut ours, mut polled) = (Vec::new(), Vec::new());
     let poll = Poll::begin();
@@ -92,10 +81,10 @@ async fn on(database: &Database, standby: Standby, options: &Options) -> Done {
         if next.queue_position != Some(1) {
             return Err("the next is not the first in line".into());
         }
-        until_started(&house, &has).await?;
+        until_started(database, &has).await?;
         let connection = has.connection_id.ok_or("a slot without a connection")?;
         let claim = Claim { bot: BotId(has.id), connection: ConnectionId(connection) };
-        let token = house.app.lifecycle.tokens.make(claim);
+        let token = tokens.make(claim);
         let body = format!("{{\"connection_id\": \"{connection}\", \"exit_code\": 0}}");
         let asked = Instant::now();
         let _: serde_json::Value = client.send("POST /callback/exited", &token, None, &body, 200).await?;
@@ -105,12 +94,12 @@ async fn on(database: &Database, standby: Standby, options: &Options) -> Done {
         tokio::time::sleep(POLL.mul_f64((round as f64 * 0.618_033_988_75).fract())).await;
         polled.push(milliseconds(poll.next().await?));
     }
-    let name = if standby == Standby::Running { "hot" } else { "stopped" };
+    let name = if is_hot { "hot" } else { "stopped" };
     for (name, times) in [(name, &ours), ("a poll of 1 s", &polled)] {
         println!("{name:>22} {:>10.2} {:>10.2}", percentile(times, 0.5), percentile(times, 0.99));
     }
     println!("{:>22} {:>10.1}", "ratio", percentile(&polled, 0.5) / percentile(&ours, 0.5));
-    house.stop().await
+    server.stop().await
 }
 
 async fn ask(client: &mut Client, key: &str, number: usize) -> Done<Bot> {
@@ -120,18 +109,20 @@ async fn ask(client: &mut Client, key: &str, number: usize) -> Done<Bot> {
 }
 
 /// A bot that ends while its slot is being started would measure something else.
-async fn until_started(house: &House, bot: &Bot) -> Done {
+async fn until_started(database: &Database, bot: &Bot) -> Done {
     let deadline = Instant::now() + PATIENCE;
-    loop {
-        let slot = house.app.store.slot_of(BotId(bot.id)).await?.ok_or("a bot without a slot")?;
-        if slot.status == SlotStatus::Busy && !house.app.store.is_deploying(&slot.name).await? {
-            return Ok(());
-        }
+    let started = format!(
+        "SELECT COUNT(*) FROM slots
+          WHERE bot_id = '{}' AND status = 'busy' AND name NOT IN (SELECT slot FROM deployments)",
+        bot.id
+    );
+    while database.number(started.as_str()).await? == 0 {
         if Instant::now() > deadline {
             return Err("a slot was not started".into());
         }
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
+    Ok(())
 }
 
 async fn until_assigned(client: &mut Client, key: &str, bot: Uuid) -> Done<Bot> {

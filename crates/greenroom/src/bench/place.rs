@@ -1,229 +1,206 @@
 //! The full path of a bot over HTTP: key, idempotency, dedupe, limit, bot, slot, event; then its end and the slot's
-//! release. Beside it, pgbench with the two bare statements of the simplest pool there is, on one table in the same
-//! PostgreSQL. In alternating rounds, so that whatever else the machine does meets both. Every answer is checked: no
-//! slot is given to two bots, and nothing is lost.
+//! release. Beside it, pgbench with two bare statements on the same PostgreSQL, or two servers beside one. In alternating
+//! rounds, so that whatever else the machine does meets both. Every answer is checked: no slot is given to two bots, and
+//! nothing is lost.
 
-use std::collections::BTreeMap;
-use std::process::Stdio;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::str::FromStr;
+use std::time::Duration;
 
-use domain::{Attributes, BotId, ConnectionId, Platform, SlotStatus, UserId};
-use serde::Deserialize;
-use tokio::process::Command;
-use uuid::Uuid;
+use serde::Serialize;
+use serde_json::json;
 
 use super::Done;
-use super::client::{Answer, Client};
+use super::database::Database;
 use super::figures::median;
-use super::house::{Database, House, Nothing, providers};
-use crate::config::pool::{PoolConfig, Standby};
-use crate::config::provider::{ProcessConfig, ProviderConfig};
-use crate::lifecycle::tokens::Claim;
-use crate::store::Kind;
-
-const POOL: &str = "bench";
-
-/// The statements of a bare pool: take the least recently used idle slot, give it back.
-const ACQUIRE_AND_RELEASE: &str = "\
-\\set bot random(1, 2000000000)
-\\set id 0
-UPDATE bot_pool_slots SET status = 'busy', assigned_bot_id = :bot, last_used_at = NOW() WHERE id = (\
-SELECT id FROM bot_pool_slots WHERE status = 'idle' ORDER BY last_used_at ASC NULLS FIRST LIMIT 1 \
-FOR UPDATE SKIP LOCKED) RETURNING id \\aset
-UPDATE bot_pool_slots SET status = 'idle', assigned_bot_id = NULL WHERE id = :id;
-";
+use super::fixture::{CpuPerPair, PlacementFixture};
+use super::pgbench::Pgbench;
+use super::server::ServerProcess;
 
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// A database of a PostgreSQL on which another may be made.
+    /// A database of a PostgreSQL on which another may be created.
     pub database: String,
+    /// Greenroom runs on SQLite, pgbench on PostgreSQL.
+    pub is_sqlite: bool,
     pub pgbench: String,
-    pub clients: Vec<usize>,
-    pub slots: Vec<i64>,
+    pub cases: Vec<Case>,
+    /// With more than one, that many servers are measured beside one.
+    pub replicas: usize,
     pub rounds: usize,
     pub time: Duration,
+    pub json: bool,
 }
 
-#[derive(Deserialize)]
-struct Status {
-    status: String,
+/// So many slots and so many clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Case {
+    pub slots: u32,
+    pub clients: usize,
 }
 
-/// Which slots have a bot now, and what went wrong.
-#[derive(Debug, Default)]
-struct Book {
-    taken: Mutex<BTreeMap<String, Uuid>>,
-    doubles: AtomicU64,
-    meetings: AtomicU64,
+impl FromStr for Case {
+    type Err = String;
+
+    /// As in `100x32`: slots, then clients.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || format!("`{text}` is not a case; write slots and clients as in 100x32");
+        let (slots, clients) = text.split_once('x').ok_or_else(wrong)?;
+        let case = Self { slots: slots.parse().map_err(|_| wrong())?, clients: clients.parse().map_err(|_| wrong())? };
+        if case.slots == 0 || case.clients == 0 { Err(wrong()) } else { Ok(case) }
+    }
 }
 
-impl Book {
-    fn take(&self, slot: &str, bot: Uuid) {
-        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        if taken.insert(slot.to_owned(), bot).is_some() {
-            self.doubles.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
-    fn give_back(&self, slot: &str) {
-        self.taken.lock().unwrap_or_else(PoisonError::into_inner).remove(slot);
-    }
-
-    /// A meeting that nobody is at.
-    fn meeting(&self) -> String {
-        let mut number = self.meetings.fetch_add(1, Ordering::Relaxed);
-        let mut letters = [b'a'; 10];
-        for letter in letters.iter_mut().rev() {
-            *letter = b'a' + u8::try_from(number % 26).unwrap_or(0);
-            number /= 26;
-        }
-        let letters: String = letters.map(char::from).iter().collect();
-        format!("{}-{}-{}", &letters[..3], &letters[3..7], &letters[7..])
-    }
+/// Medians of the rounds of one case.
+#[derive(Clone, Debug, Serialize)]
+struct Measured {
+    #[serde(flatten)]
+    case: Case,
+    /// Pairs in a second.
+    greenroom: f64,
+    /// Of pgbench, or of one server where several are measured.
+    beside: f64,
+    ratio: f64,
+    post_p50_ms: f64,
+    post_p99_ms: f64,
+    cpu_per_pair: CpuPerPair,
 }
 
 pub async fn run(options: &Options) -> Done {
-    println!("bots placed and released in a second, beside acquire and release by pgbench; medians of rounds");
-    println!("{:>8} {:>8} {:>12} {:>12} {:>8}", "slots", "clients", "greenroom", "pgbench", "ratio");
-    for slots in &options.slots {
-        let database = Database::make(Some(&options.database)).await?;
-        let measured = on(&database, options, *slots).await;
-        database.remove().await?;
-        measured?;
+    let beside = if options.replicas > 1 { "one server" } else { "pgbench" };
+    let ours = if options.replicas > 1 { format!("{} servers", options.replicas) } else { "greenroom".to_owned() };
+    let store = if options.is_sqlite { "SQLite" } else { "PostgreSQL" };
+    if !options.json {
+        println!("pairs (a bot placed and ended) in a second on {store}, beside {beside}; medians of rounds in turn");
+        println!(
+            "{:>8} {:>8} {ours:>12} {beside:>12} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8}",
+            "slots", "clients", "ratio", "p50 ms", "p99 ms", "server", "database", "load µs"
+        );
+    }
+    let mut all = Vec::new();
+    for case in &options.cases {
+        let measured = measure(options, *case).await?;
+        if !options.json {
+            let Measured { case, greenroom, beside, ratio, post_p50_ms, post_p99_ms, cpu_per_pair } = &measured;
+            println!(
+                "{:>8} {:>8} {greenroom:>12.0} {beside:>12.0} {ratio:>8.2} {post_p50_ms:>8.1} {post_p99_ms:>8.1} {}",
+                case.slots,
+                case.clients,
+                cpu_per_pair.shown()
+            );
+        }
+        all.push(measured);
+    }
+    if options.json {
+        println!("{}", json!({"bench": "place", "store": store, "beside": beside, "cases": all}));
     }
     Ok(())
 }
 
-async fn on(database: &Database, options: &Options, slots: i64) -> Done {
-    let pool = PoolConfig {
-        name: POOL.to_owned(),
-        platform: Platform::GoogleMeet,
-        provider: ProviderConfig::Process(ProcessConfig::default()),
-        max_slots: u32::try_from(slots)?,
-        min_idle: 0,
-        standby: Standby::Running,
-        recycle_after: 0,
-        attributes: Default::default(),
-        expire_after: None,
+async fn measure(options: &Options, case: Case) -> Done<Measured> {
+    let postgres = (!options.is_sqlite).then_some(options.database.as_str());
+    let mut fixture = PlacementFixture::prepare(postgres, case.slots, case.clients).await?;
+    let measured = if options.replicas > 1 {
+        beside_one_server(options, case, &mut fixture).await
+    } else {
+        beside_pgbench(options, case, &mut fixture).await
     };
-    let house = Arc::new(House::start(database, vec![pool], Some(providers(POOL, Nothing))).await?);
-    house.furnish(POOL, slots, &[Attributes::default()]).await?;
-    database
-        .execute(format!(
-            "CREATE TABLE bot_pool_slots (id SERIAL PRIMARY KEY, status VARCHAR(50) NOT NULL DEFAULT 'idle',
-                                          assigned_bot_id INTEGER, last_used_at TIMESTAMP);
-             CREATE INDEX idx_bot_pool_slots_status ON bot_pool_slots (status);
-             INSERT INTO bot_pool_slots (status) SELECT 'idle' FROM generate_series(1, {slots});
-             ANALYZE bot_pool_slots; ANALYZE slots"
-        ))
-        .await?;
-    let script = std::env::temp_dir().join(format!("greenroom-bench-{}.sql", Uuid::new_v4().simple()));
-    std::fs::write(&script, ACQUIRE_AND_RELEASE)?;
-    let book = Arc::new(Book::default());
-    for clients in &options.clients {
-        let (mut ours, mut theirs) = (Vec::new(), Vec::new());
-        // The first round warms both up.
-        for round in 0..=options.rounds {
-            let placed = placed(&house, &book, *clients, options.time).await?;
-            let acquired = pgbench(options, database, &script, *clients).await?;
-            if round > 0 {
-                ours.push(placed);
-                theirs.push(acquired);
-            }
+    fixture.remove().await?;
+    measured
+}
+
+/// What the rounds gave, without the first, which warms up.
+#[derive(Default)]
+struct Rounds {
+    ours: Vec<f64>,
+    theirs: Vec<f64>,
+    p50: Vec<f64>,
+    p99: Vec<f64>,
+    cpu: Vec<CpuPerPair>,
+}
+
+impl Rounds {
+    async fn ours(
+        &mut self,
+        fixture: &mut PlacementFixture,
+        servers: &[ServerProcess],
+        options: &Options,
+        case: Case,
+    ) -> Done {
+        let (report, cpu) = fixture.place(servers, case.clients, options.time).await?;
+        self.ours.push(report.pairs_per_second());
+        self.p50.push(report.latency_p50_ms);
+        self.p99.push(report.latency_p99_ms);
+        self.cpu.push(cpu);
+        Ok(())
+    }
+
+    fn measured(self, case: Case) -> Measured {
+        let of = |figures: &[f64]| median(figures.get(1..).unwrap_or_default());
+        let (greenroom, beside) = (of(&self.ours), of(&self.theirs));
+        Measured {
+            case,
+            greenroom,
+            beside,
+            ratio: greenroom / beside,
+            post_p50_ms: of(&self.p50),
+            post_p99_ms: of(&self.p99),
+            cpu_per_pair: CpuPerPair::median(self.cpu.get(1..).unwrap_or_default()),
         }
-        let (ours, theirs) = (median(&ours), median(&theirs));
-        println!("{slots:>8} {clients:>8} {ours:>12.0} {theirs:>12.0} {:>8.2}", ours / theirs);
     }
-    let _ = std::fs::remove_file(script);
-    let house = Arc::into_inner(house).ok_or("a client still runs")?;
-    check(&house, &book, slots).await?;
-    house.stop().await
 }
 
-/// Places and releases bots for a while, and says how many in a second.
-async fn placed(house: &Arc<House>, book: &Arc<Book>, clients: usize, time: Duration) -> Done<f64> {
-    let begun = Instant::now();
-    let mut running = Vec::new();
-    for _ in 0..clients {
-        // Each has a user of its own, so that limits are counted and keys are looked up.
-        let (user, key) = house.user(5).await?;
-        running.push((user, key));
-    }
-    let begun = begun.max(Instant::now());
-    let tasks: Vec<_> = running
-        .into_iter()
-        .map(|(user, key)| {
-            let (house, book) = (house.clone(), book.clone());
-            tokio::spawn(async move { one_client(&house, &book, user, &key, begun + time).await })
-        })
-        .collect();
-    let mut count = 0;
-    for task in tasks {
-        count += task.await??;
-    }
-    Ok(count as f64 / begun.elapsed().as_secs_f64())
-}
-
-async fn one_client(house: &House, book: &Book, user: UserId, key: &str, until: Instant) -> Done<u64> {
-    let mut events = house.app.lifecycle.feed.listen_to_user(user);
-    let mut client = Client::connect(house.address).await?;
-    let mut count = 0;
-    while Instant::now() < until {
-        let meeting = book.meeting();
-        let body = format!("{{\"meeting_url\": \"https://meet.google.com/{meeting}\"}}");
-        let Answer { mut bot } = client.send("POST /bots", key, Some(&meeting), &body, 201).await?;
-        if bot.slot.is_none() {
-            // It waits in line, and hears of its slot like any other listener.
-            loop {
-                let event = events.live.recv().await?;
-                if event.bot_id.0 == bot.id && event.kind == Kind::Assigned {
-                    break;
-                }
-            }
-            let call = format!("GET /bots/{}", bot.id);
-            bot = client.send::<Answer>(&call, key, None, "", 200).await?.bot;
+async fn beside_pgbench(options: &Options, case: Case, fixture: &mut PlacementFixture) -> Done<Measured> {
+    let other = if options.is_sqlite { Some(Database::create(Some(&options.database)).await?) } else { None };
+    let measured = async {
+        let database = other.as_ref().unwrap_or(&fixture.database);
+        let pgbench = Pgbench::prepare(&options.pgbench, database, case.slots).await?;
+        let servers = [fixture.start_server().await?];
+        let mut rounds = Rounds::default();
+        for _ in 0..=options.rounds {
+            rounds.ours(fixture, &servers, options, case).await?;
+            rounds.theirs.push(pgbench.run(case.clients, options.time).await?);
         }
-        let (slot, connection) = bot.slot.zip(bot.connection_id).ok_or("a slot without a connection")?;
-        book.take(&slot, bot.id);
-        let claim = Claim { bot: BotId(bot.id), connection: ConnectionId(connection) };
-        let token = house.app.lifecycle.tokens.make(claim);
-        let body = format!("{{\"connection_id\": \"{connection}\", \"exit_code\": 0}}");
-        // Before the call: from its commit on, another may have the slot.
-        book.give_back(&slot);
-        let Status { status } = client.send("POST /callback/exited", &token, None, &body, 200).await?;
-        if status != "completed" {
-            return Err(format!("a bot ended {status}").into());
+        fixture.check().await?;
+        for server in servers {
+            server.stop().await?;
         }
-        count += 1;
+        Done::Ok(rounds.measured(case))
+    };
+    let measured = measured.await;
+    if let Some(other) = other {
+        other.remove().await?;
     }
-    Ok(count)
+    measured
 }
 
-/// Nothing was given twice, nothing is lost.
-async fn check(house: &House, book: &Book, slots: i64) -> Done {
-    let doubles = book.doubles.load(Ordering::Relaxed);
-    let idle = house.app.store.slots(Some(POOL), Some(SlotStatus::Idle)).await?.len();
-    let open = house.app.store.open_bots_by_status().await?;
-    if doubles > 0 || i64::try_from(idle)? != slots || !open.is_empty() {
-        return Err(format!("{doubles} doubles, {idle} of {slots} slots idle, bots left: {open:?}").into());
+/// All servers run all the time; in the rounds of one server the others have nothing to do.
+async fn beside_one_server(options: &Options, case: Case, fixture: &mut PlacementFixture) -> Done<Measured> {
+    let mut servers = Vec::new();
+    for _ in 0..options.replicas {
+        servers.push(fixture.start_server().await?);
     }
-    Ok(())
+    let mut rounds = Rounds::default();
+    for _ in 0..=options.rounds {
+        rounds.ours(fixture, &servers, options, case).await?;
+        let (alone, _) = fixture.place(&servers[..1], case.clients, options.time).await?;
+        rounds.theirs.push(alone.pairs_per_second());
+    }
+    fixture.check().await?;
+    for server in servers {
+        server.stop().await?;
+    }
+    Ok(rounds.measured(case))
 }
 
-/// Transactions in a second, as pgbench says.
-async fn pgbench(options: &Options, database: &Database, script: &std::path::Path, clients: usize) -> Done<f64> {
-    let output = Command::new(&options.pgbench)
-        .args(["--no-vacuum", "--protocol", "prepared", "--jobs", "2"])
-        .args(["--client", &clients.to_string(), "--time", &options.time.as_secs().to_string(), "--file"])
-        .arg(script)
-        .arg(&database.url)
-        .stdin(Stdio::null())
-        .output()
-        .await
-        .map_err(|error| format!("{} cannot be run: {error}", options.pgbench))?;
-    let text = String::from_utf8_lossy(&output.stdout);
-    let figure = text.lines().find_map(|line| line.strip_prefix("tps = ")?.split(' ').next()?.parse().ok());
-    figure.ok_or_else(|| format!("pgbench failed: {}", String::from_utf8_lossy(&output.stderr)).into())
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_case_is_slots_and_clients() {
+        assert_eq!("100x32".parse(), Ok(Case { slots: 100, clients: 32 }));
+        for text in ["", "100", "100x", "x32", "0x1", "1x0", "1x2x3", "-1x2"] {
+            assert!(text.parse::<Case>().is_err_and(|said| said.contains("100x32")), "{text}");
+        }
+    }
 }

@@ -3,6 +3,7 @@
 //! program, which says by a datagram that it runs.
 
 use std::net::UdpSocket;
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -13,19 +14,21 @@ use uuid::Uuid;
 use super::Done;
 use super::client::{Answer, Client};
 use super::container::{Containers, PROGRAM};
+use super::database::Database;
 use super::figures::{milliseconds, percentile};
-use super::house::{Database, House};
-use crate::config::pool::{PoolConfig, Standby};
-use crate::config::provider::{DockerConfig, ProcessConfig, ProviderConfig};
+use super::server::{PoolSpec, ProviderSpec, ServerProcess, ServerSpec};
 
 /// How long one may take before the measurement is given up.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// Of each pool.
+const SLOTS: u32 = 2;
 
 #[derive(Clone, Debug)]
 pub struct Options {
     /// A database of a PostgreSQL on which another may be made; SQLite without.
     pub database: Option<String>,
     pub bots: usize,
+    pub json: bool,
     /// Slots are containers there, and not processes.
     pub docker: Option<DockerOptions>,
 }
@@ -53,14 +56,10 @@ pub async fn run(options: &Options) -> Done {
         Some(docker) => Some(Containers::make(docker.host.as_deref()).await?),
         None => None,
     };
-    let database = Database::make(options.database.as_deref()).await?;
+    let database = Database::create(options.database.as_deref()).await?;
     let folder = std::env::temp_dir().join(format!("greenroom-bench-{}", Uuid::new_v4().simple()));
     std::fs::create_dir_all(&folder)?;
-    // Slots have their folders below the current one.
-    let before = std::env::current_dir()?;
-    std::env::set_current_dir(&folder)?;
-    let measured = on(&database, options, containers.as_ref()).await;
-    std::env::set_current_dir(before)?;
+    let measured = on(&database, &folder, options, containers.as_ref()).await;
     database.remove().await?;
     std::fs::remove_dir_all(folder)?;
     if let Some(containers) = containers {
@@ -69,35 +68,29 @@ pub async fn run(options: &Options) -> Done {
     measured
 }
 
-fn pool(name: &str, platform: Platform, standby: Standby, provider: &ProviderConfig) -> PoolConfig {
-    PoolConfig {
+fn pool(name: &str, platform: Platform, is_hot: bool, provider: &ProviderSpec) -> PoolSpec {
+    PoolSpec {
         // Containers have the names of their slots, and others may be on the same engine.
         name: format!("{name}-{}", &Uuid::new_v4().simple().to_string()[..8]),
-        platform,
-        provider: provider.clone(),
-        max_slots: 2,
-        min_idle: 2,
-        standby,
+        platform: platform.as_str().to_owned(),
+        min_idle: SLOTS,
+        is_hot,
         recycle_after: 1,
-        attributes: Default::default(),
-        expire_after: None,
+        provider: provider.clone(),
+        ..PoolSpec::hot(SLOTS)
     }
 }
 
 /// What a slot runs: this program, as agent and as bot.
-fn provider(containers: Option<&Containers>) -> Done<ProviderConfig> {
+fn provider(containers: Option<&Containers>) -> Done<ProviderSpec> {
     let command = |own: &str| [own, "agent", "--", own, "bench", "bot"].map(str::to_owned).to_vec();
     Ok(match containers {
-        None => ProviderConfig::Process(ProcessConfig {
-            command: Some(command(&std::env::current_exe()?.display().to_string())),
-            user: None,
-        }),
-        Some(containers) => ProviderConfig::Docker(DockerConfig {
-            host: Some(containers.engine.host.clone()),
+        None => ProviderSpec::Process { command: command(&std::env::current_exe()?.display().to_string()) },
+        Some(containers) => ProviderSpec::Docker {
+            host: containers.engine.host.clone(),
             image: containers.image.clone(),
-            command: Some(command(PROGRAM)),
-            ..DockerConfig::default()
-        }),
+            command: command(PROGRAM),
+        },
     })
 }
 
@@ -115,18 +108,16 @@ enum How {
     Container,
 }
 
-async fn on(database: &Database, options: &Options, containers: Option<&Containers>) -> Done {
+async fn on(database: &Database, folder: &Path, options: &Options, containers: Option<&Containers>) -> Done {
     let provider = provider(containers)?;
-    let (hot, stopped) = (
-        pool("hot", Platform::GoogleMeet, Standby::Running, &provider),
-        pool("stopped", Platform::Zoom, Standby::Stopped, &provider),
-    );
+    let (hot, stopped) =
+        (pool("hot", Platform::GoogleMeet, true, &provider), pool("stopped", Platform::Zoom, false, &provider));
     let address = match (containers, options.docker.as_ref().and_then(|docker| docker.address.clone())) {
         (_, Some(address)) => address,
         (Some(containers), None) => containers.gateway().await?,
         (None, None) => "127.0.0.1".to_owned(),
     };
-    let slot = |pool: &PoolConfig, meeting| How::Slot { pool: pool.name.clone(), meeting };
+    let slot = |pool: &PoolSpec, meeting| How::Slot { pool: pool.name.clone(), meeting };
     let way = |name, how| Way { name, how, times: Vec::new() };
     let mut ways = vec![
         way("hot", slot(&hot, "https://meet.google.com/abc-defg-hij")),
@@ -135,27 +126,32 @@ async fn on(database: &Database, options: &Options, containers: Option<&Containe
     if containers.is_some() {
         ways.push(way("docker run", How::Container));
     }
-    let house = House::start_at(&address, database, vec![hot, stopped], None).await?;
-    let measured = measure(&house, &address, &mut ways, options.bots, containers).await;
+    let spec = ServerSpec { host: address.clone(), ..ServerSpec::new(database, vec![hot, stopped]) };
+    // Slots have their folders below the server's current one.
+    let server = ServerProcess::start_in(&spec, Some(folder)).await?;
+    let measured = measure(&server, database, &address, &mut ways, options.bots, containers).await;
     // The last ones are made ready first, and then nobody makes any more.
     for way in &ways {
         if let How::Slot { pool, .. } = &way.how {
-            until_idle(&house, pool).await?;
+            server.until_idle(database, pool, i64::from(SLOTS)).await?;
         }
     }
-    let (slots, app) = (house.app.store.slots(None, None).await?, house.app.clone());
-    house.stop().await?;
-    for slot in slots {
-        app.deployment.delete_now(&slot).await;
-    }
+    server.delete_slots_and_stop(database).await?;
     measured?;
-    show(&ways, options.bots);
+    show(options, &ways);
     Ok(())
 }
 
-async fn measure(house: &House, address: &str, ways: &mut [Way], bots: usize, containers: Option<&Containers>) -> Done {
-    let (_, key) = house.user(5).await?;
-    let mut client = Client::connect(house.address).await?;
+async fn measure(
+    server: &ServerProcess,
+    database: &Database,
+    address: &str,
+    ways: &mut [Way],
+    bots: usize,
+    containers: Option<&Containers>,
+) -> Done {
+    let key = server.create_users(1, 5).await?.remove(0);
+    let mut client = Client::connect(server.address).await?;
     let socket = tokio::net::UdpSocket::bind(format!("{address}:0")).await?;
     let tell = socket.local_addr()?.to_string();
     // The first of each makes what is made once, and is not counted.
@@ -163,7 +159,7 @@ async fn measure(house: &House, address: &str, ways: &mut [Way], bots: usize, co
         for way in ways.iter_mut() {
             let took = match (&way.how, containers) {
                 (How::Slot { pool, meeting }, _) => {
-                    until_idle(house, pool).await?;
+                    server.until_idle(database, pool, i64::from(SLOTS)).await?;
                     let body = json!({"meeting_url": meeting, "config": {"tell": tell}}).to_string();
                     let Answer { bot } = client.send("POST /bots", &key, None, &body, 201).await?;
                     let took = heard(&socket, bot.id, Instant::now()).await?;
@@ -199,26 +195,26 @@ async fn heard(socket: &tokio::net::UdpSocket, bot: Uuid, begun: Instant) -> Don
     Ok(took)
 }
 
-fn show(ways: &[Way], bots: usize) {
+fn show(options: &Options, ways: &[Way]) {
+    let bots = options.bots;
+    let hot = ways.first().map_or(f64::NAN, |way| percentile(&way.times, 0.5));
+    if options.json {
+        let rows: Vec<Value> = ways
+            .iter()
+            .map(|way| {
+                let (middle, most) = (percentile(&way.times, 0.5), percentile(&way.times, 0.99));
+                json!({"name": way.name, "p50_ms": middle, "p99_ms": most, "ratio": middle / hot})
+            })
+            .collect();
+        println!("{}", json!({"bench": "start", "bots": bots, "ways": rows}));
+        return;
+    }
     println!("from the answer to POST /bots to the command running, in ms, {bots} bots each, in turn");
     println!("{:>12} {:>10} {:>10} {:>10}", "", "p50", "p99", "to hot");
-    let hot = ways.first().map_or(f64::NAN, |way| percentile(&way.times, 0.5));
     for Way { name, times, .. } in ways {
         let (middle, most) = (percentile(times, 0.5), percentile(times, 0.99));
         println!("{name:>12} {middle:>10.2} {most:>10.2} {:>10.2}", middle / hot);
     }
-}
-
-/// Waits until the pool has a slot that is ready.
-async fn until_idle(house: &House, pool: &str) -> Done {
-    let deadline = Instant::now() + PATIENCE;
-    while house.app.store.slots(Some(pool), Some(domain::SlotStatus::Idle)).await?.len() < 2 {
-        if Instant::now() > deadline {
-            return Err(format!("the pool {pool} has no slot that is ready").into());
-        }
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-    Ok(())
 }
 
 async fn until_ended(client: &mut Client, key: &str, bot: Uuid) -> Done {

@@ -115,6 +115,8 @@ pub fn main() -> ExitCode {
     match command {
         Command::DemoBot => return demo::play(),
         Command::Bench { command: bench::Command::Bot } => return crate::bench::start::tell(),
+        // On a runtime of its own, with one thread.
+        Command::Bench { command: bench::Command::Load } => return crate::bench::load::main(),
         _ => {}
     }
     match tokio::runtime::Runtime::new() {

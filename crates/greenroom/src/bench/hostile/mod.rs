@@ -15,8 +15,8 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use crate::bench::Done;
+use crate::bench::database::Database;
 use crate::bench::figures::percentile;
-use crate::bench::house::Database;
 use attacks::Attack;
 use probe::Latencies;
 use server::Server;
@@ -55,7 +55,7 @@ struct Measured {
 }
 
 pub async fn run(options: &Options) -> Done {
-    let database = Database::make(options.database.as_deref()).await?;
+    let database = Database::create(options.database.as_deref()).await?;
     let measured = measure(options, &database).await;
     let removed = database.remove().await;
     for line in table(&measured?) {

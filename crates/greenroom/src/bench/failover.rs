@@ -1,0 +1,130 @@
+//! Two servers on one database under load, and again and again one of them is killed, in turn, and started anew. Clients
+//! whose connection breaks send the same request, with the same Idempotency-Key, to the other server. Nothing that was
+//! acknowledged may be lost, nothing may be doubled, and the longest time without any answer is measured.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::Done;
+use super::figures::milliseconds;
+use super::fixture::PlacementFixture;
+use super::load::{LoadProcess, LoadReport, Work};
+use super::server::{ServerProcess, ServerSpec};
+
+/// Before the first kill and after the last start.
+const MARGIN: Duration = Duration::from_secs(2);
+
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// A database of a PostgreSQL on which another may be created.
+    pub database: String,
+    pub slots: u32,
+    pub clients: usize,
+    pub kills: usize,
+    /// From the time that a server serves again to the next kill.
+    pub pause: Duration,
+    pub json: bool,
+}
+
+/// What is wrong at the end.
+#[derive(Debug)]
+struct Losses {
+    /// Bots that were acknowledged and are not there, or are not at an end.
+    lost: usize,
+    /// Slots that had two bots, and meetings with more than one.
+    doubled: u64,
+}
+
+pub async fn run(options: &Options) -> Done {
+    let mut fixture = PlacementFixture::prepare(Some(&options.database), options.slots, options.clients).await?;
+    let measured = measure(options, &mut fixture).await;
+    fixture.remove().await?;
+    measured
+}
+
+async fn measure(options: &Options, fixture: &mut PlacementFixture) -> Done {
+    // The same load without kills, for as long as a kill takes: what the pause is measured beside.
+    let mut servers = vec![fixture.start_server().await?, fixture.start_server().await?];
+    let calm_time = MARGIN * 2;
+    let spec = fixture.load(&servers, options.clients, Work::Place { time: calm_time, interval: None, retry: true });
+    let calm = LoadProcess::run(&spec).await?;
+    check_calm(&calm)?;
+
+    let time = MARGIN * 2 + (options.pause + Duration::from_secs(1)) * u32::try_from(options.kills)?;
+    let spec = fixture.load(&servers, options.clients, Work::Place { time, interval: None, retry: true });
+    let load = LoadProcess::start(&spec).await?;
+    tokio::time::sleep(MARGIN).await;
+    let mut restarts = Vec::new();
+    for kill in 0..options.kills {
+        let victim = servers.remove(0);
+        let again = ServerSpec { port: victim.address.port(), ..fixture.spec.clone() };
+        victim.kill().await?;
+        let started = ServerProcess::start(&again).await?;
+        restarts.push(milliseconds(started.ready_in));
+        // The one that has run longest is the next.
+        servers.push(started);
+        if kill + 1 < options.kills {
+            tokio::time::sleep(options.pause).await;
+        }
+    }
+    let report = load.report().await?;
+    let losses = count_losses(fixture, &report).await?;
+    let at_rest = fixture.check().await;
+    show(options, &calm, &report, &losses, &restarts);
+    at_rest?;
+    for server in servers {
+        server.stop().await?;
+    }
+    if losses.lost > 0 || losses.doubled > 0 {
+        return Err(format!("{} lost, {} doubled", losses.lost, losses.doubled).into());
+    }
+    Ok(())
+}
+
+fn check_calm(calm: &LoadReport) -> Done {
+    calm.check()?;
+    if calm.retries > 0 { Err("requests failed before any server was killed".into()) } else { Ok(()) }
+}
+
+async fn count_losses(fixture: &PlacementFixture, report: &LoadReport) -> Done<Losses> {
+    let ended = fixture.database.texts("SELECT id::text FROM bots WHERE status = 'completed'").await?;
+    let ended: HashSet<String> = ended.into_iter().collect();
+    let lost = report.bots.iter().filter(|bot| !ended.contains(&bot.to_string())).count();
+    let twice = fixture
+        .database
+        .number("SELECT COUNT(*) FROM (SELECT 1 FROM bots GROUP BY native_meeting_id HAVING COUNT(*) > 1) AS meetings")
+        .await?;
+    Ok(Losses { lost, doubled: report.doubles + u64::try_from(twice)? })
+}
+
+fn show(options: &Options, calm: &LoadReport, report: &LoadReport, losses: &Losses, restarts: &[f64]) {
+    let (pause, calm_pause) = (milliseconds(report.longest_pause), milliseconds(calm.longest_pause));
+    let ratio = report.pairs_per_second() / calm.pairs_per_second();
+    let slowest = restarts.iter().copied().fold(0.0, f64::max);
+    if options.json {
+        println!(
+            "{}",
+            json!({
+                "bench": "failover", "kills": options.kills, "clients": options.clients,
+                "acknowledged": report.bots.len(), "lost": losses.lost, "doubled": losses.doubled,
+                "retries": report.retries, "longest_pause_ms": pause, "longest_pause_without_kills_ms": calm_pause,
+                "pairs_per_second": report.pairs_per_second(), "pairs_per_second_without_kills": calm.pairs_per_second(),
+                "ratio": ratio, "slowest_restart_ms": slowest,
+            })
+        );
+        return;
+    }
+    println!("{} kills of one of two servers in turn, {} clients", options.kills, options.clients);
+    println!("{:<36} {:>10}", "bots acknowledged", report.bots.len());
+    println!("{:<36} {:>10}", "lost", losses.lost);
+    println!("{:<36} {:>10}", "doubled", losses.doubled);
+    println!("{:<36} {:>10}", "requests sent again", report.retries);
+    println!("{:<36} {pause:>10.0} ms", "longest pause of all clients");
+    println!("{:<36} {calm_pause:>10.0} ms", "beside that without kills");
+    println!("{:<36} {:>10.0}", "pairs in a second", report.pairs_per_second());
+    println!("{:<36} {:>10.0}", "beside that without kills", calm.pairs_per_second());
+    println!("{:<36} {ratio:>10.2}", "ratio");
+    println!("{:<36} {slowest:>10.0} ms", "slowest start of a server");
+}

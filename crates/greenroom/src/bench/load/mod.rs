@@ -1,0 +1,161 @@
+//! The load generator, as a process of its own: `greenroom bench load`, on one thread. What it is to do, and the keys it
+//! does it with, come over its standard input. What it counted goes to its standard output.
+//!
+//! - this file: what it is told and what it answers, and how it is started
+//! - [`shared`]: what its clients know together: who holds which slot, which events came
+//! - [`place`]: places and ends bots for a while, at one server or at the one that answers
+//! - [`burst`]: asks for many bots at once
+//! - [`start`]: asks for many bots at once whose commands tell that they run
+
+mod burst;
+mod place;
+pub mod shared;
+pub mod start;
+
+use std::net::SocketAddr;
+use std::process::{ExitCode, Stdio};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tokio::io::AsyncWriteExt;
+use tokio::process::{Child, Command};
+use uuid::Uuid;
+
+use super::Done;
+
+/// What a load generator is told.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct LoadSpec {
+    pub addresses: Vec<SocketAddr>,
+    /// Clients use them in turn.
+    pub keys: Vec<String>,
+    /// What bot tokens are signed with.
+    pub signing_secret: String,
+    /// The number of the first meeting. Each bot is at a meeting of its own.
+    pub first_meeting: u64,
+    pub clients: usize,
+    pub work: Work,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum Work {
+    Place {
+        time: Duration,
+        /// Count pairs in intervals of this length too.
+        interval: Option<Duration>,
+        /// Ask another address, with the same key, when a connection breaks.
+        retry: bool,
+    },
+    /// Each client asks for one bot, all at the same time.
+    Burst,
+    /// Clients ask for so many bots, each as soon as it has its last answer.
+    Start { bots: usize },
+}
+
+/// What a load generator counted.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct LoadReport {
+    /// Bots that were placed and ended.
+    pub pairs: u64,
+    pub seconds: f64,
+    /// Pairs in each interval, if that was asked for.
+    pub intervals: Vec<u64>,
+    /// How often a slot had two bots.
+    pub doubles: u64,
+    /// Bots that had to wait for a slot.
+    pub queued: u64,
+    /// Requests that were sent again, because a connection broke.
+    pub retries: u64,
+    pub errors: u64,
+    pub first_error: Option<String>,
+    /// The longest time without an answer to any client.
+    pub longest_pause: Duration,
+    /// From a request to what it was for, in milliseconds.
+    pub latency_p50_ms: f64,
+    pub latency_p99_ms: f64,
+    pub cpu: Duration,
+    /// The bots that were acknowledged, where requests are sent again.
+    pub bots: Vec<Uuid>,
+}
+
+impl LoadReport {
+    pub fn pairs_per_second(&self) -> f64 {
+        self.pairs as f64 / self.seconds
+    }
+
+    /// Fails when something went wrong.
+    pub fn check(&self) -> Done {
+        if self.errors > 0 || self.doubles > 0 {
+            let first = self.first_error.as_deref().unwrap_or("none");
+            return Err(format!("{} doubles, {} errors, the first: {first}", self.doubles, self.errors).into());
+        }
+        Ok(())
+    }
+}
+
+/// A load generator that runs.
+#[derive(Debug)]
+pub struct LoadProcess {
+    child: Child,
+}
+
+impl LoadProcess {
+    pub async fn start(spec: &LoadSpec) -> Done<Self> {
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(["bench", "load"]).stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
+        let mut child = command.spawn()?;
+        let mut stdin = child.stdin.take().ok_or("the load generator has no input")?;
+        stdin.write_all(&serde_json::to_vec(spec)?).await?;
+        Ok(Self { child })
+    }
+
+    /// Waits until it is done.
+    pub async fn report(self) -> Done<LoadReport> {
+        let output = self.child.wait_with_output().await?;
+        if !output.status.success() {
+            return Err(format!("the load generator ended with {}", output.status).into());
+        }
+        Ok(serde_json::from_slice(&output.stdout)?)
+    }
+
+    pub async fn run(spec: &LoadSpec) -> Done<LoadReport> {
+        Self::start(spec).await?.report().await
+    }
+}
+
+/// `greenroom bench load`.
+pub fn main() -> ExitCode {
+    match generate() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("greenroom bench load: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn generate() -> Done {
+    raise_file_limit();
+    let spec: LoadSpec = serde_json::from_reader(std::io::stdin().lock())?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let mut report = runtime.block_on(async {
+        match spec.work.clone() {
+            Work::Place { time, interval, retry } => place::run(&spec, time, interval, retry).await,
+            Work::Burst => burst::run(&spec).await,
+            Work::Start { bots } => start::run(&spec, bots).await,
+        }
+    })?;
+    report.cpu = super::usage::cpu_of(std::process::id()).unwrap_or_default();
+    println!("{}", serde_json::to_string(&report)?);
+    Ok(())
+}
+
+/// Each connection needs a file.
+fn raise_file_limit() {
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
+    if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE)
+        && soft < hard
+    {
+        let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
+    }
+}

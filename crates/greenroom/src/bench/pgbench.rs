@@ -1,0 +1,70 @@
+//! pgbench with the two bare statements of the simplest pool there is, on one table: what Greenroom is measured beside.
+
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::time::Duration;
+
+use tokio::process::Command;
+use uuid::Uuid;
+
+use super::Done;
+use super::database::Database;
+
+/// Take the least recently used idle slot, give it back.
+const ACQUIRE_AND_RELEASE: &str = "\
+\\set bot random(1, 2000000000)
+\\set id 0
+UPDATE bot_pool_slots SET status = 'busy', assigned_bot_id = :bot, last_used_at = NOW() WHERE id = (\
+SELECT id FROM bot_pool_slots WHERE status = 'idle' ORDER BY last_used_at ASC NULLS FIRST LIMIT 1 \
+FOR UPDATE SKIP LOCKED) RETURNING id \\aset
+UPDATE bot_pool_slots SET status = 'idle', assigned_bot_id = NULL WHERE id = :id;
+";
+
+/// The table, and the script that is removed with this.
+#[derive(Debug)]
+pub struct Pgbench {
+    program: String,
+    url: String,
+    script: PathBuf,
+}
+
+impl Pgbench {
+    /// Creates its table in a database of a PostgreSQL.
+    pub async fn prepare(program: &str, database: &Database, slots: u32) -> Done<Self> {
+        database
+            .execute(format!(
+                "CREATE TABLE bot_pool_slots (id SERIAL PRIMARY KEY, status VARCHAR(50) NOT NULL DEFAULT 'idle',
+                                              assigned_bot_id INTEGER, last_used_at TIMESTAMP);
+                 CREATE INDEX idx_bot_pool_slots_status ON bot_pool_slots (status);
+                 INSERT INTO bot_pool_slots (status) SELECT 'idle' FROM generate_series(1, {slots});
+                 ANALYZE bot_pool_slots"
+            ))
+            .await?;
+        let script = std::env::temp_dir().join(format!("greenroom-bench-{}.sql", Uuid::new_v4().simple()));
+        std::fs::write(&script, ACQUIRE_AND_RELEASE)?;
+        Ok(Self { program: program.to_owned(), url: database.url.clone(), script })
+    }
+
+    /// Transactions in a second, as pgbench says.
+    pub async fn run(&self, clients: usize, time: Duration) -> Done<f64> {
+        let seconds = time.as_secs().max(1).to_string();
+        let output = Command::new(&self.program)
+            .args(["--no-vacuum", "--protocol", "prepared", "--jobs", "2"])
+            .args(["--client", &clients.to_string(), "--time", &seconds, "--file"])
+            .arg(&self.script)
+            .arg(&self.url)
+            .stdin(Stdio::null())
+            .output()
+            .await
+            .map_err(|error| format!("{} cannot be run: {error}", self.program))?;
+        let text = String::from_utf8_lossy(&output.stdout);
+        let figure = text.lines().find_map(|line| line.strip_prefix("tps = ")?.split(' ').next()?.parse().ok());
+        figure.ok_or_else(|| format!("pgbench failed: {}", String::from_utf8_lossy(&output.stderr)).into())
+    }
+}
+
+impl Drop for Pgbench {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.script);
+    }
+}

@@ -1,0 +1,106 @@
+//! What processes use of the machine, as `/proc` tells: time on processors, and memory.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::Done;
+use super::database::Database;
+
+/// Linux counts processor time in hundredths of a second.
+const TICK: Duration = Duration::from_millis(10);
+
+/// The processor time of one process, its children that have ended not counted. `None` when it is gone.
+pub fn cpu_of(pid: u32) -> Option<Duration> {
+    let stat = Stat::read(pid)?;
+    Some(TICK * u32::try_from(stat.own_ticks).ok()?)
+}
+
+/// The most memory that a process had resident, in MiB.
+pub fn peak_mib(pid: u32) -> Option<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib / 1024)
+}
+
+/// A PostgreSQL on this machine: the postmaster and all that it started.
+#[derive(Clone, Copy, Debug)]
+pub struct Postgres {
+    postmaster: u32,
+}
+
+impl Postgres {
+    /// `None` when the server runs elsewhere.
+    pub async fn find(database: &Database) -> Done<Option<Self>> {
+        let backend = u32::try_from(database.number("SELECT pg_backend_pid()::bigint").await?)?;
+        let own = std::process::id();
+        // The backend of that connection may have ended by now, so the postmaster is found by any other.
+        let pids = database.texts("SELECT pid::text FROM pg_stat_activity").await?;
+        let pids = pids.iter().filter_map(|pid| pid.parse().ok()).chain([backend]);
+        let parents = pids.filter_map(Stat::read).filter(|stat| stat.name == "postgres" && stat.parent != own);
+        Ok(parents.map(|stat| Self { postmaster: stat.parent }).next())
+    }
+
+    /// The time of all its processes, of those that have ended as well.
+    pub fn cpu(self) -> Duration {
+        let all = all_processes();
+        let Some(postmaster) = all.get(&self.postmaster) else { return Duration::ZERO };
+        let children = all.values().filter(|stat| stat.parent == self.postmaster).map(|stat| stat.own_ticks);
+        let ticks = postmaster.own_ticks + postmaster.ended_children_ticks + children.sum::<u64>();
+        TICK * u32::try_from(ticks).unwrap_or(u32::MAX)
+    }
+}
+
+fn all_processes() -> BTreeMap<u32, Stat> {
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    pids.filter_map(|pid| Some((pid, Stat::read(pid)?))).collect()
+}
+
+/// A line of `/proc/PID/stat`.
+#[derive(Debug, PartialEq, Eq)]
+struct Stat {
+    name: String,
+    parent: u32,
+    own_ticks: u64,
+    ended_children_ticks: u64,
+}
+
+impl Stat {
+    fn read(pid: u32) -> Option<Self> {
+        Self::parse(&std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+    }
+
+    fn parse(line: &str) -> Option<Self> {
+        // The name is in parentheses and may contain some.
+        let (begin, end) = (line.find('(')?, line.rfind(')')?);
+        let fields: Vec<&str> = line.get(end + 1..)?.split_whitespace().collect();
+        let number = |at: usize| fields.get(at)?.parse::<u64>().ok();
+        Some(Self {
+            name: line.get(begin + 1..end)?.to_owned(),
+            parent: u32::try_from(number(1)?).ok()?,
+            own_ticks: number(11)? + number(12)?,
+            ended_children_ticks: number(13)? + number(14)?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_of_stat_is_read_whatever_the_process_is_called() {
+        let line = "42 (a) b (c) S 7 42 42 0 -1 4194560 1 0 0 0 30 12 5 3 20 0 1 0 100 1 1";
+        let expected = Stat { name: "a) b (c".into(), parent: 7, own_ticks: 42, ended_children_ticks: 8 };
+        assert_eq!(Stat::parse(line), Some(expected));
+        assert_eq!(Stat::parse("42"), None);
+    }
+
+    #[test]
+    fn this_process_has_memory_and_time() {
+        assert!(peak_mib(std::process::id()).is_some_and(|mib| mib > 0));
+        assert!(cpu_of(std::process::id()).is_some());
+        assert_eq!(cpu_of(u32::MAX), None);
+    }
+}
