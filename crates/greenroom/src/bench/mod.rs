@@ -24,7 +24,7 @@
 //! - [`client`]: a lean HTTP client, so that what is measured is the server
 //! - [`container`]: an image of this program on a Docker Engine
 //! - [`figures`]: medians and percentiles
-//! - [`svg`]: plots
+//! - [`svg`]: line plots with labelled axes
 
 pub mod bloat;
 pub mod burst;
