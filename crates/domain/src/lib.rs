@@ -8,11 +8,12 @@
 //! - [`status`]: the states of a bot, as stored and as shown
 //! - [`reason`]: why a bot is where it is
 //! - [`lifecycle`]: the one transition table
-//! - [`slot`]: where a bot runs
+//! - [`slot`], [`pool`]: where a bot runs
 //! - [`requirements`]: what a bot asks of it, and whether it has that
 //! - [`deadline`]: how long a state may last, who watches it, what follows
 //! - [`command`]: what a caller may ask of a running bot
 //! - [`event`]: what is told of it
+//! - [`planner`]: who gets which slot
 
 pub mod command;
 pub mod deadline;
@@ -20,6 +21,8 @@ pub mod event;
 pub mod ids;
 pub mod lifecycle;
 pub mod meeting;
+pub mod planner;
+pub mod pool;
 pub mod reason;
 pub mod requirements;
 pub mod slot;
@@ -30,7 +33,8 @@ pub use command::Action;
 pub use deadline::Deadlines;
 pub use ids::{BotId, CommandId, ConnectionId, EventId, KeyId, UserId};
 pub use meeting::{Meeting, MeetingError, Platform};
+pub use pool::Pool;
 pub use reason::Reason;
 pub use requirements::{Attributes, Requirements, UsageClass};
-pub use slot::{SlotName, SlotStatus};
+pub use slot::{Slot, SlotClaim, SlotName, SlotStatus};
 pub use status::{ShownStatus, Status};

@@ -2,10 +2,13 @@
 //! provider has can be matched with what the store has; their descriptions are what a person sees at the provider.
 
 use std::fmt;
+use std::sync::Arc;
 
 use jiff::Timestamp;
+use uuid::Uuid;
 
 use crate::ids::BotId;
+use crate::requirements::Attributes;
 use crate::words::words;
 
 /// The state of a slot.
@@ -38,16 +41,16 @@ words!(SlotStatus, UnknownSlotStatus {
 
 /// The name of a slot: `pool-google-meet-001`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct SlotName(String);
+pub struct SlotName(Arc<str>);
 
 impl SlotName {
     pub fn new(pool: &str, number: i64) -> Self {
-        Self(format!("pool-{pool}-{number:03}"))
+        Self(format!("pool-{pool}-{number:03}").into())
     }
 
     /// A name that was stored before.
     pub fn stored(name: String) -> Self {
-        Self(name)
+        Self(name.into())
     }
 
     pub fn as_str(&self) -> &str {
@@ -64,6 +67,93 @@ impl SlotName {
 impl fmt::Display for SlotName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
+    }
+}
+
+/// A slot as it is recorded.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Slot {
+    pub name: SlotName,
+    pub pool: String,
+    pub number: i64,
+    pub status: SlotStatus,
+    pub status_since: Timestamp,
+    pub bot_id: Option<BotId>,
+    /// Tells it from an earlier slot of the same name.
+    pub incarnation: Uuid,
+    /// Counts its starts.
+    pub generation: i64,
+    /// How many bots its agent has had since the start.
+    pub token_number: i64,
+    /// The agent process that waits, or has the assignment, by the name that it has chosen.
+    pub agent: Option<String>,
+    pub bots_since_fresh: i64,
+    pub provider_ref: Option<String>,
+    pub description: String,
+    pub last_used_at: Option<Timestamp>,
+    pub error_message: Option<String>,
+    pub recovery_attempts: i64,
+    pub created_at: Timestamp,
+    pub attributes: Attributes,
+    /// Until when it may be given out while it is idle.
+    pub expires_at: Option<Timestamp>,
+    /// Its bot is at an end, or elsewhere, and something of it may be left.
+    pub awaits_clearing: bool,
+}
+
+impl Slot {
+    /// Ends every token of the slot that was given out: what runs in it is ended, or was never begun.
+    pub fn end_tokens(&mut self) {
+        self.generation += 1;
+        self.token_number = 0;
+        self.agent = None;
+    }
+
+    /// Whether it is being made, is in error, goes away or waits to be cleared: keepers look at these, and at no others.
+    pub fn is_unsettled(&self) -> bool {
+        self.awaits_clearing || matches!(self.status, SlotStatus::Creating | SlotStatus::Error | SlotStatus::Draining)
+    }
+}
+
+/// Whose token it is: the agent of a slot, for one assignment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SlotClaim {
+    pub slot: SlotName,
+    pub incarnation: Uuid,
+    /// `None` in an environment that cannot be changed between two starts.
+    pub generation: Option<i64>,
+    pub number: i64,
+}
+
+impl SlotClaim {
+    /// The one that is good now.
+    pub fn current(slot: &Slot) -> Self {
+        Self {
+            slot: slot.name.clone(),
+            incarnation: slot.incarnation,
+            generation: Some(slot.generation),
+            number: slot.token_number,
+        }
+    }
+
+    /// What its agent gets with an assignment, to wait again.
+    pub fn next(slot: &Slot) -> Self {
+        Self { number: slot.token_number + 1, ..Self::current(slot) }
+    }
+
+    /// What stands in an environment that cannot be changed.
+    pub fn to_start_with(slot: &Slot) -> Self {
+        Self { generation: None, number: 0, ..Self::current(slot) }
+    }
+
+    /// Whether an agent may wait under it, or take the slot's bot.
+    pub fn is_current(&self, slot: &Slot) -> bool {
+        *self == Self { generation: self.generation.and(Some(slot.generation)), ..Self::current(slot) }
+    }
+
+    /// Whether it is the agent's that has the assignment now, for the time after it.
+    pub fn is_next(&self, slot: &Slot) -> bool {
+        slot.bot_id.is_some() && *self == Self::next(slot)
     }
 }
 

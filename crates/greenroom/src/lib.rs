@@ -13,11 +13,13 @@
 //! - [`admission`]: who may ask, and whether there is room
 //! - [`providers`]: what makes, starts, stops and deletes slots
 //! - [`lifecycle`]: what a bot says, and what its state is then
+//! - [`actions`]: what is to be done once a change is committed
 //! - [`bus`]: what another process should hear at once
 //! - [`readiness`]: whether the store takes writes
 //! - [`store`]: what is true; nothing but the store knows SQL
 //! - [`telemetry`], [`clock`], [`random`]: logs and metrics, time and chance
 
+pub mod actions;
 pub mod admission;
 pub mod api;
 pub mod bench;

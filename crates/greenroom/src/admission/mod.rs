@@ -1,14 +1,11 @@
-//! Who may ask for a bot, and whether there is room for it under their limit: the key, the idempotency key, one running
-//! bot per user and meeting, the limit. Batches of requests are decided one at a time, so that no number of requests at
-//! once, in one process or in twenty, passes a limit.
+//! Who may ask for a bot. Whether there is room for it under the user's limit is decided with its placement
+//! (`domain::planner`).
 //!
 //! - this file: who asks
-//! - [`desk`]: the decision on a batch of requests
 //! - [`keys`]: API keys and the admin token
 //! - [`known`]: keys that were looked up a moment ago
 //! - [`users`]: making users and rotating keys
 
-mod desk;
 pub mod keys;
 pub mod known;
 pub mod users;
@@ -16,13 +13,11 @@ pub mod users;
 use std::sync::Arc;
 
 use domain::{BotId, Meeting, Requirements, UserId};
-use jiff::Timestamp;
 use serde_json::{Map, Value};
 
 use crate::clock::Clock;
 use crate::random::{NoRandomness, Random};
-use crate::store::{KeyRow, NewBot, Store, StoreError, Tx};
-use desk::Desk;
+use crate::store::{KeyRow, Store, StoreError};
 use keys::ApiKey;
 use known::{KnownKeys, Recalled};
 
@@ -39,7 +34,7 @@ pub struct Admission {
 
 /// What a user asks for.
 #[derive(Clone, Debug)]
-pub struct Wish {
+pub struct BotRequest {
     pub meeting: Meeting,
     pub bot_display_name: Option<String>,
     pub priority: i64,
@@ -53,31 +48,14 @@ pub struct Wish {
     pub idempotency: Option<(String, String)>,
 }
 
-/// A user's wish, under the key that it came with.
-#[derive(Clone, Debug)]
-pub struct Request {
-    pub key: ApiKey,
-    pub wish: Wish,
-}
-
-/// What admission says to a request.
-#[derive(Clone, Debug)]
-pub enum Admitted {
-    /// There is room for it.
-    New(Box<NewBot>),
-    /// It was asked for before, under the same idempotency key.
-    Known(BotId),
-}
-
 #[derive(Debug, thiserror::Error)]
 pub enum AdmissionError {
     #[error("the API key is not known, or no longer valid")]
     Unauthorized,
-    /// Whoever asked for this knows why.
-    #[error("there is no slot that could ever do")]
-    NothingFits,
     #[error("the idempotency key was used before with another body")]
     IdempotencyMismatch,
+    #[error("must be at least {min}, the lowest that you may ask for")]
+    PriorityTooLow { min: i64 },
     #[error("a bot of yours is already at this meeting")]
     DuplicateBot(BotId),
     #[error("{running} of {limit} bots are running")]
@@ -116,27 +94,6 @@ impl Admission {
             Err(_) => self.known.is_bad(key.hash()),
         }
         user
-    }
-
-    /// Decides on a batch of requests, one after the other, as of `tx`. Of each it is said whether a slot could ever do for it.
-    /// What is admitted is not written yet: that is placement's to do.
-    pub async fn admit(
-        &self,
-        tx: &mut Tx,
-        requests: &[Request],
-        possible: &[bool],
-        now: Timestamp,
-    ) -> Result<Vec<Result<Admitted, AdmissionError>>, AdmissionError> {
-        if requests.is_empty() {
-            return Ok(Vec::new());
-        }
-        let mut desk = Desk::open(tx, requests).await?;
-        let mut said = Vec::with_capacity(requests.len());
-        for (at, request) in requests.iter().enumerate() {
-            let id = BotId(self.random.id(now)?);
-            said.push(desk.decide(self, at, request, possible.get(at).copied().unwrap_or(false), id));
-        }
-        Ok(said)
     }
 
     /// The owner of a key that is what its row says and has not ended.

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 
 use super::keys::ApiKey;
 use super::{Admission, AdmissionError};
-use crate::store::{KeyRow, Tx, UserChange, UserRow};
+use crate::store::{Changed, KeyRow, Tx, UserChange, UserRow};
 
 /// A user as an operator asks for it.
 #[derive(Clone, Debug)]
@@ -17,6 +17,7 @@ pub struct NewUser {
     pub name: String,
     pub image_url: Option<String>,
     pub max_concurrent_bots: i64,
+    pub min_priority: i64,
     pub data: Map<String, Value>,
 }
 
@@ -39,6 +40,7 @@ impl Admission {
             name: new.name,
             image_url: new.image_url,
             max_concurrent_bots: new.max_concurrent_bots,
+            min_priority: new.min_priority,
             data: new.data,
             created_at: now,
             updated_at: now,
@@ -50,14 +52,16 @@ impl Admission {
 
     /// Changes a user. `None` when there is none of that id.
     pub async fn change_user(&self, id: UserId, change: UserChange) -> Result<Option<UserRow>, AdmissionError> {
-        let mut tx = self.store.for_users().begin().await?;
+        let now = self.clock.now();
+        let mut tx = self.store.for_users().begin_changing(&Changed::user(id), now).await?;
         let Some(mut user) = tx.hold_user(id).await? else { return Ok(None) };
         user.email = change.email.unwrap_or(user.email);
         user.name = change.name.unwrap_or(user.name);
         user.image_url = change.image_url.unwrap_or(user.image_url);
         user.max_concurrent_bots = change.max_concurrent_bots.unwrap_or(user.max_concurrent_bots);
+        user.min_priority = change.min_priority.unwrap_or(user.min_priority);
         user.data = change.data.unwrap_or(user.data);
-        user.updated_at = self.clock.now();
+        user.updated_at = now;
         tx.update_user(&user).await?;
         tx.commit().await?;
         tracing::info!(user = %user.id, max_concurrent_bots = user.max_concurrent_bots, "user changed");
@@ -66,11 +70,11 @@ impl Admission {
 
     /// Makes a new key; those before it end after `grace`. `None` when there is no user of that id.
     pub async fn rotate_key(&self, id: UserId, grace: Duration) -> Result<Option<ApiKey>, AdmissionError> {
-        let mut tx = self.store.for_users().begin().await?;
+        let now = self.clock.now();
+        let mut tx = self.store.for_users().begin_changing(&Changed::user(id), now).await?;
         if tx.hold_user(id).await?.is_none() {
             return Ok(None);
         }
-        let now = self.clock.now();
         tx.expire_keys(id, now.saturating_add(grace).unwrap_or(Timestamp::MAX)).await?;
         let key = self.insert_key(&mut tx, id, now).await?;
         tx.commit().await?;

@@ -38,6 +38,9 @@ pub struct NewUserBody {
     /// How many bots may run at once; 0 means none. Default 1.
     #[schema(example = 3, minimum = 0, maximum = 1000000)]
     pub max_concurrent_bots: Option<i64>,
+    /// The lowest `priority` that it may ask for; lower goes first. Default 0.
+    #[schema(example = 0)]
+    pub min_priority: Option<i32>,
     /// For you; Greenroom gives it back.
     pub data: Option<Map<String, Value>>,
 }
@@ -87,6 +90,7 @@ pub async fn create_user(
         name: short("name", body.name)?,
         image_url: body.image_url.map(|url| short("image_url", url)).transpose()?,
         max_concurrent_bots: limit(body.max_concurrent_bots.unwrap_or(1))?,
+        min_priority: body.min_priority.unwrap_or(0).into(),
         data: document("data", body.data.unwrap_or_default())?,
     };
     let (user, key) = app.admission.create_user(new).await?;
@@ -161,6 +165,8 @@ pub struct UserChangeBody {
     pub image_url: Option<Option<String>>,
     /// Bots that run already go on under a lower limit.
     pub max_concurrent_bots: Option<i64>,
+    /// The lowest `priority` that it may ask for; lower goes first.
+    pub min_priority: Option<i32>,
     /// Replaces what was there.
     pub data: Option<Map<String, Value>>,
 }
@@ -188,6 +194,7 @@ pub async fn change_user(
             other => other,
         },
         max_concurrent_bots: body.max_concurrent_bots.map(limit).transpose()?,
+        min_priority: body.min_priority.map(Into::into),
         data: body.data.map(|data| document("data", data)).transpose()?,
     };
     let user = app.admission.change_user(id, change).await?.ok_or_else(|| Problem::not_found("user"))?;

@@ -14,7 +14,7 @@ use super::extract::{Agent, Asked};
 use super::problem::{Problem, ProblemShape};
 use super::runners;
 use crate::deployment::assignment::Offer;
-use crate::lifecycle::tokens::SlotClaim;
+use domain::SlotClaim;
 
 const LONGEST_WAIT_MS: u64 = 60_000;
 const DEFAULT_WAIT_MS: u64 = 30_000;

@@ -5,6 +5,7 @@ use axum::body::Bytes;
 use axum::extract::{FromRequest, FromRequestParts, Query, Request};
 use axum::http::StatusCode;
 use axum::http::request::Parts;
+use domain::SlotClaim;
 use domain::UserId;
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::{Map, Value};
@@ -13,7 +14,7 @@ use super::App;
 use super::caller;
 use super::problem::Problem;
 use crate::admission::keys::{self, ApiKey};
-use crate::lifecycle::tokens::{Claim, RunnerClaim, SlotClaim};
+use crate::lifecycle::tokens::{Claim, RunnerClaim};
 
 /// An API key that looks like one. Whose it is, if anyone's, is still to be seen.
 #[derive(Debug)]

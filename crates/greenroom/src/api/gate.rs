@@ -48,10 +48,11 @@ impl std::str::FromStr for QueueCursor {
     type Err = ();
 
     fn from_str(text: &str) -> Result<Self, ()> {
-        let mut parts = text.rsplitn(3, '.');
+        let mut parts = text.rsplitn(4, '.');
         let mut next = || parts.next().ok_or(());
-        let (arrival, priority) = (next()?.parse().map_err(|_| ())?, next()?.parse().map_err(|_| ())?);
-        Ok(Self(QueuePlace { platform: next()?.parse().map_err(|_| ())?, priority, arrival }))
+        let mut number = || next()?.parse::<i64>().map_err(|_| ());
+        let (arrival, turn, priority) = (number()?, number()?, number()?);
+        Ok(Self(QueuePlace { platform: next()?.parse().map_err(|_| ())?, priority, turn, arrival }))
     }
 }
 
@@ -80,7 +81,7 @@ pub async fn queue(State(app): State<App>, _: Operator, Asked(page): Asked<Pagin
                 queued_at: entry.queued_at,
                 timeout_at: entry.timeout_at,
             };
-            pager.push(&entry, format!("{}.{}.{}", place.platform, place.priority, place.arrival))?;
+            pager.push(&entry, format!("{}.{}.{}.{}", place.platform, place.priority, place.turn, place.arrival))?;
             after = Some(place);
         }
         if is_last(read, wanted) {

@@ -11,7 +11,7 @@ use utoipa::ToSchema;
 use super::App;
 use super::extract::{Json, Operator};
 use super::problem::Problem;
-use crate::store::PoolRow;
+use crate::store::{Changed, PoolRow};
 
 const MOST_SLOTS: i64 = 100_000;
 
@@ -117,7 +117,8 @@ pub async fn change_pool(
     Path(name): Path<String>,
     Json(change): Json<PoolChange>,
 ) -> Result<Answer<OnePool>, Problem> {
-    let mut tx = app.store.begin().await?;
+    let changed = Changed { pools: true, ..Changed::default() };
+    let mut tx = app.store.begin_changing(&changed, app.clock.now()).await?;
     let pool = tx.hold_pool(&name).await?.ok_or_else(|| Problem::not_found("pool"))?;
     let (max_slots, min_idle) = (change.max_slots.unwrap_or(pool.max_slots), change.min_idle.unwrap_or(pool.min_idle));
     if !(1..=MOST_SLOTS).contains(&max_slots) {
@@ -129,6 +130,6 @@ pub async fn change_pool(
     tx.resize_pool(&name, max_slots, min_idle).await?;
     tx.commit().await?;
     tracing::info!(pool = name, max_slots, min_idle, "pool resized");
-    app.placement.look().await?;
+    app.placement.keep_warm().await?;
     Ok(Answer(OnePool { pool: shape_of(&app, &name).await? }))
 }

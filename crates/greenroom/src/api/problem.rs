@@ -213,7 +213,7 @@ impl From<AdmissionError> for Problem {
     fn from(error: AdmissionError) -> Self {
         match error {
             AdmissionError::Unauthorized => Problem::unauthorized(error.to_string()),
-            AdmissionError::NothingFits => Problem::invalid("requirements", error),
+            AdmissionError::PriorityTooLow { .. } => Problem::invalid("priority", error),
             AdmissionError::IdempotencyMismatch => {
                 Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "idempotency_mismatch", error.to_string())
             }
@@ -224,6 +224,10 @@ impl From<AdmissionError> for Problem {
             AdmissionError::LimitReached { running, limit } => {
                 let detail = if limit == 0 {
                     "your limit is 0: you may run no bots".to_owned()
+                } else if running < limit {
+                    format!(
+                        "with those that are still leaving you have twice the {limit} bots that you may run at once"
+                    )
                 } else {
                     format!("{running} of the {limit} bots that you may run at once are running")
                 };

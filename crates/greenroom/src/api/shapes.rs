@@ -297,6 +297,8 @@ pub struct UserShape {
     pub image_url: Option<String>,
     /// How many bots may run at once; 0 means none.
     pub max_concurrent_bots: i64,
+    /// The lowest `priority` that it may ask for; lower goes first.
+    pub min_priority: i64,
     pub data: Map<String, Value>,
     #[schema(value_type = String, format = DateTime)]
     pub created_at: Timestamp,
@@ -312,6 +314,7 @@ impl From<UserRow> for UserShape {
             name: user.name,
             image_url: user.image_url,
             max_concurrent_bots: user.max_concurrent_bots,
+            min_priority: user.min_priority,
             data: user.data,
             created_at: user.created_at,
             updated_at: user.updated_at,

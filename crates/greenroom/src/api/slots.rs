@@ -15,7 +15,7 @@ use super::extract::{Asked, Operator};
 use super::pages::Pager;
 use super::problem::{Problem, ProblemShape};
 use super::reading::{Paging, is_last};
-use crate::placement::SlotNews;
+use crate::placement::SlotEvent;
 use crate::store::SlotRow;
 
 /// A place to run one bot.
@@ -76,7 +76,7 @@ impl From<SlotRow> for SlotShape {
             recovery_attempts: slot.recovery_attempts,
             created_at: slot.created_at,
             attributes: slot.attributes.into(),
-            threshold: slot.threshold,
+            threshold: slot.expires_at,
         }
     }
 }
@@ -202,7 +202,7 @@ pub async fn slot(
 
 async fn drained(app: &App, name: &str) -> Result<(StatusCode, Answer<OneSlot>), Problem> {
     let slot = find(app, name).await?;
-    app.placement.tell(slot.name.clone(), SlotNews::Drain).await?;
+    app.placement.report(slot.name.clone(), SlotEvent::Drain).await?;
     let slot = app.store.slot(&slot.name).await?.unwrap_or(slot);
     if slot.bot_id.is_none() {
         let (deployment, slot) = (app.deployment.clone(), slot.clone());

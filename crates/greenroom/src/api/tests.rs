@@ -30,8 +30,13 @@ async fn app() -> (App, tempfile::TempDir) {
     let admission = Admission::new(store.clone(), clock.clone(), random.clone());
     let lifecycle = Lifecycle::new(store.clone(), clock.clone(), random.clone(), Tokens::new("secret"));
     let ending = CancellationToken::new();
-    let (placement, _placing) =
-        Placement::begin(admission.clone(), lifecycle.clone(), Deadlines::default(), ending.clone());
+    let (placement, _placing) = Placement::begin(
+        admission.clone(),
+        lifecycle.clone(),
+        Deadlines::default(),
+        domain::planner::QueueOrder::Arrival,
+        ending.clone(),
+    );
     let replica = crate::store::Holder { id: uuid::Uuid::nil(), name: "here".to_owned() };
     let deployment = Deployment::new(crate::deployment::Parts {
         store: store.clone(),
@@ -100,6 +105,7 @@ fn new_user() -> crate::admission::users::NewUser {
         name: "Ada".to_owned(),
         image_url: None,
         max_concurrent_bots: 1,
+        min_priority: 0,
         data: serde_json::Map::new(),
     }
 }

@@ -12,7 +12,7 @@ use super::extract::document;
 use super::problem::Problem;
 use super::requirements::RequirementsBody;
 use super::shapes::PlatformWord;
-use crate::admission::{Wish, keys};
+use crate::admission::{BotRequest, keys};
 
 const DEFAULT_PRIORITY: i32 = 100;
 const LONGEST_NAME: usize = 100;
@@ -64,7 +64,7 @@ pub struct NewBotBody {
 }
 
 impl NewBotBody {
-    pub fn into_wish(self, headers: &HeaderMap, deadlines: &Deadlines) -> Result<Wish, Problem> {
+    pub fn into_wish(self, headers: &HeaderMap, deadlines: &Deadlines) -> Result<BotRequest, Problem> {
         for (field, given) in [("join_at", self.join_at.is_some()), ("webhook_url", self.webhook_url.is_some())] {
             if given {
                 return Err(Problem::unsupported(field));
@@ -88,7 +88,7 @@ impl NewBotBody {
         }
         let requirements = self.requirements.map(RequirementsBody::read).transpose()?;
         let (requirements, wants) = requirements.unzip();
-        Ok(Wish {
+        Ok(BotRequest {
             meeting,
             bot_display_name: self.bot_display_name,
             priority: self.priority.unwrap_or(DEFAULT_PRIORITY).into(),

@@ -139,7 +139,7 @@ fn fill_statements(slots: &IdleSlots<'_>, is_postgres: bool) -> String {
             attribute_sets.iter().enumerate().map(|(at, set)| format!(" WHEN {at} THEN '{set}'")).collect();
         let json: Vec<String> = attribute_sets.iter().map(|set| format!("\"{set}\"")).collect();
         let value = format!(", CASE (number - 1) % {}{cases} END", attribute_sets.len());
-        (", attributes".to_owned(), value, format!(", kinds = '[{}]'", json.join(",")))
+        (", attributes".to_owned(), value, format!(", attribute_sets = '[{}]'", json.join(",")))
     };
     format!(
         "INSERT INTO slots
@@ -159,10 +159,10 @@ mod tests {
     #[test]
     fn attributes_are_named_only_where_they_are_not_the_default() {
         let plain = fill_statements(&IdleSlots { pool: "p", count: 3, attribute_sets: &[] }, true);
-        assert!(!plain.contains("attributes") && !plain.contains("kinds"), "{plain}");
+        assert!(!plain.contains("attributes") && !plain.contains("attribute_sets"), "{plain}");
         let sets = ["a on-demand - 1 2".to_owned(), "b on-demand - 1 2".to_owned()];
         let two = fill_statements(&IdleSlots { pool: "p", count: 3, attribute_sets: &sets }, false);
         assert!(two.contains("% 2 WHEN 0 THEN 'a on-demand - 1 2' WHEN 1"), "{two}");
-        assert!(two.contains(r#"kinds = '["a on-demand - 1 2","b on-demand - 1 2"]'"#), "{two}");
+        assert!(two.contains(r#"attribute_sets = '["a on-demand - 1 2","b on-demand - 1 2"]'"#), "{two}");
     }
 }

@@ -274,6 +274,7 @@ pub async fn serve() -> Done {
     let spec: ServerSpec = serde_json::from_str(&line)?;
     let pools = spec.pools.iter().map(PoolSpec::config).collect::<Done<Vec<_>>>()?;
     let config = Config {
+        queue_order: Default::default(),
         listen: format!("{}:{}", spec.host, spec.port),
         public_url: None,
         database: spec.database.into(),

@@ -26,6 +26,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use domain::Deadlines;
+use domain::planner::QueueOrder;
 use secrecy::{ExposeSecret, SecretString};
 
 use layers::{Origin, Tree};
@@ -48,6 +49,8 @@ pub struct Config {
     pub bots_redis: Option<SecretString>,
     pub admin_token: Option<SecretString>,
     pub deadlines: Deadlines,
+    /// In which order bots of one priority are served.
+    pub queue_order: QueueOrder,
     pub limits: LimitsConfig,
     /// On each host.
     pub max_concurrent_deployments: u32,
@@ -172,6 +175,8 @@ fn read(
     let queue_default = queue.duration("default_timeout", defaults.queue_default);
     let queue_max = queue.duration("max_timeout", defaults.queue_max);
     let queue_poll = queue.duration("poll_interval", defaults.queue_poll);
+    let orders = [("arrival", QueueOrder::Arrival), ("fair", QueueOrder::Fair)];
+    let queue_order = queue.word("order", &orders).unwrap_or_default();
     queue.finish();
 
     let mut deploy = root.section("deploy");
@@ -243,6 +248,7 @@ fn read(
         bots_redis: bots_redis.map(Into::into),
         admin_token: admin_token.map(Into::into),
         deadlines,
+        queue_order,
         limits,
         max_concurrent_deployments,
         pull_stall,

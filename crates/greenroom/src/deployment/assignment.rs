@@ -7,9 +7,9 @@
 use serde_json::Value;
 
 use super::Deployment;
-use crate::lifecycle::tokens::SlotClaim;
-use crate::placement::SlotNews;
+use crate::placement::SlotEvent;
 use crate::store::{Beat, SlotRow, StoreError};
+use domain::SlotClaim;
 
 /// What an agent is told that waits in a slot.
 #[derive(Debug)]
@@ -51,8 +51,8 @@ impl Deployment {
             if slot.bot_id.is_none() && inner.store.is_at_gate(&slot.name).await? {
                 return Ok(Offer::NoneYet);
             }
-            let waits = SlotNews::Waits { claim: claim.clone(), agent: agent.to_owned() };
-            inner.placement.tell(slot.name.clone(), waits).await?;
+            let waits = SlotEvent::AgentWaits { claim: claim.clone(), agent: agent.to_owned() };
+            inner.placement.report(slot.name.clone(), waits).await?;
             match inner.store.slot(&claim.slot).await? {
                 Some(row) if claim.is_current(&row) && row.agent.as_deref() == Some(agent) => slot = row,
                 _ => return Ok(Offer::NoneYet),
@@ -95,7 +95,7 @@ impl Deployment {
     /// A token that was only good to start with was used again: only what ran in the slot can have told it.
     async fn replace_if_leaked(&self, claim: &SlotClaim, slot: &SlotRow) -> Result<(), StoreError> {
         let is_leaked = claim.generation.is_none() && claim.incarnation == slot.incarnation;
-        if is_leaked && self.0.placement.tell(slot.name.clone(), SlotNews::Drain).await? {
+        if is_leaked && self.0.placement.report(slot.name.clone(), SlotEvent::Drain).await? {
             tracing::warn!(slot = %slot.name, "slot token leaked; the slot is replaced after its bot");
         }
         Ok(())

@@ -6,7 +6,7 @@ use std::time::Duration;
 use domain::{BotId, Reason, SlotStatus, Status};
 
 use super::Deployment;
-use crate::placement::SlotNews;
+use crate::placement::SlotEvent;
 use crate::store::{SlotRow, StoreError};
 
 /// How long to leave a slot to whoever is at it.
@@ -78,14 +78,14 @@ impl Deployment {
         }
         let stopped = self.stopped(&slot.name, &*provider, pool.recycle_after > 0).await;
         let news = match stopped {
-            Err(words) => SlotNews::Broken { bot: Some(bot), words },
-            Ok(()) if never_heard => SlotNews::Broken { bot: Some(bot), words: NEVER_HEARD.to_owned() },
-            Ok(()) => SlotNews::Cleared { bot },
+            Err(words) => SlotEvent::Broken { bot: Some(bot), message: words },
+            Ok(()) if never_heard => SlotEvent::Broken { bot: Some(bot), message: NEVER_HEARD.to_owned() },
+            Ok(()) => SlotEvent::Cleared { bot },
         };
-        if let SlotNews::Broken { words, .. } = &news {
+        if let SlotEvent::Broken { message: words, .. } = &news {
             tracing::warn!(slot = %slot.name, error = words, "a slot went to error");
         }
-        self.0.placement.tell(slot.name.clone(), news).await.map(drop)
+        self.0.placement.report(slot.name.clone(), news).await.map(drop)
     }
 
     /// Deletes a drained slot: at the provider first, then its row.
@@ -116,7 +116,7 @@ impl Deployment {
             self.failed_since(slot, words).await?;
             return Ok(false);
         }
-        self.0.placement.tell(slot.name.clone(), SlotNews::Gone).await?;
+        self.0.placement.report(slot.name.clone(), SlotEvent::Gone).await?;
         Ok(true)
     }
 
@@ -133,17 +133,8 @@ impl Deployment {
     pub(crate) async fn failed_since(&self, slot: &SlotRow, words: String) -> Result<bool, StoreError> {
         tracing::warn!(slot = %slot.name, error = words, "something is wrong with a slot");
         self.keep_failure(slot, None, &words).await;
-        let news = SlotNews::Failed { since: slot.status_since, words };
-        self.0.placement.tell(slot.name.clone(), news).await
-    }
-
-    /// Ends what runs in a slot and removes it at the provider: for a measurement that leaves nothing behind.
-    pub(crate) async fn delete_now(&self, slot: &SlotRow) {
-        if let Some(provider) = self.provider(&slot.pool)
-            && let Err(error) = provider.delete(&slot.name).await
-        {
-            tracing::warn!(slot = %slot.name, error = error.words, "a slot could not be deleted");
-        }
+        let news = SlotEvent::Failed { since: slot.status_since, message: words };
+        self.0.placement.report(slot.name.clone(), news).await
     }
 }
 

@@ -40,7 +40,7 @@ use crate::bus::{self, Bus};
 use crate::lifecycle::ends::Ending;
 use crate::lifecycle::tokens::Claim;
 use crate::lifecycle::{Lifecycle, LifecycleError};
-use crate::placement::{Placement, SlotNews};
+use crate::placement::{Placement, SlotEvent};
 use crate::providers::{Provider, Providers};
 use crate::store::{BotRow, Holder, PoolRow, Store, StoreError};
 
@@ -145,9 +145,9 @@ impl Deployment {
         loop {
             tokio::select! {
                 () = self.0.ending.cancelled() => return,
-                () = self.0.placement.asked() => self.pass_gate().await,
+                () = self.0.placement.actions().gate_changed() => self.pass_gate().await,
                 () = self.0.stepped_back.notified() => self.pass_gate().await,
-                ended = self.0.lifecycle.to_clear.take() => ended.into_iter().for_each(|bot| self.clear_after(bot)),
+                ended = self.0.lifecycle.actions.bots_to_clear() => ended.into_iter().for_each(|bot| self.clear_after(bot)),
             }
         }
     }
@@ -205,11 +205,11 @@ impl Deployment {
         loop {
             let described = tokio::select! {
                 () = self.0.ending.cancelled() => return,
-                described = self.0.placement.redescribed() => described,
+                described = self.0.placement.actions().changed_descriptions() => described,
             };
             for described in described {
                 if let Some(provider) = self.provider(&described.pool) {
-                    let describe = provider.describe(&described.slot, &described.description);
+                    let describe = provider.describe(&described.slot, &described.text);
                     // Best effort: the next change is described anyway.
                     tokio::select! {
                         _ = tokio::time::timeout(LONGEST_DESCRIBE, describe) => {}
@@ -264,7 +264,7 @@ impl Deployment {
         overdue: Overdue,
         words: Option<String>,
     ) -> Result<bool, StoreError> {
-        match self.0.placement.end(Ending::GivenUp { bot, overdue, words }).await {
+        match self.0.placement.end(Ending::GivenUp { bot, overdue, error: words }).await {
             Ok(status) => Ok(status.is_ended()),
             Err(LifecycleError::Store(error)) => Err(error),
             Err(_) => Ok(false),
@@ -293,8 +293,8 @@ impl Deployment {
 
     pub(crate) async fn broken(&self, slot: &SlotName, bot: Option<BotId>, words: &str) {
         tracing::warn!(%slot, error = words, "a slot went to error");
-        let news = SlotNews::Broken { bot, words: words.to_owned() };
-        if let Err(error) = self.0.placement.tell(slot.clone(), news).await {
+        let news = SlotEvent::Broken { bot, message: words.to_owned() };
+        if let Err(error) = self.0.placement.report(slot.clone(), news).await {
             tracing::warn!(%slot, %error, "a slot's error could not be kept");
         }
     }

@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use super::Deployment;
 use super::clear::not_configured;
 use super::lease;
-use crate::placement::SlotNews;
+use crate::placement::SlotEvent;
 use crate::providers::Provider;
 use crate::store::{Holding, SlotRow, StoreError};
 
@@ -77,8 +77,8 @@ impl Deployment {
             return Ok(Recovery::NotNeeded);
         }
         // Before the provider is called: an attempt in which this process dies counts as well.
-        let news = SlotNews::Recovering { since: slot.status_since, words };
-        if !self.0.placement.tell(slot.name.clone(), news).await? {
+        let news = SlotEvent::Recovering { since: slot.status_since, message: words.to_owned() };
+        if !self.0.placement.report(slot.name.clone(), news).await? {
             return Ok(Recovery::NotNeeded);
         }
         let Some(slot) = self.0.store.slot(&slot.name).await?.filter(|slot| slot.status == SlotStatus::Error) else {
@@ -88,7 +88,7 @@ impl Deployment {
             return self.revive(slot).await;
         }
         tracing::warn!(slot = %slot.name, attempts = slot.recovery_attempts, "a slot failed too often and is deleted");
-        self.0.placement.tell(slot.name.clone(), SlotNews::Drain).await?;
+        self.0.placement.report(slot.name.clone(), SlotEvent::Drain).await?;
         let goes = |slot: &SlotRow| slot.status == SlotStatus::Draining && slot.bot_id.is_none();
         let Some(slot) = self.0.store.slot(&slot.name).await?.filter(goes) else { return Ok(Recovery::NotNeeded) };
         Ok(if self.try_remove(&slot).await? { Recovery::Deleted } else { Recovery::Failed })
@@ -103,7 +103,7 @@ impl Deployment {
         let since = slot.status_since;
         match stopped {
             Ok(()) => {
-                let recovered = self.0.placement.tell(slot.name.clone(), SlotNews::Recovered { since }).await?;
+                let recovered = self.0.placement.report(slot.name.clone(), SlotEvent::Recovered { since }).await?;
                 tracing::info!(slot = %slot.name, attempts = slot.recovery_attempts, "a slot was recovered");
                 Ok(if recovered { Recovery::Recovered } else { Recovery::NotNeeded })
             }

@@ -14,7 +14,7 @@ use uuid::Uuid;
 use super::image::{Ensured, Wanting};
 use super::replica::Kept;
 use super::{Deployment, lease};
-use crate::placement::SlotNews;
+use crate::placement::SlotEvent;
 use crate::providers::{Provider, ProviderError, Spec};
 use crate::store::{DeploymentRow, Holding, Served, SlotRow, StoreError};
 
@@ -89,7 +89,7 @@ impl Deployment {
         }
         tx.commit().await?;
         self.0.stepped_back.notify_one();
-        self.0.placement.stir(attributes);
+        self.0.placement.retry_waiting(attributes);
         Ok(())
     }
 
@@ -121,8 +121,8 @@ impl Deployment {
         let outcome = self.try_deploy(&deployment).await;
         let told = match outcome {
             Ok(Outcome::Done(provider_ref)) => {
-                let news = SlotNews::Started { bot, provider_ref, holder };
-                self.0.placement.tell(slot.clone(), news).await.map(drop)
+                let news = SlotEvent::Started { bot, provider_ref, holder };
+                self.0.placement.report(slot.clone(), news).await.map(drop)
             }
             Ok(Outcome::Failed(error)) => self.failed(&deployment, error.words).await,
             Ok(Outcome::Full(words)) => self.full(&deployment, words).await,
@@ -168,7 +168,12 @@ impl Deployment {
         let slot = &deployment.row.slot;
         let Some(bot) = deployment.row.bot_id else {
             tracing::warn!(%slot, error = words, "a slot could not be started");
-            return self.0.placement.tell(slot.clone(), SlotNews::Broken { bot: None, words }).await.map(drop);
+            return self
+                .0
+                .placement
+                .report(slot.clone(), SlotEvent::Broken { bot: None, message: words })
+                .await
+                .map(drop);
         };
         tracing::warn!(%slot, %bot, error = words, "a slot could not be started");
         if self.give_up(bot, Overdue::DeployFailed, Some(words)).await? {
@@ -182,8 +187,8 @@ impl Deployment {
         let slot = &deployment.row.slot;
         let Some(bot) = deployment.row.bot_id else { return self.failed(deployment, words).await };
         tracing::info!(%slot, %bot, words, "there is no room for a bot; it is back in line");
-        let news = SlotNews::Full { bot, holder: deployment.holder, words };
-        if self.0.placement.tell(slot.clone(), news).await? {
+        let news = SlotEvent::NoCapacity { bot, holder: deployment.holder, message: words };
+        if self.0.placement.report(slot.clone(), news).await? {
             return Ok(());
         }
         self.not_wanted(deployment).await
@@ -199,8 +204,8 @@ impl Deployment {
         {
             self.give_up(id, Overdue::StopGrace, None).await?;
         }
-        let news = SlotNews::NotBegun { bot, holder };
-        self.0.placement.tell(deployment.row.slot.clone(), news).await.map(drop)
+        let news = SlotEvent::NotBegun { bot, holder };
+        self.0.placement.report(deployment.row.slot.clone(), news).await.map(drop)
     }
 
     async fn try_deploy(&self, passed: &Passed) -> Result<Outcome, StoreError> {

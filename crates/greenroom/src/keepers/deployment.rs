@@ -24,7 +24,7 @@ use super::{Did, Keeper, ago};
 use crate::clock::Clock;
 use crate::deployment::Deployment;
 use crate::lifecycle::Lifecycle;
-use crate::placement::{Placement, SlotNews};
+use crate::placement::{Placement, SlotEvent};
 use crate::store::{Store, StoreError};
 
 /// What another process has begun is left to it for so long; and it is a look at every slot that has a bot.
@@ -155,8 +155,8 @@ impl Keeper for DeploymentKeeper {
         if self.listening.unbroken() >= TAKEN_WITHIN {
             for slot in self.store.silent_slots(ago(now, TAKEN_WITHIN)).await? {
                 let Some(bot) = slot.bot_id else { continue };
-                let news = SlotNews::Silent { bot, generation: slot.generation };
-                if self.placement.tell(slot.name.clone(), news).await? {
+                let news = SlotEvent::Silent { bot, generation: slot.generation };
+                if self.placement.report(slot.name.clone(), news).await? {
                     tracing::warn!(slot = %slot.name, %bot, "a bot was not taken; its slot is started again");
                     did.add("started_again", 1);
                 }

@@ -12,10 +12,12 @@
 //! - [`listening`]: when bots could be heard
 //! - [`recovery`]: slots in error
 //! - [`sync`]: what a provider has against what the store has
+//! - [`invariants`]: what must hold
 //! - [`runners`]: machines that wait for bots
 
 pub mod deployment;
 pub mod driver;
+pub mod invariants;
 pub mod leader;
 pub mod listening;
 pub mod queue_expiry;
@@ -39,6 +41,7 @@ use crate::placement::Placement;
 use crate::providers::ec2::Runners;
 use crate::store::StoreError;
 use deployment::DeploymentKeeper;
+use invariants::Invariants;
 use listening::ListeningWindow;
 use queue_expiry::QueueExpiry;
 use recovery::RecoveryKeeper;
@@ -116,6 +119,7 @@ pub fn crew(parts: Parts<'_>) -> (Crew, QueueExpiry) {
     let sweeper = Sweeper::new(lifecycle.clone(), deadlines.clone(), listening);
     let every = deadlines.recovery_interval;
     let recovery = RecoveryKeeper::new(store(), clock(), deployment.clone(), every, max_recovery_attempts);
+    let invariants = Invariants::new(lifecycle.clone(), placement.clone());
     let sync = SyncKeeper::new(&lifecycle, placement, deployment, deadlines, max_recovery_attempts);
     let mut crew: Crew = vec![
         Arc::new(expiry.clone()),
@@ -124,6 +128,7 @@ pub fn crew(parts: Parts<'_>) -> (Crew, QueueExpiry) {
         Arc::new(sweeper),
         Arc::new(recovery),
         Arc::new(sync),
+        Arc::new(invariants),
     ];
     if !runners.is_empty() {
         crew.push(Arc::new(RunnersKeeper::new(runners)));

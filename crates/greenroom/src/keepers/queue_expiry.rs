@@ -53,7 +53,7 @@ impl QueueExpiry {
             tokio::select! {
                 () = ending.cancelled() => return,
                 // Somebody with less patience may have joined the line.
-                () = self.placement.queued(), if pause.is_zero() => continue,
+                () = self.placement.actions().queue_joined(), if pause.is_zero() => continue,
                 () = tokio::time::sleep(wait.max(pause).max(Duration::from_millis(1))) => {}
             }
             let now = self.clock.now();

@@ -11,8 +11,8 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
+use domain::Deadlines;
 use domain::lifecycle::Overdue;
-use domain::{BotId, Deadlines};
 
 use super::listening::ListeningWindow;
 use super::{Did, Keeper, ago};
@@ -65,12 +65,12 @@ impl Sweeper {
     }
 
     async fn sweep_one_way(&self, overdue: Overdue, since: jiff::Timestamp, did: &mut Did) -> Result<u64, StoreError> {
-        let (mut ended, mut last) = (0, None::<BotId>);
+        let (mut ended, mut last) = (0, None);
         loop {
             let page = self.lifecycle.store.overdue(overdue, since, last).await?;
             let Some(end) = page.last() else { return Ok(ended) };
             last = Some(*end);
-            for bot in page {
+            for (_, bot) in page {
                 match self.lifecycle.pass(bot, overdue, since).await {
                     Ok(passed) => ended += u64::from(passed),
                     // One that cannot be ended must not be in the way of the others.

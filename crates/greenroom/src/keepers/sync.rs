@@ -25,7 +25,7 @@ use super::{Did, Keeper, ago, count};
 use crate::clock::Clock;
 use crate::deployment::{Deployment, Recovery};
 use crate::lifecycle::Lifecycle;
-use crate::placement::{Placement, SlotNews};
+use crate::placement::{Placement, SlotEvent};
 use crate::providers::{Found, Provider};
 use crate::store::{SlotRow, Store, StoreError};
 
@@ -224,8 +224,8 @@ impl SyncKeeper {
             }
         }
         for slot in wrong.lost {
-            let news = SlotNews::Lost { since: slot.status_since, counts: false };
-            if self.placement.tell(slot.name.clone(), news).await? {
+            let news = SlotEvent::Lost { since: slot.status_since, counts: false };
+            if self.placement.report(slot.name.clone(), news).await? {
                 tracing::warn!(slot = %slot.name, "the provider has lost a slot; it is made anew");
                 did.add("made_anew", 1);
             }
@@ -249,8 +249,8 @@ impl SyncKeeper {
             return Ok(false);
         }
         self.deployment.keep_failure(&slot, None, &words).await;
-        let news = SlotNews::Lost { since: slot.status_since, counts: true };
-        let is_made = self.placement.tell(slot.name.clone(), news).await?;
+        let news = SlotEvent::Lost { since: slot.status_since, counts: true };
+        let is_made = self.placement.report(slot.name.clone(), news).await?;
         if is_made {
             tracing::warn!(slot = %slot.name, error = words, "a slot is made anew");
         }
@@ -259,8 +259,8 @@ impl SyncKeeper {
 
     /// Takes the slot out of use first, so that no bot gets it meanwhile.
     async fn stop_stray(&self, slot: SlotRow) -> Result<bool, StoreError> {
-        let news = SlotNews::Stray { since: slot.status_since };
-        if !self.placement.tell(slot.name.clone(), news).await? {
+        let news = SlotEvent::Stray { since: slot.status_since };
+        if !self.placement.report(slot.name.clone(), news).await? {
             return Ok(false);
         }
         tracing::warn!(slot = %slot.name, "something runs in an idle slot; it is stopped");

@@ -38,11 +38,11 @@ impl Keeper for WarmBuffer {
     }
 
     async fn run(&self) -> Result<Did, StoreError> {
-        let looked = self.placement.look().await?;
+        let looked = self.placement.keep_warm().await?;
         Ok(Did::of([("made", looked.made), ("let_go", looked.let_go)]))
     }
 
     async fn woken(&self) {
-        self.placement.cooled().await;
+        self.placement.actions().pool_below_min_idle().await;
     }
 }

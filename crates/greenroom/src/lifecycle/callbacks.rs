@@ -6,9 +6,11 @@ use domain::{CommandId, ConnectionId, Status};
 use jiff::Timestamp;
 use sha2::{Digest, Sha256};
 
-use super::tokens::{Claim, SlotClaim};
+use domain::SlotClaim;
+
+use super::tokens::Claim;
 use super::{Lifecycle, LifecycleError, refuse_ended};
-use crate::store::{Actor, Beat, BotRow, Change, CommandRow, Kind, NewEvent, SegmentRow, Tx};
+use crate::store::{Actor, Beat, BotRow, Change, Changed, CommandRow, Kind, NewEvent, SegmentRow, Tx};
 
 /// Who speaks, and under which connection it says to speak.
 #[derive(Clone, Copy, Debug)]
@@ -50,7 +52,7 @@ impl Lifecycle {
             tx.make_session(bot.id, voice.connection_id, container, now).await?;
             if bot.slot.is_some() {
                 // It runs: whatever was to start its slot once more need not.
-                tx.leave_line(&[bot.id]).await?;
+                tx.cancel_pending_deployments(&[bot.id]).await?;
             }
             if let Some(container) = container {
                 tx.set_container(bot.id, container, now).await?;
@@ -74,7 +76,13 @@ impl Lifecycle {
 
     /// The bot tells a state of its own.
     pub async fn status(&self, voice: Voice, trigger: Trigger) -> Result<Status, LifecycleError> {
-        let mut tx = self.store.begin().await?;
+        // From when it leaves it no longer counts against its user's limit.
+        let mut tx = match trigger {
+            Trigger::Stopping { .. } => {
+                self.store.begin_changing(&Changed::bot(voice.claim.bot, None), self.clock.now()).await?
+            }
+            _ => self.store.begin().await?,
+        };
         let bot = self.held(&mut tx, voice).await?;
         has_started(&bot)?;
         let verdict = decide(&bot.standing(), &trigger);

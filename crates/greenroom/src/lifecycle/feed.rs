@@ -144,7 +144,8 @@ impl Feed {
         for event in events.into_iter().map(Arc::new) {
             send(&mut lines.users, &event.user_id, &event);
             send(&mut lines.bots, &event.bot_id, &event);
-            if let (Kind::Assigned, Some(slot)) = (event.kind, &event.reason) {
+            // A bot that got its slot at once has one event that names it.
+            if let (Kind::Created | Kind::Assigned, Some(slot)) = (event.kind, &event.reason) {
                 send(&mut lines.slots, &SlotName::stored(slot.clone()), &());
             }
         }

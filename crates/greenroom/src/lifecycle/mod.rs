@@ -3,7 +3,7 @@
 //!
 //! - this file: what users, operators and deadlines do to a bot
 //! - [`callbacks`]: what a bot says
-//! - [`ends`]: ends of many bots at once
+//! - [`ends`]: what may end a bot
 //! - [`commands`]: what is waiting for a bot
 //! - [`tokens`]: who speaks
 //! - [`heartbeats`]: signs of life, gathered
@@ -21,11 +21,11 @@ use domain::{Action, BotId, CommandId, ConnectionId, Reason, Status, UserId};
 use jiff::Timestamp;
 use serde_json::{Map, Value};
 
+use crate::actions::Actions;
 use crate::bus::Bus;
 use crate::clock::Clock;
 use crate::random::{NoRandomness, Random};
-use crate::store::{Actor, BotRow, Change, CommandRow, Kind, NewEvent, SessionRow, Store, StoreError, Tx};
-use ends::ToClear;
+use crate::store::{Actor, BotRow, Change, Changed, CommandRow, Kind, NewEvent, SessionRow, Store, StoreError, Tx};
 use feed::Feed;
 use heartbeats::Heartbeats;
 use tokens::{Claim, Tokens};
@@ -38,7 +38,7 @@ pub struct Lifecycle {
     pub(crate) tokens: Tokens,
     pub(crate) heartbeats: Heartbeats,
     pub(crate) feed: Feed,
-    pub(crate) to_clear: ToClear,
+    pub(crate) actions: Actions,
     pub(crate) bus: Bus,
 }
 
@@ -81,8 +81,8 @@ pub struct Assignment {
 
 impl Lifecycle {
     pub fn new(store: Store, clock: Clock, random: Random, tokens: Tokens) -> Self {
-        let (heartbeats, feed, to_clear, bus) = Default::default();
-        Self { store, clock, random, tokens, heartbeats, feed, to_clear, bus }
+        let (heartbeats, feed, actions, bus) = Default::default();
+        Self { store, clock, random, tokens, heartbeats, feed, actions, bus }
     }
 
     /// The same, with another bus than the one in the process.
@@ -102,19 +102,21 @@ impl Lifecycle {
 
     /// Asks a bot to leave, whatever its state.
     pub async fn stop(&self, user: UserId, id: BotId) -> Result<Stopped, LifecycleError> {
-        let mut tx = self.store.for_users().begin().await?;
-        let bot = self.own_bot(&mut tx, user, id).await?;
-        if bot.status.is_ended() {
-            return Ok(Stopped { bot, had_ended: true });
+        let store = self.store.for_users();
+        let bot = store.bot(id).await?.filter(|bot| bot.user_id == user).ok_or(LifecycleError::NotFound)?;
+        if bot.status.is_ended() || bot.stop_asked_at.is_some() {
+            return Ok(Stopped { had_ended: bot.status.is_ended(), bot });
         }
         let now = self.clock.now();
-        if bot.stop_asked_at.is_some() {
-            return Ok(Stopped { bot, had_ended: false });
+        let mut tx = store.begin_changing(&Changed::bot(id, bot.slot.as_ref()), now).await?;
+        let bot = self.own_bot(&mut tx, user, id).await?;
+        if bot.status.is_ended() || bot.stop_asked_at.is_some() {
+            return Ok(Stopped { had_ended: bot.status.is_ended(), bot });
         }
         tx.note_stop_asked(id, now).await?;
         tx.leave_queue(&[id]).await?;
         // For one that waits at the gate nothing was begun.
-        let in_line = bot.status == Status::Reserved && !tx.leave_line(&[id]).await?.is_empty();
+        let in_line = bot.status == Status::Reserved && !tx.cancel_pending_deployments(&[id]).await?.is_empty();
         let assigned = bot.connection_id.is_some() && !in_line;
         let told = match decide(&bot.standing(), &Trigger::StopAsked { assigned }) {
             Verdict::Move { to, reason } => {
@@ -163,18 +165,22 @@ impl Lifecycle {
 
     /// Assigns a bot to whatever the operator runs it in. Each call makes a new connection and fences the older off.
     pub async fn assign(&self, id: BotId) -> Result<Assignment, LifecycleError> {
-        let mut tx = self.store.begin().await?;
+        let slot = self.store.bot(id).await?.ok_or(LifecycleError::NotFound)?.slot;
+        let now = self.clock.now();
+        let mut tx = self.store.begin_changing(&Changed::bot(id, slot.as_ref()), now).await?;
         let mut bot = tx.hold_bot(id).await?.ok_or(LifecycleError::NotFound)?;
         refuse_ended(&bot)?;
         if bot.status == Status::Stopping {
             return Err(LifecycleError::InvalidTransition(bot.status));
         }
-        let now = self.clock.now();
         let connection_id = ConnectionId(self.random.id(now)?);
         tx.connect_bot(id, connection_id, now).await?;
+        if let Some(slot) = &bot.slot {
+            tx.await_clearing(slot).await?;
+        }
         // Whatever was to happen to it by itself no longer does, and its slot, if it had one, is cleared.
         tx.leave_queue(&[id]).await?;
-        tx.leave_line(&[id]).await?;
+        tx.cancel_pending_deployments(&[id]).await?;
         let event = NewEvent {
             bot_id: id,
             user_id: bot.user_id,
@@ -188,7 +194,7 @@ impl Lifecycle {
         tx.commit().await?;
         tracing::info!(bot = %id, connection = %connection_id, "bot assigned");
         if bot.slot.take().is_some() {
-            self.to_clear.add(id);
+            self.actions.clear(id);
         }
         bot.connection_id = Some(connection_id);
         bot.has_session = false;
@@ -199,7 +205,9 @@ impl Lifecycle {
 
     /// A deadline passed: ends the bot, if it still is overdue now that nobody else can change it. True when it was.
     pub async fn pass(&self, id: BotId, overdue: Overdue, since: Timestamp) -> Result<bool, LifecycleError> {
-        let mut tx = self.store.begin().await?;
+        let now = self.clock.now();
+        let Some(bot) = self.store.bot(id).await? else { return Ok(false) };
+        let mut tx = self.store.begin_changing(&Changed::bot(id, bot.slot.as_ref()), now).await?;
         let Some(bot) = tx.hold_bot(id).await? else { return Ok(false) };
         let heard = bot.connection_id.and_then(|connection| self.heartbeats.unwritten(connection));
         if heard.is_some_and(|at| at > since) && overdue == Overdue::HeartbeatLost {
@@ -211,7 +219,6 @@ impl Lifecycle {
         let Verdict::Move { to, reason } = decide(&bot.standing(), &Trigger::Passed(overdue)) else {
             return Ok(false);
         };
-        let now = self.clock.now();
         let told = self.move_bot(&mut tx, &bot, Change::to(to, reason), Actor::Keeper, now).await?;
         tx.commit().await?;
         self.tell(told);
@@ -220,8 +227,10 @@ impl Lifecycle {
 
     /// Logs what was committed, and has the slot of a bot cleared that is at an end.
     fn tell(&self, told: Told) {
-        if told.0.to.is_some_and(Status::is_ended) {
-            self.to_clear.add(told.0.bot_id);
+        match told.0.to {
+            Some(status) if status.is_ended() => self.actions.clear(told.0.bot_id),
+            Some(status) => self.actions.hear(told.0.bot_id, status),
+            None => {}
         }
         told.log();
     }
@@ -272,6 +281,10 @@ impl Lifecycle {
         tx.move_bot(bot.id, &change, now).await?;
         if change.to.is_ended() {
             tx.end_sessions(bot.id, None, now).await?;
+            tx.close_bot(bot.id, bot.user_id).await?;
+            if let Some(slot) = &bot.slot {
+                tx.await_clearing(slot).await?;
+            }
         }
         let event = NewEvent {
             bot_id: bot.id,
@@ -306,10 +319,14 @@ struct Told(NewEvent);
 
 impl Told {
     fn log(self) {
-        let Told(event) = self;
-        let [from, to] = [event.from, event.to].map(|status| status.map_or("", Status::as_str));
-        let reason = event.reason.as_deref().unwrap_or("");
-        tracing::info!(bot = %event.bot_id, from, to, reason, actor = event.actor.as_str(), "bot moved");
-        metrics::counter!("greenroom_bot_transitions_total", "to" => to).increment(1);
+        log_move(&self.0);
     }
+}
+
+/// Logs and counts a move that was committed.
+pub(crate) fn log_move(event: &NewEvent) {
+    let [from, to] = [event.from, event.to].map(|status| status.map_or("", Status::as_str));
+    let reason = event.reason.as_deref().unwrap_or("");
+    tracing::info!(bot = %event.bot_id, from, to, reason, actor = event.actor.as_str(), "bot moved");
+    metrics::counter!("greenroom_bot_transitions_total", "to" => to).increment(1);
 }

@@ -9,7 +9,7 @@ use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 use uuid::Uuid;
 
-use crate::store::SlotRow;
+pub use domain::SlotClaim;
 
 const PREFIX: &str = "grb_";
 const SLOT_PREFIX: &str = "grs_";
@@ -24,51 +24,6 @@ const SIGNATURE: usize = 16;
 pub struct Claim {
     pub bot: BotId,
     pub connection: ConnectionId,
-}
-
-/// Whose token it is: a slot, for one assignment.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SlotClaim {
-    pub slot: SlotName,
-    /// Tells the slot from an earlier one of the same name.
-    pub incarnation: Uuid,
-    /// Since which start. `None` in a token that stands in an environment that cannot be changed: it is only good to start
-    /// with.
-    pub generation: Option<i64>,
-    /// How many bots the agent had before, since that start.
-    pub number: i64,
-}
-
-impl SlotClaim {
-    /// What the slot's token is now.
-    pub fn current(slot: &SlotRow) -> Self {
-        Self {
-            slot: slot.name.clone(),
-            incarnation: slot.incarnation,
-            generation: Some(slot.generation),
-            number: slot.token_number,
-        }
-    }
-
-    /// What its agent gets with an assignment, to wait again.
-    pub fn next(slot: &SlotRow) -> Self {
-        Self { number: slot.token_number + 1, ..Self::current(slot) }
-    }
-
-    /// What stands in an environment that cannot be changed.
-    pub fn to_start_with(slot: &SlotRow) -> Self {
-        Self { generation: None, number: 0, ..Self::current(slot) }
-    }
-
-    /// Whether an agent may wait under it, or take the slot's bot.
-    pub fn is_current(&self, slot: &SlotRow) -> bool {
-        *self == Self { generation: self.generation.and(Some(slot.generation)), ..Self::current(slot) }
-    }
-
-    /// Whether it is the agent's that has the assignment now, for the time after it.
-    pub fn is_next(&self, slot: &SlotRow) -> bool {
-        slot.bot_id.is_some() && *self == Self::next(slot)
-    }
 }
 
 /// Whose token it is: a machine that has registered as a runner of a pool.

@@ -76,6 +76,7 @@ pub async fn keep(
                     name: "First user".to_owned(),
                     image_url: None,
                     max_concurrent_bots: FIRST_LIMIT,
+                    min_priority: 0,
                     data: Map::new(),
                 };
                 first.user = Some(admission.create_user_in(&mut tx, new).await?);

@@ -135,8 +135,13 @@ impl Server {
         }
         background.spawn("heartbeats", lifecycle.heartbeats.clone().keep_writing(store.clone(), ending.clone()));
         background.spawn("feed", lifecycle.feed.clone().follow(store.clone(), lifecycle.bus.clone(), ending.clone()));
-        let (placement, placing) =
-            Placement::begin(admission.clone(), lifecycle.clone(), config.deadlines.clone(), ending.clone());
+        let (placement, placing) = Placement::begin(
+            admission.clone(),
+            lifecycle.clone(),
+            config.deadlines.clone(),
+            config.queue_order,
+            ending.clone(),
+        );
         let placement = placement.with_waiting_requests(config.limits.waiting_requests as usize);
         background.spawn("placement", placing);
         let replica = Holder { id: uuid::Uuid::new_v4(), name: format!("{}:{}", host(), address.port()) };

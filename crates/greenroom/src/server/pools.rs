@@ -20,7 +20,7 @@ use crate::providers::nomad::NomadProvider;
 use crate::providers::process::{self, ProcessProvider};
 use crate::providers::swarm::SwarmProvider;
 use crate::providers::{Provider, Providers};
-use crate::store::{PoolRow, Store, StoreError, Tx};
+use crate::store::{Changed, PoolRow, Store, StoreError, Tx};
 
 /// Where slots of the process provider have their folders, below the current one.
 const FOLDER: &str = "greenroom-slots";
@@ -29,8 +29,8 @@ const MINUTE: Duration = Duration::from_secs(60);
 
 /// Brings the rows of the pools to what is configured.
 pub async fn configure(store: &Store, pools: &[PoolConfig], now: Timestamp) -> Result<(), StoreError> {
-    let mut tx = store.begin_alone().await?;
     let before = store.pools().await?;
+    let mut tx = store.begin_changing(&Changed::everything(), now).await?;
     tx.unplace_pools().await?;
     for (place, pool) in pools.iter().enumerate() {
         let row = PoolRow {
@@ -46,13 +46,13 @@ pub async fn configure(store: &Store, pools: &[PoolConfig], now: Timestamp) -> R
             place: i64::try_from(place).ok(),
             slots: 0,
             mean_hold_ms: None,
-            kinds: kinds(&mut tx, pool).await?,
+            attribute_sets: attribute_sets(&mut tx, pool).await?,
             expire_after_ms: pool.expire_after.and_then(|time| i64::try_from(time.as_millis()).ok()),
         };
         let before = before.iter().find(|before| before.name == row.name);
         if before.is_some_and(|before| before.expire_after_ms != row.expire_after_ms) {
-            let threshold = pool.expire_after.and_then(|time| now.checked_add(time).ok());
-            tx.change_thresholds(&row.name, threshold).await?;
+            let expires_at = pool.expire_after.and_then(|time| now.checked_add(time).ok());
+            tx.change_expiry(&row.name, expires_at).await?;
         }
         tx.configure_pool(&row).await?;
         tx.move_deployments(&row.name, &row.host).await?;
@@ -74,20 +74,20 @@ fn host(provider: &ProviderConfig) -> String {
 
 /// What the slots of a pool have, new ones first; of places for runners, what these may have. A hot slot has what it was made with until it is made fresh; any other is
 /// made for its bot.
-async fn kinds(tx: &mut Tx, pool: &PoolConfig) -> Result<Vec<Attributes>, StoreError> {
+async fn attribute_sets(tx: &mut Tx, pool: &PoolConfig) -> Result<Vec<Attributes>, StoreError> {
     if let ProviderConfig::Ec2(config) = &pool.provider {
         return Ok(config.offers());
     }
-    let mut kinds = vec![pool.attributes.clone()];
+    let mut sets = vec![pool.attributes.clone()];
     if pool.standby == Standby::Stopped {
         tx.change_attributes(&pool.name, &pool.attributes).await?;
     }
-    for kind in tx.kinds_of_idle(&pool.name).await? {
-        if !kinds.contains(&kind) {
-            kinds.push(kind);
+    for attributes in tx.attributes_of_idle(&pool.name).await? {
+        if !sets.contains(&attributes) {
+            sets.push(attributes);
         }
     }
-    Ok(kinds)
+    Ok(sets)
 }
 
 /// The provider of each pool. What providers take is shared by all who have the store; without one, nobody shares it.

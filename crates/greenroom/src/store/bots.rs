@@ -64,62 +64,6 @@ impl BotRow {
     }
 }
 
-/// A bot that was admitted.
-#[derive(Clone, Debug)]
-pub struct NewBot {
-    pub id: BotId,
-    pub user_id: UserId,
-    pub platform: Platform,
-    pub native_meeting_id: String,
-    pub meeting_url: String,
-    pub bot_display_name: Option<String>,
-    pub priority: i64,
-    pub queue_timeout_ms: i64,
-    pub requirements: Option<Map<String, Value>>,
-    /// The same, read.
-    pub wants: Option<Requirements>,
-    pub config: Map<String, Value>,
-    pub metadata: Map<String, Value>,
-    pub pool: Option<String>,
-    pub slot: Option<SlotName>,
-    pub connection_id: Option<ConnectionId>,
-    /// Whether an agent waits in its slot, so that it should be speaking from now on.
-    pub is_awaited: bool,
-}
-
-impl NewBot {
-    /// The row as it stands right after the insert.
-    pub fn into_row(self, now: Timestamp) -> BotRow {
-        BotRow {
-            id: self.id,
-            user_id: self.user_id,
-            platform: self.platform,
-            native_meeting_id: self.native_meeting_id,
-            meeting_url: self.meeting_url,
-            bot_display_name: self.bot_display_name,
-            status: Status::Reserved,
-            reason: None,
-            error: None,
-            exit_code: None,
-            container_id: None,
-            connection_id: self.connection_id,
-            has_session: false,
-            priority: self.priority,
-            queue_timeout_ms: self.queue_timeout_ms,
-            pool: self.pool,
-            slot: self.slot,
-            requirements: self.requirements,
-            config: self.config,
-            metadata: self.metadata,
-            stop_asked_at: None,
-            start_time: None,
-            end_time: None,
-            created_at: now,
-            updated_at: now,
-        }
-    }
-}
-
 /// A change of status, with its reason. An error or an exit code that is `None` stays as it is.
 #[derive(Clone, Debug)]
 pub struct Change {
@@ -151,13 +95,6 @@ macro_rules! bot_columns {
          container_id, connection_id, priority, queue_timeout_ms, pool, slot, requirements, config, metadata, \
          stop_asked_at, start_time, end_time, created_at, updated_at, \
          (SELECT count(*) FROM sessions WHERE sessions.connection_id = bots.connection_id) AS sessions"
-    };
-}
-
-// The same words as in the partial index, so that both databases see that the index answers.
-macro_rules! open {
-    () => {
-        "status IN ('reserved', 'starting', 'awaiting_admission', 'needs_help', 'active', 'stopping')"
     };
 }
 
@@ -251,6 +188,14 @@ impl Store {
             .transpose()
     }
 
+    pub async fn bots_by_id(&self, ids: &[BotId]) -> Result<Vec<BotRow>, StoreError> {
+        if ids.is_empty() {
+            return Ok(Vec::new());
+        }
+        let ids: Vec<Value> = ids.iter().map(|id| serde_json::json!({ "id": id })).collect();
+        self.reader().all(BOTS_BY_ID, args![ids]).await?.iter().map(bot).collect()
+    }
+
     /// A user's bots, newest first.
     pub async fn bots_of(&self, user: UserId, filter: &BotFilter, limit: i64) -> Result<BotChunk, StoreError> {
         self.reader()
@@ -308,9 +253,10 @@ impl Store {
                     "bots.open_of_user",
                     "SELECT ",
                     bot_columns!(),
-                    " FROM bots WHERE user_id = $1 AND id < $2 AND ",
-                    open!(),
-                    " ORDER BY id DESC LIMIT $3"
+                    " FROM bots
+                      WHERE id IN (SELECT bot_id FROM open_bots WHERE open_bots.user_id = $1 AND bot_id < $2
+                                    ORDER BY bot_id DESC LIMIT $3)
+                      ORDER BY id DESC"
                 ),
                 args![user, before.unwrap_or(BotId(Uuid::max())), limit],
             )
@@ -344,9 +290,7 @@ impl Store {
                     "bots.count_open",
                     "SELECT ",
                     shown!(),
-                    " AS shown, count(*) AS n FROM bots WHERE ",
-                    open!(),
-                    " GROUP BY 1"
+                    " AS shown, count(*) AS n FROM open_bots JOIN bots ON bots.id = open_bots.bot_id GROUP BY 1"
                 ),
                 vec![],
             )
@@ -364,14 +308,6 @@ impl Tx {
             .transpose()
     }
 
-    pub async fn bots_by_id(&mut self, ids: &[BotId]) -> Result<Vec<BotRow>, StoreError> {
-        if ids.is_empty() {
-            return Ok(Vec::new());
-        }
-        let ids: Vec<Value> = ids.iter().map(|id| serde_json::json!({ "id": id })).collect();
-        self.all(BOTS_BY_ID, args![ids]).await?.iter().map(bot).collect()
-    }
-
     /// The bot, held until the transaction ends: what moves it is decided one after the other.
     pub async fn hold_bot(&mut self, id: BotId) -> Result<Option<BotRow>, StoreError> {
         self.first(sql_locking!("bots.hold", "SELECT ", bot_columns!(), " FROM bots WHERE id = $1"), args![id])
@@ -379,6 +315,12 @@ impl Tx {
             .as_ref()
             .map(bot)
             .transpose()
+    }
+
+    /// The bot is at an end.
+    pub async fn close_bot(&mut self, id: BotId, user: UserId) -> Result<(), StoreError> {
+        let close = sql!("open_bots.delete", "DELETE FROM open_bots WHERE user_id = $1 AND bot_id = $2");
+        self.run(close, args![user, id]).await
     }
 
     /// Moves a held bot. `start_time` is when it first started, `end_time` when it ended.

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::sql::{Row, Sql, args, rows, sortable as text, sql, sql_over};
+use super::sql::{Row, Sql, args, rows, sql, sql_over};
 use super::{Image, Run, Store, StoreError, Tx};
 
 #[derive(Clone, Debug, PartialEq)]
@@ -21,17 +21,6 @@ pub struct DeploymentRow {
     pub last_error: Option<String>,
     /// How often it was tried, and gave its place to others meanwhile.
     pub tries: i64,
-}
-
-/// A slot that is to be deployed, for a bot or to be made ready.
-#[derive(Clone, Debug)]
-pub struct NewDeployment {
-    pub slot: SlotName,
-    pub pool: String,
-    /// Whose gate it passes.
-    pub host: String,
-    pub bot_id: Option<BotId>,
-    pub timeout_at: Timestamp,
 }
 
 macro_rules! deployment_columns {
@@ -140,14 +129,6 @@ fn deployment(row: &Row) -> Result<DeploymentRow, StoreError> {
     })
 }
 
-/// A deployment that its holder is done with.
-#[derive(Clone, Debug)]
-pub struct Held {
-    pub slot: SlotName,
-    pub bot_id: Option<BotId>,
-    pub holder: Uuid,
-}
-
 impl Store {
     /// Everyone at the gate and behind it, in the order of arrival.
     pub async fn deployments(&self) -> Result<Vec<DeploymentRow>, StoreError> {
@@ -220,32 +201,6 @@ impl Store {
 }
 
 impl Tx {
-    /// Puts deployments at the end of the line, in this order. One that is there already keeps its place.
-    pub async fn ask_for_gate(&mut self, new: &[NewDeployment], now: Timestamp) -> Result<(), StoreError> {
-        if new.is_empty() {
-            return Ok(());
-        }
-        let rows: Vec<Value> = new
-            .iter()
-            .enumerate()
-            .map(|(i, new)| {
-                json!({"i": i, "slot": new.slot.as_str(), "pool": new.pool, "host": new.host, "bot_id": new.bot_id,
-                       "asked_at": text(now), "timeout_at": text(new.timeout_at)})
-            })
-            .collect();
-        self.run(
-            sql_over!(
-                "deployments.ask",
-                "INSERT INTO deployments (slot, pool, host, bot_id, state, asked_at, timeout_at)
-                 SELECT slot, pool, host, bot_id, 'waiting', asked_at, timeout_at FROM",
-                (i "BIGINT", slot "TEXT", pool "TEXT", host "TEXT", bot_id "UUID", asked_at "TIMESTAMPTZ", timeout_at "TIMESTAMPTZ"),
-                "WHERE true ORDER BY i ON CONFLICT DO NOTHING"
-            ),
-            args![rows],
-        )
-        .await
-    }
-
     /// Lets through as many of the served pools as there is room for on their hosts, first in first out, and gives them
     /// to `holder`, who is part of `replica`.
     pub async fn pass_gate(
@@ -382,66 +337,16 @@ impl Tx {
         .await
     }
 
-    /// Leaves the gate, or the line before it. Twice is nothing.
-    pub async fn leave_gate(&mut self, slots: &[SlotName]) -> Result<(), StoreError> {
-        if slots.is_empty() {
-            return Ok(());
-        }
-        let slots: Vec<Value> = slots.iter().map(|slot| json!({"s": slot.as_str()})).collect();
-        self.run(
-            sql_over!("deployments.leave", "DELETE FROM deployments WHERE slot IN (SELECT s FROM", (s "TEXT"), ")"),
-            args![slots],
-        )
-        .await
-    }
-
-    /// Leaves the gate with what a holder was starting. What another has begun in the slot since stays.
-    pub async fn leave_gate_held(&mut self, held: &[Held]) -> Result<(), StoreError> {
-        for Held { slot, bot_id, holder } in held {
-            self.run(
-                sql!(
-                    "deployments.leave_held",
-                    "DELETE FROM deployments WHERE slot = $1 AND bot_id IS NOT DISTINCT FROM $2 AND holder = $3"
-                ),
-                args![slot, *bot_id, *holder],
-            )
-            .await?;
-        }
-        Ok(())
-    }
-
     /// Takes bots out of the line before the gate, and says which of them were in it: for these nothing was begun.
-    pub async fn leave_line(&mut self, bots: &[BotId]) -> Result<Vec<BotId>, StoreError> {
+    pub async fn cancel_pending_deployments(&mut self, bots: &[BotId]) -> Result<Vec<BotId>, StoreError> {
         if bots.is_empty() {
             return Ok(Vec::new());
         }
         let bots: Vec<Value> = bots.iter().map(|bot| json!({ "id": bot })).collect();
         self.all(
             sql_over!(
-                "deployments.leave_line",
+                "deployments.cancel_pending",
                 "DELETE FROM deployments WHERE state = 'waiting' AND bot_id IN (SELECT id FROM",
-                (id "UUID"),
-                ") RETURNING bot_id"
-            ),
-            args![bots],
-        )
-        .await?
-        .iter()
-        .map(|row| row.id("bot_id").map(BotId))
-        .collect()
-    }
-
-    /// Takes bots out whose start was tried and is to be tried again, and says which: of these something may have been
-    /// begun.
-    pub async fn leave_retries(&mut self, bots: &[BotId]) -> Result<Vec<BotId>, StoreError> {
-        if bots.is_empty() {
-            return Ok(Vec::new());
-        }
-        let bots: Vec<Value> = bots.iter().map(|bot| json!({ "id": bot })).collect();
-        self.all(
-            sql_over!(
-                "deployments.leave_retries",
-                "DELETE FROM deployments WHERE state = 'again' AND bot_id IN (SELECT id FROM",
                 (id "UUID"),
                 ") RETURNING bot_id"
             ),

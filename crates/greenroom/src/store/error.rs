@@ -41,6 +41,11 @@ impl StoreError {
         StoreError::Unavailable { call, source: sqlx::Error::Protocol(why.to_string()) }
     }
 
+    /// What was to be written did not fit, however often it was decided anew.
+    pub fn conflict(call: &'static str, why: &str) -> Self {
+        StoreError::Refused { call, source: sqlx::Error::Protocol(why.to_owned()) }
+    }
+
     /// The same once more, for another caller that waited for the same call.
     pub fn again(&self) -> Self {
         let again = |source: &sqlx::Error| sqlx::Error::Protocol(source.to_string());

@@ -8,7 +8,7 @@ use domain::{BotId, EventId, Status, UserId};
 use jiff::Timestamp;
 
 use super::sql::{Row, args, sql};
-use super::{Run, Store, StoreError, Tx};
+use super::{NewEvent, Run, Store, StoreError, Tx};
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct EventRow {
@@ -16,17 +16,6 @@ pub struct EventRow {
     pub bot_id: BotId,
     pub user_id: UserId,
     pub at: Timestamp,
-    pub kind: Kind,
-    pub from: Option<Status>,
-    pub to: Option<Status>,
-    pub reason: Option<String>,
-    pub actor: Actor,
-}
-
-#[derive(Clone, Debug)]
-pub struct NewEvent {
-    pub bot_id: BotId,
-    pub user_id: UserId,
     pub kind: Kind,
     pub from: Option<Status>,
     pub to: Option<Status>,
@@ -94,7 +83,8 @@ impl Store {
             .collect()
     }
 
-    /// A user's events after one and up to another, oldest first.
+    /// A user's events after one and up to another, oldest first. There is no index for it, which every event would pay for:
+    /// the trail is read in stretches, and who resumes has usually missed little of it.
     pub async fn events_of_user(
         &self,
         user: UserId,
@@ -102,20 +92,28 @@ impl Store {
         up_to: EventId,
         limit: i64,
     ) -> Result<Vec<EventRow>, StoreError> {
-        self.reader()
-            .all(
-                sql!(
-                    "events.of_user",
-                    "SELECT ",
-                    event_columns!(),
-                    " FROM events WHERE user_id = $1 AND id > $2 AND id <= $3 ORDER BY id LIMIT $4"
-                ),
-                args![user, after.0, up_to.0, limit],
-            )
-            .await?
-            .iter()
-            .map(event)
-            .collect()
+        const STRETCH: i64 = 20_000;
+        let (mut from, mut found) = (after.0, Vec::<EventRow>::new());
+        while from < up_to.0 && (found.len() as i64) < limit {
+            let to = from.saturating_add(STRETCH).min(up_to.0);
+            let rows = self
+                .reader()
+                .all(
+                    sql!(
+                        "events.of_user",
+                        "SELECT ",
+                        event_columns!(),
+                        " FROM events WHERE user_id = $1 AND id > $2 AND id <= $3 ORDER BY id LIMIT $4"
+                    ),
+                    args![user, from, to, limit - found.len() as i64],
+                )
+                .await?;
+            for row in &rows {
+                found.push(event(row)?);
+            }
+            from = to;
+        }
+        Ok(found)
     }
 
     /// Everyone's events after one, oldest first. On a shared database an earlier one may still be on its way.

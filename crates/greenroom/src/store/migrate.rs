@@ -36,6 +36,7 @@ const MIGRATIONS: &[Migration] = &[
     migration!(6, "0006_slot_tokens"),
     migration!(7, "0007_a_gate_for_each_host"),
     migration!(8, "0008_listening"),
+    migration!(9, "0009_placement_in_memory"),
 ];
 
 /// The version that this program works with.
@@ -59,7 +60,7 @@ pub(super) async fn migrate(pools: &Pools) -> Result<(), StoreError> {
             TxInner::Postgres(tx)
         }
     };
-    let mut tx = Tx { inner, told: None, has_events: false };
+    let mut tx = Tx { inner, told: None, has_events: false, changes_placement: None };
     let found = version(&mut tx).await?;
     let known = known();
     if found > known {

@@ -5,33 +5,35 @@
 //! In reading order:
 //! - [`error`], [`sql`], [`lanes`], [`connect`], [`migrate`], [`server_lock`]: the database itself
 //! - [`settings`], [`users`]: who may ask
-//! - [`bots`], [`idempotency`]: what was asked
-//! - [`pools`], [`slots`], [`queue`], [`waiters`], [`deployments`], [`slot_locks`], [`images`]: where it runs, or waits to
+//! - [`bots`]: what was asked
+//! - [`pools`], [`slots`], [`queue`], [`deployments`], [`slot_locks`], [`images`]: where it runs, or waits to
 //! - [`failures`], [`budgets`]: what providers said, and how often they may be asked
-//! - [`asking`], [`ending`], [`writing`]: many bots at once
+//! - [`fence`], [`placement_turn`], [`load`], [`apply`], [`columns`]: placement's copy in memory, and what it writes
 //! - [`sessions`], [`commands`], [`transcript`]: what the bot and its user say to each other
 //! - [`overdue`], [`listening`]: what has lasted too long, and when bots could be heard
 //! - [`replicas`], [`leases`], [`keepers`]: who brings records and the world together, and what that did
 //! - [`events`]: the audit trail
 
-mod asking;
+mod apply;
 mod bots;
 mod budgets;
+mod columns;
 mod commands;
 mod connect;
 mod deployments;
-mod ending;
 mod error;
 mod events;
 mod failures;
-mod idempotency;
+mod fence;
 mod images;
 mod keepers;
 mod lanes;
 mod leases;
 mod listening;
+mod load;
 mod migrate;
 mod overdue;
+mod placement_turn;
 mod pools;
 mod queue;
 mod replicas;
@@ -43,43 +45,41 @@ mod slots;
 pub(crate) mod sql;
 mod transcript;
 mod users;
-mod waiters;
-mod writing;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use sqlx::{Postgres, Sqlite, Transaction};
 use tokio::sync::Notify;
 
-pub use asking::{Asking, Known};
-pub use bots::{BotChunk, BotFilter, BotRow, Change, NewBot};
+pub use apply::{Applied, BotDetails};
+pub use bots::{BotChunk, BotFilter, BotRow, Change};
 pub use budgets::{LONGEST_HOLD, Turn};
 pub use commands::CommandRow;
 use connect::Pools;
-pub use deployments::{DeploymentRow, Held, NewDeployment, Served};
+pub use deployments::{DeploymentRow, Served};
+pub use domain::Pool as PoolRow;
+pub use domain::Slot as SlotRow;
 pub use domain::event::{Actor, Kind};
-pub use ending::EndingBot;
+pub use domain::planner::changes::NewEvent;
 pub use error::StoreError;
-pub use events::{EventRow, NewEvent};
+pub use events::EventRow;
 pub use failures::FailureRow;
-pub use idempotency::KnownKey;
+pub use fence::{Changed, Position, Since};
 pub use images::{Image, PullRow, Pulled};
 pub use keepers::KeeperRow;
 use lanes::{Lane, WriteTurn};
 pub use leases::Holder;
 pub use listening::ListeningSpan;
-pub use pools::{PoolAndLine, PoolRow, Size};
-pub use queue::{NewWaiter, QueuePlace, QueueRow};
+pub use placement_turn::PlacementTurn;
+pub use queue::{QueuePlace, QueueRow};
 pub use replicas::Holding;
 pub use server_lock::ServerLock;
 pub use sessions::{Beat, Clocks, SessionRow};
-pub use slots::{Pick, SlotRow};
 use sql::{Arg, Inner, Row, Sql};
 pub use transcript::{SegmentPlace, SegmentRow};
 pub use users::{KeyRow, UserChange, UserRow};
-pub use waiters::{Unplaced, Waiter};
-pub use writing::{Batch, Grant};
 
 /// The database, open and at the schema that this version knows.
 #[derive(Clone, Debug)]
@@ -88,6 +88,8 @@ pub struct Store {
     /// Whose calls these are: each lane has connections of its own.
     lane: Lane,
     told: Arc<Notify>,
+    /// Whether this process has changed what placement decides on, other than by placement.
+    placement_changed: Arc<AtomicBool>,
 }
 
 /// A transaction. Dropped without [`Tx::commit`], it leaves no trace.
@@ -97,6 +99,8 @@ pub struct Tx {
     /// Whom to wake after the commit if an event is among what was written.
     told: Option<Arc<Notify>>,
     has_events: bool,
+    /// What to set after the commit, if what placement decides on is among what was written.
+    changes_placement: Option<Arc<AtomicBool>>,
 }
 
 #[derive(Debug)]
@@ -134,7 +138,7 @@ impl Store {
     pub async fn open(url: &str) -> Result<Self, StoreError> {
         let pools = connect::connect(url).await?;
         migrate::migrate(&pools).await?;
-        Ok(Self { pools, lane: Lane::Bots, told: Arc::new(Notify::new()) })
+        Ok(Self { pools, lane: Lane::Bots, told: Arc::default(), placement_changed: Arc::default() })
     }
 
     /// The same for what users and operators ask: their calls use connections that nobody else needs.
@@ -146,7 +150,7 @@ impl Store {
     /// SQLite file.
     pub async fn look_at(url: &str) -> Result<Option<Looked>, StoreError> {
         let Some(pools) = connect::connect_to_look(url).await? else { return Ok(None) };
-        let store = Self { pools, lane: Lane::Bots, told: Arc::new(Notify::new()) };
+        let store = Self { pools, lane: Lane::Bots, told: Arc::default(), placement_changed: Arc::default() };
         let found = migrate::look(&mut store.reader()).await?.unwrap_or(0);
         Ok(Some(Looked { store, found, known: migrate::known() }))
     }
@@ -159,21 +163,6 @@ impl Store {
     /// Begins a transaction that waits behind nothing but its like, because it must be written in time: a lease, a heartbeat.
     async fn begin_in_time(&self) -> Result<Tx, StoreError> {
         self.begin_in(Lane::Leases).await
-    }
-
-    /// Begins a transaction of placement: there is only one of them at a time, in whatever process, so that what it reads
-    /// of pools, slots and limits stays as it is until it ends. To be called where nobody goes away meanwhile.
-    pub async fn begin_alone(&self) -> Result<Tx, StoreError> {
-        // To wait for it is no failure, however long: a transaction that stands still is ended by its own timeout.
-        const ALONE: &str = "BEGIN; SET LOCAL statement_timeout = 0; SELECT pg_advisory_xact_lock(7702);
-                             SET LOCAL statement_timeout = '30s'";
-        match &self.pools {
-            Pools::Sqlite { .. } => self.begin_in(Lane::Placement).await,
-            Pools::Postgres(pools) => {
-                let begun = measured("begin", pools.of(Lane::Placement).begin_with(ALONE)).await;
-                Ok(self.tx(TxInner::Postgres(begun.map_err(|source| StoreError::call("begin", source))?)))
-            }
-        }
     }
 
     async fn begin_in(&self, lane: Lane) -> Result<Tx, StoreError> {
@@ -200,7 +189,7 @@ impl Store {
     }
 
     fn tx(&self, inner: TxInner) -> Tx {
-        Tx { inner, told: Some(self.told.clone()), has_events: false }
+        Tx { inner, told: Some(self.told.clone()), has_events: false, changes_placement: None }
     }
 
     /// Gives the connections back. What is under way ends first.
@@ -220,6 +209,11 @@ impl Store {
 
     fn reader(&self) -> Reader<'_> {
         Reader { pools: &self.pools, lane: self.lane }
+    }
+
+    /// Reads for placement, on connections of its own.
+    fn placing(&self) -> Reader<'_> {
+        Reader { pools: &self.pools, lane: Lane::Placement }
     }
 }
 
@@ -252,6 +246,11 @@ impl Run for Reader<'_> {
 impl Run for Tx {
     async fn all(&mut self, sql: &'static Sql, args: Vec<Arg>) -> Result<Vec<Row>, StoreError> {
         let call = sql.name;
+        // Every test proves it for the statements that it runs; placement's own writes test the token (see `apply`).
+        debug_assert!(
+            self.changes_placement.is_some() || !fence::needs_token(sql),
+            "{call} writes what placement decides on, in a transaction that does not replace the token"
+        );
         let failed = |source| StoreError::call(call, source);
         match &mut self.inner {
             TxInner::Sqlite(tx, _) => {
@@ -279,6 +278,9 @@ impl Tx {
         .map_err(|source| StoreError::call(call, source))?;
         if let Some(told) = self.told.filter(|_| self.has_events) {
             told.notify_one();
+        }
+        if let Some(changed) = self.changes_placement {
+            changed.store(true, Ordering::SeqCst);
         }
         Ok(())
     }

@@ -1,27 +1,26 @@
 //! Bots whose state has lasted too long, each by the clock of that state. A bot that has not spoken under its current
 //! connection is watched by the clock of its assignment alone, whatever it was before.
 
-use domain::BotId;
 use domain::lifecycle::Overdue;
+use domain::{BotId, UserId};
 use jiff::Timestamp;
 
 use super::sql::{Sql, args, sql};
 use super::{Run, Store, StoreError, Tx};
 
-/// Two statements of one condition: the bots that meet it after `$2`, in the order of their ids, and whether one does.
+/// Two statements of one condition: the bots that meet it after `$2` and `$3`, by user and id, and whether one does.
 /// `$1` is the latest moment at which their clock may have started.
 macro_rules! watched {
     ($name:literal, $condition:literal) => {
         Some((
             sql!(
                 $name,
-                // The words of the partial index, so that both databases see that it answers.
-                "SELECT b.id FROM bots b LEFT JOIN sessions s ON s.connection_id = b.connection_id
+                "SELECT o.user_id, b.id FROM open_bots o JOIN bots b ON b.id = o.bot_id
+                   LEFT JOIN sessions s ON s.connection_id = b.connection_id
                    LEFT JOIN heartbeats h ON h.connection_id = b.connection_id
-                  WHERE b.status IN ('reserved', 'starting', 'awaiting_admission', 'needs_help', 'active', 'stopping')
-                    AND ",
+                  WHERE ",
                 $condition,
-                " AND b.id > $2 ORDER BY b.id LIMIT 500"
+                " AND (o.user_id, o.bot_id) > ($2, $3) ORDER BY o.user_id, o.bot_id LIMIT 500"
             ),
             sql!(
                 $name,
@@ -67,12 +66,12 @@ impl Store {
         &self,
         overdue: Overdue,
         since: Timestamp,
-        after: Option<BotId>,
-    ) -> Result<Vec<BotId>, StoreError> {
+        after: Option<(UserId, BotId)>,
+    ) -> Result<Vec<(UserId, BotId)>, StoreError> {
         let Some((look, _)) = watched(overdue) else { return Ok(Vec::new()) };
-        let after = after.unwrap_or(BotId(uuid::Uuid::nil()));
-        let rows = self.reader().all(look, args![since, after]).await?;
-        rows.iter().map(|row| row.id("id").map(BotId)).collect()
+        let (user, bot) = after.unwrap_or((UserId(uuid::Uuid::nil()), BotId(uuid::Uuid::nil())));
+        let rows = self.reader().all(look, args![since, user, bot]).await?;
+        rows.iter().map(|row| Ok((UserId(row.id("user_id")?), BotId(row.id("id")?)))).collect()
     }
 }
 

@@ -1,10 +1,10 @@
 //! The queue: bots that wait for a slot, one line for each platform, by priority and then by arrival.
 
-use domain::{BotId, Platform, Requirements};
+use domain::{BotId, Platform};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::sql::{Row, args, sortable as text, sql, sql_over};
+use super::sql::{Row, args, sql, sql_over};
 use super::{Run, Store, StoreError, Tx};
 
 #[derive(Clone, Debug, PartialEq)]
@@ -17,28 +17,13 @@ pub struct QueueRow {
     pub timeout_at: Timestamp,
 }
 
-/// A bot that comes to the end of its line.
-#[derive(Clone, Debug)]
-pub struct NewWaiter {
-    pub bot_id: BotId,
-    pub platform: Platform,
-    pub pool: String,
-    pub priority: i64,
-    pub wants: Option<Requirements>,
-    pub timeout_at: Timestamp,
-}
-
 /// Where a bot stands in the queue, however many before it leave.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QueuePlace {
     pub platform: Platform,
     pub priority: i64,
+    pub turn: i64,
     pub arrival: i64,
-}
-
-/// Those of one line who want the same.
-pub(super) fn key(wants: Option<&Requirements>) -> String {
-    wants.map(Requirements::key).unwrap_or_default()
 }
 
 fn waiter(row: &Row) -> Result<QueueRow, StoreError> {
@@ -62,7 +47,7 @@ async fn positions(run: &mut impl Run, bots: &[BotId]) -> Result<Vec<(BotId, i64
         sql_over!(
             "queue.positions",
             "SELECT q.bot_id, (SELECT count(*) FROM queue o
-                                WHERE o.platform = q.platform AND (o.priority, o.arrival) <= (q.priority, q.arrival)) AS position
+                                WHERE o.platform = q.platform AND (o.priority, o.turn, o.arrival) <= (q.priority, q.turn, q.arrival)) AS position
                FROM queue q JOIN",
             (id "UUID"),
             "ON q.bot_id = r.id"
@@ -83,7 +68,7 @@ impl Store {
                 sql!(
                     "queue.list",
                     "SELECT bot_id, pool, priority, queued_at, timeout_at,
-                            row_number() OVER (PARTITION BY platform ORDER BY priority, arrival) AS position
+                            row_number() OVER (PARTITION BY platform ORDER BY priority, turn, arrival) AS position
                        FROM queue ORDER BY platform, position"
                 ),
                 vec![],
@@ -101,25 +86,26 @@ impl Store {
         limit: i64,
     ) -> Result<Vec<(QueuePlace, QueueRow)>, StoreError> {
         let platform = after.map_or("", |after| after.platform.as_str());
-        let (priority, arrival) = after.map_or((i64::MIN, i64::MIN), |after| (after.priority, after.arrival));
+        let first = (i64::MIN, i64::MIN, i64::MIN);
+        let (priority, turn, arrival) = after.map_or(first, |after| (after.priority, after.turn, after.arrival));
         self.reader()
             .all(
                 sql!(
                     "queue.page",
                     "SELECT * FROM
-                        (SELECT bot_id, pool, platform, priority, arrival, queued_at, timeout_at,
-                                row_number() OVER (PARTITION BY platform ORDER BY priority, arrival) AS position
+                        (SELECT bot_id, pool, platform, priority, turn, arrival, queued_at, timeout_at,
+                                row_number() OVER (PARTITION BY platform ORDER BY priority, turn, arrival) AS position
                            FROM queue) AS line
-                      WHERE (platform, priority, arrival) > ($1, $2, $3)
-                      ORDER BY platform, priority, arrival LIMIT $4"
+                      WHERE (platform, priority, turn, arrival) > ($1, $2, $3, $4)
+                      ORDER BY platform, priority, turn, arrival LIMIT $5"
                 ),
-                args![platform, priority, arrival, limit],
+                args![platform, priority, turn, arrival, limit],
             )
             .await?
             .iter()
             .map(|row| {
-                let (priority, arrival) = (row.int("priority")?, row.int("arrival")?);
-                Ok((QueuePlace { platform: row.word("platform")?, priority, arrival }, waiter(row)?))
+                let (priority, turn, arrival) = (row.int("priority")?, row.int("turn")?, row.int("arrival")?);
+                Ok((QueuePlace { platform: row.word("platform")?, priority, turn, arrival }, waiter(row)?))
             })
             .collect()
     }
@@ -160,39 +146,6 @@ impl Store {
 }
 
 impl Tx {
-    /// The place in line of some bots.
-    pub async fn queue_positions(&mut self, bots: &[BotId]) -> Result<Vec<(BotId, i64)>, StoreError> {
-        positions(self, bots).await
-    }
-
-    /// Puts bots at the end of their lines, in this order.
-    pub async fn enqueue(&mut self, waiters: &[NewWaiter], now: Timestamp) -> Result<(), StoreError> {
-        if waiters.is_empty() {
-            return Ok(());
-        }
-        let rows: Vec<Value> = waiters
-            .iter()
-            .enumerate()
-            .map(|(i, waiter)| {
-                json!({"i": i, "bot_id": waiter.bot_id, "platform": waiter.platform, "pool": waiter.pool,
-                       "priority": waiter.priority, "wants": key(waiter.wants.as_ref()),
-                       "queued_at": text(now), "timeout_at": text(waiter.timeout_at)})
-            })
-            .collect();
-        self.run(
-            sql_over!(
-                "queue.insert",
-                "INSERT INTO queue (bot_id, platform, pool, priority, wants, queued_at, timeout_at)
-                 SELECT bot_id, platform, pool, priority, wants, queued_at, timeout_at FROM",
-                (i "BIGINT", bot_id "UUID", platform "TEXT", pool "TEXT", priority "BIGINT", wants "TEXT",
-                 queued_at "TIMESTAMPTZ", timeout_at "TIMESTAMPTZ"),
-                "ORDER BY i"
-            ),
-            args![rows],
-        )
-        .await
-    }
-
     /// Takes bots out of the line, and says which of them were in one.
     pub async fn leave_queue(&mut self, bots: &[BotId]) -> Result<Vec<BotId>, StoreError> {
         if bots.is_empty() {

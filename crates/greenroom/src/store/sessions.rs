@@ -147,30 +147,4 @@ impl Tx {
         )
         .await
     }
-
-    /// Gives bots that are reserved and of which nothing was heard another connection, and says which they are. They are
-    /// not waited for until they are started.
-    pub async fn reconnect_unheard(
-        &mut self,
-        bots: &[(BotId, ConnectionId)],
-        now: Timestamp,
-    ) -> Result<Vec<BotId>, StoreError> {
-        let mut reconnected = Vec::new();
-        for (bot, connection) in bots {
-            let row = self
-                .first(
-                    sql!(
-                        "bots.reconnect",
-                        "UPDATE bots SET connection_id = $2, awaited_since = NULL, updated_at = $3
-                          WHERE id = $1 AND status = 'reserved'
-                            AND NOT EXISTS (SELECT 1 FROM sessions WHERE sessions.connection_id = bots.connection_id)
-                         RETURNING id"
-                    ),
-                    args![*bot, *connection, now],
-                )
-                .await?;
-            reconnected.extend(row.map(|_| *bot));
-        }
-        Ok(reconnected)
-    }
 }

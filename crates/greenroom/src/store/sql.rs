@@ -56,30 +56,6 @@ macro_rules! rows {
     };
 }
 
-/// The end of `UPDATE table SET … FROM r`: the row of the table that belongs to each `r`. Left to itself, PostgreSQL may
-/// go through the whole table instead, by a plan that it made when there was little in it; so it is told to begin with
-/// `r`, and to look up one row for each.
-macro_rules! row_of {
-    (sqlite $table:literal $key:literal $condition:literal) => {
-        concat!("WHERE ", $condition)
-    };
-    (postgres $table:literal $key:literal $condition:literal) => {
-        concat!(
-            "CROSS JOIN LATERAL (SELECT ",
-            $key,
-            " AS key FROM ",
-            $table,
-            " WHERE ",
-            $condition,
-            " OFFSET 0) AS found WHERE ",
-            $table,
-            ".",
-            $key,
-            " = found.key"
-        )
-    };
-}
-
 /// A statement over many rows that are sent as one JSON array in `$1`: `before r after`.
 macro_rules! sql_over {
     ($name:literal, $before:expr, $columns:tt, $after:expr $(,)?) => {
@@ -91,7 +67,7 @@ macro_rules! sql_over {
     };
 }
 
-pub(super) use {row_of, rows, sql, sql_locking, sql_over};
+pub(super) use {rows, sql, sql_locking, sql_over};
 
 /// A value to bind. Each carries its type even when it is absent, because PostgreSQL wants to know.
 #[derive(Clone, Debug)]

@@ -14,6 +14,8 @@ pub struct UserRow {
     pub name: String,
     pub image_url: Option<String>,
     pub max_concurrent_bots: i64,
+    /// No bot of it goes before this priority.
+    pub min_priority: i64,
     pub data: Map<String, Value>,
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
@@ -37,12 +39,13 @@ pub struct UserChange {
     pub name: Option<String>,
     pub image_url: Option<Option<String>>,
     pub max_concurrent_bots: Option<i64>,
+    pub min_priority: Option<i64>,
     pub data: Option<Map<String, Value>>,
 }
 
 macro_rules! user_columns {
     () => {
-        "id, email, name, image_url, max_concurrent_bots, data, created_at, updated_at"
+        "id, email, name, image_url, max_concurrent_bots, min_priority, data, created_at, updated_at"
     };
 }
 
@@ -53,6 +56,7 @@ fn user(row: &Row) -> Result<UserRow, StoreError> {
         name: row.text("name")?,
         image_url: row.maybe_text("image_url")?,
         max_concurrent_bots: row.int("max_concurrent_bots")?,
+        min_priority: row.int("min_priority")?,
         data: row.json("data")?,
         created_at: row.time("created_at")?,
         updated_at: row.time("updated_at")?,
@@ -125,13 +129,19 @@ impl Tx {
 
     pub async fn insert_user(&mut self, user: &UserRow) -> Result<(), StoreError> {
         self.run(
-            sql!("users.insert", "INSERT INTO users (", user_columns!(), ") VALUES ($1, $2, $3, $4, $5, $6, $7, $8)"),
+            sql!(
+                "users.insert",
+                "INSERT INTO users (",
+                user_columns!(),
+                ") VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)"
+            ),
             args![
                 user.id,
                 user.email.as_str(),
                 user.name.as_str(),
                 user.image_url.as_deref(),
                 user.max_concurrent_bots,
+                user.min_priority,
                 &user.data,
                 user.created_at,
                 user.updated_at
@@ -144,8 +154,8 @@ impl Tx {
         self.run(
             sql!(
                 "users.update",
-                "UPDATE users SET email = $2, name = $3, image_url = $4, max_concurrent_bots = $5, data = $6,
-                        updated_at = $7
+                "UPDATE users SET email = $2, name = $3, image_url = $4, max_concurrent_bots = $5,
+                        min_priority = $6, data = $7, updated_at = $8
                   WHERE id = $1"
             ),
             args![
@@ -154,6 +164,7 @@ impl Tx {
                 user.name.as_str(),
                 user.image_url.as_deref(),
                 user.max_concurrent_bots,
+                user.min_priority,
                 &user.data,
                 user.updated_at
             ],

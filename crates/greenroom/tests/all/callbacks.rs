@@ -63,7 +63,6 @@ async fn a_bot_goes_through_its_whole_life_and_every_repeat_changes_nothing(#[ca
         [
             "created reserved",
             "assigned -",
-            "assigned -",
             "status_changed starting",
             "status_changed awaiting_admission",
             "status_changed needs_help",

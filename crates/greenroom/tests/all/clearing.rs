@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use domain::{SlotName, SlotStatus};
-use greenroom::placement::SlotNews;
-use greenroom::store::{Holder, PoolRow};
+use greenroom::placement::SlotEvent;
+use greenroom::store::{Changed, Holder, PoolRow};
 use rstest::rstest;
 use uuid::Uuid;
 
@@ -18,7 +18,8 @@ fn pools() -> [PoolRow; 2] {
 
 /// Waits until the safety net of a server has looked at everything.
 async fn looked(stage: &Stage) {
-    let mut tx = stage.house.store.begin().await.unwrap();
+    let changed = Changed { pools: true, ..Changed::default() };
+    let mut tx = stage.house.store.begin_changing(&changed, stage.house.clock.now()).await.unwrap();
     tx.resize_pool("sign", 1, 1).await.unwrap();
     tx.commit().await.unwrap();
     stage.look();
@@ -51,7 +52,7 @@ async fn two_servers_on_one_postgres_do_not_delete_a_slot_twice() {
     let right = left.beside(4).await;
     let (first, next) = (left.house.reserved(0).await, left.house.reserved(1).await);
     let slot = left.runs(first).await;
-    left.house.placement.tell(slot.clone(), SlotNews::Drain).await.unwrap();
+    left.house.placement.report(slot.clone(), SlotEvent::Drain).await.unwrap();
     left.fake.release_ends(1);
     left.lives(first).await;
     until("the slot is being deleted", async || {

@@ -11,6 +11,8 @@ use rstest::rstest;
 use serde_json::json;
 use sqlx::Connection;
 
+use domain::planner::Changes;
+
 use crate::support::{Backend, Client, Database, Life, Process, meet_link, until};
 
 /// More reads than there are connections of any kind, by so many users that none is refused for its own.
@@ -101,11 +103,14 @@ async fn on_sqlite_a_heartbeat_and_a_placement_wait_behind_one_write_of_a_user_a
     }
     // They run on this thread, and are in line as soon as they have run once.
     tokio::task::yield_now().await;
+    let token = store.placement_position().await.unwrap().token;
     let after = |store: Store, placement: bool| {
         let written = written.clone();
         async move {
             if placement {
-                store.begin_alone().await.unwrap().commit().await.unwrap();
+                let tokens = (token, uuid::Uuid::new_v4());
+                let (nothing, details) = (Changes::default(), Default::default());
+                store.apply(&nothing, &details, tokens, None, jiff::Timestamp::now()).await.unwrap();
             } else {
                 let beat = Beat { connection_id: ConnectionId(uuid::Uuid::new_v4()), at: jiff::Timestamp::now() };
                 store.write_heartbeats(&[beat]).await.unwrap();

@@ -116,7 +116,7 @@ impl Agents {
             if let Some(row) = house.store.slot(&slot).await.unwrap() {
                 match row.bot_id {
                     None if row.status == SlotStatus::Creating && !house.store.is_at_gate(&slot).await.unwrap() => {
-                        house.placement.tell(slot.clone(), waits(&row)).await.unwrap();
+                        house.placement.report(slot.clone(), waits(&row)).await.unwrap();
                     }
                     Some(bot) => {
                         let bot = house.store.bot(bot).await.unwrap().unwrap();

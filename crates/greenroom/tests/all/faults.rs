@@ -7,7 +7,7 @@ use std::time::Duration;
 use domain::{BotId, Status};
 use greenroom::deployment::Patience;
 use greenroom::lifecycle::callbacks::Voice;
-use greenroom::placement::SlotNews;
+use greenroom::placement::SlotEvent;
 use greenroom::store::PoolRow;
 use rstest::rstest;
 
@@ -17,7 +17,7 @@ use crate::support::{Backend, Database, Fake, Fault, House, Kind, Plan, Stage, p
 async fn pass_a_minute(stage: &Stage, live: (BotId, Voice)) {
     stage.house.clock.advance(Duration::from_secs(61));
     stage.house.lifecycle.heartbeat(live.1, &[]).await.unwrap();
-    for keeper in ["queue_expiry", "deployment", "warm_buffer", "sweeper", "recovery", "sync"] {
+    for keeper in ["queue_expiry", "deployment", "warm_buffer", "sweeper", "recovery", "sync", "invariants"] {
         stage.keep(keeper).await;
         stage.stir(&[live.0]).await;
     }
@@ -64,7 +64,7 @@ async fn weather(backend: Backend, hot: bool, kind: Kind, fault: Fault) {
         .map(|(name, _)| name)
         .find(|name| before.slot.as_ref().is_none_or(|slot| slot.as_str() != name));
     let going = domain::SlotName::stored(going.unwrap());
-    stage.house.placement.tell(going, SlotNews::Drain).await.unwrap();
+    stage.house.placement.report(going, SlotEvent::Drain).await.unwrap();
 
     let mut last = None;
     until("store and provider agree, and everyone has an end", async || {

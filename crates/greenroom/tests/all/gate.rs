@@ -2,14 +2,17 @@
 
 use std::time::Duration;
 
+use domain::planner::Changes;
+use domain::planner::changes::NewDeployment;
 use domain::{BotId, Deadlines, Meeting, Platform, SlotStatus, Status};
-use greenroom::admission::Wish;
-use greenroom::placement::SlotNews;
+use greenroom::admission::BotRequest;
+use greenroom::placement::SlotEvent;
 use greenroom::providers::ProviderError;
-use greenroom::store::{Holder, NewDeployment, PoolRow, Served};
+use greenroom::store::{Holder, PoolRow, Served};
 use rstest::rstest;
 use uuid::Uuid;
 
+use crate::support::written::write;
 use crate::support::{Backend, Call, Database, Fake, House, Plan, Stage, configure, pool, until, wish};
 
 fn meet(max_slots: i64) -> PoolRow {
@@ -143,19 +146,16 @@ async fn asking_twice_is_one_place_in_line_and_leaving_twice_is_nothing(#[case] 
         slot: row.slot.clone(),
         pool: "meet".to_owned(),
         host: row.host.clone(),
-        bot_id: row.bot_id,
+        bot: row.bot_id,
         timeout_at: row.timeout_at.saturating_add(Duration::from_secs(60)).unwrap(),
     });
-    let again: Vec<_> = again.collect();
-    let mut tx = house.store.begin().await.unwrap();
-    tx.ask_for_gate(&again, house.clock.now()).await.unwrap();
-    tx.commit().await.unwrap();
+    let again = Changes { deployments: again.collect(), ..Changes::default() };
+    write(&house.store, &again, &Default::default(), house.clock.now()).await.unwrap();
     assert_eq!(house.store.deployments().await.unwrap(), line);
 
+    let leaves = Changes { cancelled_deployments: vec![line[1].slot.clone()], ..Changes::default() };
     for _ in 0..2 {
-        let mut tx = house.store.begin().await.unwrap();
-        tx.leave_gate(&[line[1].slot.clone()]).await.unwrap();
-        tx.commit().await.unwrap();
+        write(&house.store, &leaves, &Default::default(), house.clock.now()).await.unwrap();
         assert_eq!(house.store.deployments().await.unwrap(), [line[0].clone(), line[2].clone()]);
     }
 }
@@ -291,7 +291,7 @@ async fn starts_that_hang_on_one_host_hold_up_nobody_on_another(#[case] backend:
     let stage = Stage::with(backend, [meet(5), PoolRow { max_slots: 5, ..far }], 2, Fake::hanging()).await;
     stage.house.ask_at_once((0..5).map(wish)).await;
     until("two starts hang", async || stage.fake.starting() == 2).await;
-    let zoom = |number| Wish {
+    let zoom = |number| BotRequest {
         meeting: Meeting::from_link(&format!("https://zoom.us/j/12345678{number:02}")).unwrap(),
         ..wish(number)
     };
@@ -371,8 +371,8 @@ async fn a_slot_that_was_held_by_work_that_was_dropped_is_released_after_a_while
     let stage = Stage::with(backend, [meet(1)], 1, Fake::slow_to_end()).await;
     let bot = stage.house.reserved(0).await;
     let name = stage.runs(bot).await;
-    let broken = SlotNews::Broken { bot: Some(bot), words: "it smokes".to_owned() };
-    stage.house.placement.tell(name.clone(), broken).await.unwrap();
+    let broken = SlotEvent::Broken { bot: Some(bot), message: "it smokes".to_owned() };
+    stage.house.placement.report(name.clone(), broken).await.unwrap();
     let slot = stage.slot_is(name.as_str(), SlotStatus::Error).await;
     let (deployment, since) = (stage.deployment.clone(), stage.house.clock.now());
     let work = tokio::spawn(async move { deployment.attempt(&slot.name, since, 3).await.map(drop) });

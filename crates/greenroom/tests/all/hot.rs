@@ -41,7 +41,7 @@ async fn a_bot_goes_to_an_agent_that_waits_without_a_deployment(#[case] backend:
     assert_eq!(slot().await.status.as_str(), "creating", "it is not ready before its agent says so");
     let early = stage.house.reserved(0).await;
     assert_eq!(stage.line().await, [early]);
-    stage.house.placement.tell(slot().await.name, waits(&slot().await)).await.unwrap();
+    stage.house.placement.report(slot().await.name, waits(&slot().await)).await.unwrap();
     assert_eq!((slot().await.status.as_str(), slot().await.bot_id), ("busy", Some(early)));
     assert_eq!(stage.at_gate().await, (0, 0));
     assert_eq!(stage.fake.starts().len(), 1);

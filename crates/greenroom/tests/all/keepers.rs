@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::support::{Backend, Client, Database, Process, Venue, found, meet_link, process_pool, until};
 
-const NAMES: [&str; 6] = ["queue_expiry", "deployment", "warm_buffer", "sweeper", "recovery", "sync"];
+const NAMES: [&str; 7] = ["queue_expiry", "deployment", "warm_buffer", "sweeper", "recovery", "sync", "invariants"];
 const BOT: &str = r#"
     echo '{"event": "joined"}'
     read leave

@@ -118,6 +118,11 @@ async fn ended_and_stopping_bots_make_room() {
     assert_eq!((&usage["running"], &usage["max_concurrent_bots"]), (&json!(1), &json!(1)));
     assert_eq!((&usage["by_status"]["stopping"], &usage["by_status"]["deploying"]), (&json!(1), &json!(1)));
     assert_eq!(usage["bots"].as_array().unwrap().len(), 2);
+    // Those that are leaving and those that run together are never more than twice the limit.
     user.send(reqwest::Method::DELETE, &format!("/bots/{second}"), None).await;
+    let (status, refused) = user.post("/bots", json!({"meeting_url": meet_link(3)})).await;
+    assert_eq!((status, &refused["code"]), (StatusCode::TOO_MANY_REQUESTS, &json!("limit_reached")));
+    assert!(refused["detail"].as_str().unwrap().contains("still leaving"), "{refused}");
+    life.well("exited", json!({"exit_code": 0})).await;
     user.bot(&meet_link(3)).await;
 }

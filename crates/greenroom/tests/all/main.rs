@@ -48,6 +48,7 @@ mod nomad_fake;
 mod one_server;
 mod operators;
 mod pages;
+mod placing;
 mod pool;
 mod readiness;
 mod reading;

@@ -76,7 +76,7 @@ async fn what_went_wrong_with_a_start_is_kept_with_the_last_lines_also_when_the_
     assert_eq!(failures.len(), 1);
     assert_eq!((failures[0].bot_id, failures[0].words.as_str()), (Some(bot), "no such image: bot:1"));
     assert_eq!(failures[0].log.as_deref(), Some("first line\nlast line"));
-    stage.house.placement.tell(slot(1), greenroom::placement::SlotNews::Drain).await.unwrap();
+    stage.house.placement.report(slot(1), greenroom::placement::SlotEvent::Drain).await.unwrap();
     // What has failed is left alone for half a minute.
     stage.house.clock.advance(std::time::Duration::from_secs(31));
     until("the slot is gone", async || {

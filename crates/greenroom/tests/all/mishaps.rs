@@ -142,7 +142,7 @@ async fn a_hot_slot_whose_agent_does_not_take_its_bot_is_started_once_more_and_t
     let slot = stage.slot_is("pool-meet-001", SlotStatus::Creating).await;
     let name = slot.name.clone();
     until("it was started", async || stage.fake.starts().len() == 1).await;
-    stage.house.placement.tell(name.clone(), waits(&slot)).await.unwrap();
+    stage.house.placement.report(name.clone(), waits(&slot)).await.unwrap();
     let bot = stage.house.reserved(0).await;
     assert_eq!(stage.slot(name.as_str()).await.unwrap().bot_id, Some(bot));
     for _ in 0..2 {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use domain::{SlotStatus, Status};
-use greenroom::placement::SlotNews;
+use greenroom::placement::SlotEvent;
 use greenroom::store::{Beat, PoolRow};
 use rstest::rstest;
 
@@ -69,7 +69,7 @@ async fn an_agent_is_not_ready_while_the_start_of_its_slot_is_under_way(#[case] 
     assert!(stage.house.store.is_at_gate(&slot.name).await.unwrap());
     stage.fake.release(1);
     until("it was started", async || !stage.house.store.is_at_gate(&slot.name).await.unwrap()).await;
-    stage.house.placement.tell(slot.name.clone(), waits(&slot)).await.unwrap();
+    stage.house.placement.report(slot.name.clone(), waits(&slot)).await.unwrap();
     stage.slot_is(slot.name.as_str(), SlotStatus::Idle).await;
 }
 
@@ -99,8 +99,8 @@ async fn a_recovery_is_finished_although_its_caller_has_gone_away(#[case] backen
     let stage = Stage::with(backend, [pool("meet")], 1, Fake::slow_to_end()).await;
     let bot = stage.house.reserved(0).await;
     let name = stage.runs(bot).await;
-    let broken = SlotNews::Broken { bot: Some(bot), words: "it smokes".to_owned() };
-    stage.house.placement.tell(name.clone(), broken).await.unwrap();
+    let broken = SlotEvent::Broken { bot: Some(bot), message: "it smokes".to_owned() };
+    stage.house.placement.report(name.clone(), broken).await.unwrap();
     let slot = stage.slot_is(name.as_str(), SlotStatus::Error).await;
     let deployment = stage.deployment.clone();
     let caller = tokio::spawn(async move { deployment.recover(&slot.name).await.map(drop) });
@@ -156,8 +156,8 @@ async fn a_bot_that_began_between_the_look_and_the_act_is_not_started_again(#[ca
     assert_eq!(silent, std::slice::from_ref(&slot), "the look sees it");
     let voice = stage.voice_of(&stage.bot(bot).await).unwrap();
     stage.house.lifecycle.started(voice, None).await.unwrap();
-    let news = SlotNews::Silent { bot, generation: slot.generation };
-    assert!(!stage.house.placement.tell(slot.name.clone(), news).await.unwrap());
+    let news = SlotEvent::Silent { bot, generation: slot.generation };
+    assert!(!stage.house.placement.report(slot.name.clone(), news).await.unwrap());
     assert_eq!(stage.slot_of(bot).await.unwrap(), slot);
     assert_eq!(stage.house.exited(voice, 0).await.unwrap(), Status::Completed);
 }
@@ -184,7 +184,7 @@ async fn a_slot_that_is_being_started_is_not_deleted_under_whoever_starts_it() {
     let stage = Stage::with(Backend::Sqlite, [hot(1)], 1, Fake::hanging()).await;
     let slot = stage.slot_is("pool-meet-001", SlotStatus::Creating).await;
     until("it starts", async || stage.fake.starting() == 1).await;
-    stage.house.placement.tell(slot.name.clone(), SlotNews::Drain).await.unwrap();
+    stage.house.placement.report(slot.name.clone(), SlotEvent::Drain).await.unwrap();
     stage.keep("deployment").await;
     assert_eq!(stage.fake.count(&Call::Delete(slot.name.clone())), 0);
     stage.fake.release(1);
@@ -206,9 +206,9 @@ async fn an_agent_that_began_to_wait_between_the_look_and_the_act_keeps_its_slot
     stage.house.clock.advance(Duration::from_secs(61));
     stage.stir(&[]).await;
     stage.slot_is(slot.name.as_str(), SlotStatus::Idle).await;
-    let failed = SlotNews::Failed { since: seen.status_since, words: "it did not begin to wait".to_owned() };
-    assert!(!stage.house.placement.tell(slot.name.clone(), failed).await.unwrap());
-    let broken = SlotNews::Broken { bot: None, words: "a start for nobody failed, long ago".to_owned() };
-    assert!(!stage.house.placement.tell(slot.name.clone(), broken).await.unwrap());
+    let failed = SlotEvent::Failed { since: seen.status_since, message: "it did not begin to wait".to_owned() };
+    assert!(!stage.house.placement.report(slot.name.clone(), failed).await.unwrap());
+    let broken = SlotEvent::Broken { bot: None, message: "a start for nobody failed, long ago".to_owned() };
+    assert!(!stage.house.placement.report(slot.name.clone(), broken).await.unwrap());
     assert_eq!(stage.slot(slot.name.as_str()).await.unwrap().status, SlotStatus::Idle);
 }

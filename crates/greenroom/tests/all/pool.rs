@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use domain::{BotId, Meeting, Platform, SlotStatus, Status};
-use greenroom::admission::Wish;
-use greenroom::placement::SlotNews;
-use greenroom::store::PoolRow;
+use greenroom::admission::BotRequest;
+use greenroom::placement::SlotEvent;
+use greenroom::store::{Changed, PoolRow};
 use rstest::rstest;
 
 use crate::support::{Backend, Call, Stage, pool, until, wish};
@@ -17,7 +17,7 @@ fn sized(name: &str, max_slots: i64) -> PoolRow {
 /// Takes a slot out of its pool, as an operator does.
 async fn drain(stage: &Stage, name: &str) {
     let slot = stage.slot(name).await.unwrap();
-    stage.house.placement.tell(slot.name, SlotNews::Drain).await.unwrap();
+    stage.house.placement.report(slot.name, SlotEvent::Drain).await.unwrap();
     stage.look();
 }
 
@@ -136,7 +136,7 @@ async fn the_line_is_served_by_priority_and_then_by_arrival(#[case] backend: Bac
     let blocker = blocked(&stage).await;
     let mut arrived = Vec::new();
     for (number, priority) in [100, 50, 100, -5, 50, 100].into_iter().enumerate() {
-        let answer = stage.house.ask(Wish { priority, ..wish(number) }).await;
+        let answer = stage.house.ask(BotRequest { priority, ..wish(number) }).await;
         arrived.push(answer.bot.id);
         let place = stage.line().await.iter().position(|bot| *bot == answer.bot.id).unwrap();
         assert_eq!(answer.queue_position, Some(place as i64 + 1), "it is told where it stands");
@@ -174,7 +174,7 @@ async fn a_stop_in_line_ends_the_bot_at_once_and_the_others_close_up(#[case] bac
 async fn a_bot_that_waits_longer_than_it_may_fails_and_those_behind_it_move_up(#[case] backend: Backend) {
     let stage = Stage::new(backend, [sized("meet", 1)]).await;
     blocked(&stage).await;
-    let hasty = stage.house.ask(Wish { queue_timeout_ms: 5_000, ..wish(0) }).await.bot.id;
+    let hasty = stage.house.ask(BotRequest { queue_timeout_ms: 5_000, ..wish(0) }).await.bot.id;
     let patient = stage.house.reserved(1).await;
     stage.house.clock.advance(Duration::from_secs(5));
     // Nobody polls: its time is over by itself.
@@ -214,7 +214,7 @@ async fn two_pools_of_a_platform_serve_one_line_and_no_other(#[case] backend: Ba
     let waiting = [stage.house.reserved(2).await, stage.house.reserved(3).await];
     assert!(stage.slot("pool-zoom-001").await.is_none(), "a slot of another platform is none for them");
     let meeting = Meeting::from_link("https://zoom.us/j/81234567890").unwrap();
-    let stranger = stage.house.ask(Wish { meeting, priority: 1_000, ..wish(4) }).await;
+    let stranger = stage.house.ask(BotRequest { meeting, priority: 1_000, ..wish(4) }).await;
     assert_eq!(stage.place_of(stranger.bot.id).await.as_deref(), Some("pool-zoom-001"));
     // Whichever becomes free goes to the first in line; what another platform frees goes to nobody here.
     stage.lives(stranger.bot.id).await;
@@ -256,7 +256,8 @@ async fn a_pool_keeps_slots_ready_and_lets_go_of_them_when_it_shrinks(#[case] ba
     assert_eq!(stage.fake.starts().len(), 3);
 
     let resize = async |max_slots| {
-        let mut tx = stage.house.store.begin().await.unwrap();
+        let changed = Changed { pools: true, ..Changed::default() };
+        let mut tx = stage.house.store.begin_changing(&changed, stage.house.clock.now()).await.unwrap();
         tx.resize_pool("meet", max_slots, 0).await.unwrap();
         tx.commit().await.unwrap();
     };

@@ -5,7 +5,7 @@ use std::time::Duration;
 use domain::{SlotName, SlotStatus};
 use greenroom::deployment::Recovery;
 use greenroom::keepers::Did;
-use greenroom::placement::SlotNews;
+use greenroom::placement::SlotEvent;
 use greenroom::providers::ProviderError;
 use greenroom::store::PoolRow;
 use rstest::rstest;
@@ -223,8 +223,10 @@ async fn an_attempt_that_comes_too_late_frees_nothing() {
     stage.house.clock.advance(Duration::from_secs(1));
     fails(&stage, 1).await;
     let since = before.status_since;
-    assert!(!stage.house.placement.tell(name(), SlotNews::Recovered { since }).await.unwrap());
-    assert!(!stage.house.placement.tell(name(), SlotNews::Recovering { since, words: "" }).await.unwrap());
+    assert!(!stage.house.placement.report(name(), SlotEvent::Recovered { since }).await.unwrap());
+    assert!(
+        !stage.house.placement.report(name(), SlotEvent::Recovering { since, message: String::new() }).await.unwrap()
+    );
     let slot = stage.slot(SLOT).await.unwrap();
     assert_eq!((slot.status, slot.recovery_attempts), (SlotStatus::Error, 1));
 }
@@ -234,8 +236,8 @@ async fn a_slot_that_somebody_is_at_is_left_to_them() {
     let stage = Stage::with(Backend::Sqlite, [pool("meet")], 1, Fake::slow_to_end()).await;
     let bot = stage.house.reserved(0).await;
     stage.runs(bot).await;
-    let broken = SlotNews::Broken { bot: Some(bot), words: "it smokes".to_owned() };
-    stage.house.placement.tell(name(), broken).await.unwrap();
+    let broken = SlotEvent::Broken { bot: Some(bot), message: "it smokes".to_owned() };
+    stage.house.placement.report(name(), broken).await.unwrap();
     let slot = stage.slot_is(SLOT, SlotStatus::Error).await;
     let deployment = stage.deployment.clone();
     let by_hand = tokio::spawn(async move { deployment.recover(&slot.name).await.unwrap() });

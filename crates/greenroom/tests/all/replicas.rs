@@ -18,7 +18,7 @@ const BOT: &str = r#"
     case $life in stays) read leave; exit 0;; esac
     sleep $life
 "#;
-const KEEPERS: [&str; 6] = ["deployment", "queue_expiry", "recovery", "sweeper", "sync", "warm_buffer"];
+const KEEPERS: [&str; 7] = ["deployment", "invariants", "queue_expiry", "recovery", "sweeper", "sync", "warm_buffer"];
 /// What "within seconds" may mean.
 const TAKEN_OVER_WITHIN: Duration = Duration::from_secs(15);
 

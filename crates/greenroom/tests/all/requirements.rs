@@ -6,13 +6,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use domain::{Attributes, BotId, Platform, Requirements, SlotName, SlotStatus, Status, UsageClass, requirements, slot};
-use greenroom::admission::Wish;
+use greenroom::admission::BotRequest;
 use greenroom::placement::{PlacementError, Reserved};
-use greenroom::store::{Batch, PoolRow, SlotRow};
+use greenroom::store::{Changed, PoolRow, SlotRow};
 use reqwest::StatusCode;
 use rstest::rstest;
 use serde_json::{Value, json};
 
+use crate::support::written::write_slots;
 use crate::support::{Backend, Database, Fake, House, Plan, Process, Stage, configure, meet_link, pool, until, wish};
 
 pub const CLASSES: [(&str, u32, u32); 4] =
@@ -25,16 +26,16 @@ pub fn kind(class: &str, usage_class: UsageClass) -> Attributes {
 }
 
 fn of_kind(name: &str, kind: Attributes, max_slots: i64) -> PoolRow {
-    PoolRow { max_slots, kinds: vec![kind], ..pool(name) }
+    PoolRow { max_slots, attribute_sets: vec![kind], ..pool(name) }
 }
 
 /// A wish with requirements, as a user writes them.
-fn asking(number: usize, asked: Value) -> Wish {
+fn asking(number: usize, asked: Value) -> BotRequest {
     let wants: Requirements = serde_json::from_value(asked.clone()).unwrap();
-    Wish { requirements: asked.as_object().cloned(), wants: Some(wants), ..wish(number) }
+    BotRequest { requirements: asked.as_object().cloned(), wants: Some(wants), ..wish(number) }
 }
 
-fn cpus(number: usize, cpu: u32) -> Wish {
+fn cpus(number: usize, cpu: u32) -> BotRequest {
     asking(number, json!({ "cpu": cpu }))
 }
 
@@ -93,7 +94,7 @@ async fn who_waits_for_what_is_in_use_holds_up_nobody(#[case] backend: Backend) 
     assert_eq!(second.queue_position, Some(1));
     let small = stage.house.ask(cpus(3, 2)).await;
     assert_eq!(slot_of(&small), "pool-small-001", "it goes past who waits for something else");
-    let third = stage.house.ask(Wish { priority: 1, ..cpus(4, 2) }).await;
+    let third = stage.house.ask(BotRequest { priority: 1, ..cpus(4, 2) }).await;
     assert_eq!(third.queue_position, Some(1), "the line is by priority, whatever its members want");
     stage.lives(first.bot.id).await;
     // The free one is larger than the third needs; but it is before the second.
@@ -147,21 +148,22 @@ async fn furnish(house: &House, of: &str, slots: impl IntoIterator<Item = (i64, 
         recovery_attempts: 0,
         created_at: now,
         attributes,
-        threshold: None,
+        expires_at: None,
+        awaits_clearing: false,
     };
     let new_slots: Vec<SlotRow> = slots.into_iter().map(row).collect();
-    let mut tx = house.store.begin().await.unwrap();
+    let mut tx = house.store.begin_changing(&Changed::everything(), now).await.unwrap();
     let mut pool = tx.hold_pool(of).await.unwrap().unwrap();
     pool.slots = new_slots.len() as i64;
     pool.max_slots = pool.slots;
     for slot in &new_slots {
-        if !pool.kinds.contains(&slot.attributes) {
-            pool.kinds.push(slot.attributes.clone());
+        if !pool.attribute_sets.contains(&slot.attributes) {
+            pool.attribute_sets.push(slot.attributes.clone());
         }
     }
     tx.configure_pool(&pool).await.unwrap();
-    tx.write(&Batch { new_slots, pools: vec![pool], ..Batch::default() }, now).await.unwrap();
     tx.commit().await.unwrap();
+    write_slots(&house.store, new_slots, true, now).await;
 }
 
 /// A small source of numbers, the same in each run.
@@ -206,7 +208,7 @@ impl Dice {
         Some(Value::Object(asked))
     }
 
-    fn wish(&mut self, number: usize) -> Wish {
+    fn wish(&mut self, number: usize) -> BotRequest {
         match self.asked() {
             None => wish(number),
             Some(asked) => asking(number, asked),
@@ -279,8 +281,8 @@ async fn five_hundred_mixed_requests_on_two_hundred_slots_each_run_where_they_fi
     })
     .await;
     let mut dice = Dice(7);
-    let wishes: Vec<Wish> = (0..500).map(|number| dice.wish(number)).collect();
-    let fits_none = |wish: &&Wish| !kinds.iter().any(|kind| requirements::fits(wish.wants.as_ref(), kind));
+    let wishes: Vec<BotRequest> = (0..500).map(|number| dice.wish(number)).collect();
+    let fits_none = |wish: &&BotRequest| !kinds.iter().any(|kind| requirements::fits(wish.wants.as_ref(), kind));
     let impossible = wishes.iter().filter(fits_none).count();
     assert!(impossible > 10, "some ask for what there is not: {impossible}");
 
@@ -329,7 +331,7 @@ async fn a_slot_past_its_time_is_not_given_out_and_is_let_go(#[case] backend: Ba
     let names = ["pool-meet-001", "pool-meet-002", "pool-meet-003"];
     for name in names {
         let slot = stage.slot_is(name, SlotStatus::Idle).await;
-        assert_eq!(slot.threshold, slot.status_since.checked_add(Duration::from_secs(60)).ok());
+        assert_eq!(slot.expires_at, slot.status_since.checked_add(Duration::from_secs(60)).ok());
     }
     stage.house.clock.advance(Duration::from_secs(40));
     let bot = stage.house.reserved(1).await;
@@ -342,12 +344,12 @@ async fn a_slot_past_its_time_is_not_given_out_and_is_let_go(#[case] backend: Ba
     assert_eq!(stage.place_of(next).await.unwrap(), "pool-meet-001");
     let after = stage.house.reserved(3).await;
     assert_eq!(stage.place_of(after).await.unwrap(), "pool-meet-004", "it is made rather than given what is too old");
-    assert_eq!(stage.house.placement.look().await.unwrap().let_go, 2);
-    assert_eq!(stage.house.placement.look().await.unwrap().let_go, 0);
+    assert_eq!(stage.house.placement.keep_warm().await.unwrap().let_go, 2);
+    assert_eq!(stage.house.placement.keep_warm().await.unwrap().let_go, 0);
     until("three fresh ones are ready", async || {
         stage.look();
         let all = stage.house.store.slots(None, Some(SlotStatus::Idle)).await.unwrap();
-        all.iter().filter(|slot| slot.threshold > Some(stage.house.clock.now())).count() == 3
+        all.iter().filter(|slot| slot.expires_at > Some(stage.house.clock.now())).count() == 3
     })
     .await;
 }
@@ -366,7 +368,7 @@ async fn many_who_wait_are_seated_at_once_as_if_they_had_come_one_by_one(#[case]
     house.occupy("meet", SlotStatus::Busy).await;
     let mut waiting = Vec::new();
     for number in 0..150 {
-        let wish = Wish { priority: dice.below(5) as i64, ..dice.wish(number) };
+        let wish = BotRequest { priority: dice.below(5) as i64, ..dice.wish(number) };
         let (priority, wants) = (wish.priority, wish.wants.clone());
         if let Ok(answer) = house.placement.reserve(house.key(), wish).await {
             waiting.push((priority, waiting.len(), answer.bot.id, wants));
@@ -374,7 +376,7 @@ async fn many_who_wait_are_seated_at_once_as_if_they_had_come_one_by_one(#[case]
     }
     assert!(waiting.len() > 80);
     house.occupy("meet", SlotStatus::Idle).await;
-    house.placement.look().await.unwrap();
+    house.placement.keep_warm().await.unwrap();
     waiting.sort_by_key(|(priority, arrival, ..)| (*priority, *arrival));
     let mut open = slots;
     for (_, _, bot, wants) in waiting {
@@ -420,7 +422,7 @@ async fn idle_slots_that_have_what_the_pool_once_said_make_room_for_new_ones(#[c
     for name in ["pool-meet-001", "pool-meet-002"] {
         stage.slot_is(name, SlotStatus::Idle).await;
     }
-    configure(&stage.house.store, &PoolRow { kinds: vec![kinds[1].clone()], ..old }).await;
+    configure(&stage.house.store, &PoolRow { attribute_sets: vec![kinds[1].clone()], ..old }).await;
     let waits = stage.house.ask(cpus(1, 8)).await.bot.id;
     until("all slots have what the pool says", async || {
         stage.look();
@@ -429,7 +431,7 @@ async fn idle_slots_that_have_what_the_pool_once_said_make_room_for_new_ones(#[c
     })
     .await;
     stage.runs(waits).await;
-    let now = stage.house.store.pools().await.unwrap().remove(0).kinds;
+    let now = stage.house.store.pools().await.unwrap().remove(0).attribute_sets;
     assert_eq!(now, [kinds[1].clone()], "what no slot has cannot be asked for any more");
 }
 

@@ -52,12 +52,17 @@ async fn at_gate(venue: &Venue) -> (usize, usize) {
     (active, waiting)
 }
 
+/// Whether an event tells that a bot got its slot: at once, or after it waited.
+fn names_slot(event: &Value) -> bool {
+    event["kind"] == "assigned" || (event["kind"] == "created" && !event["reason"].is_null())
+}
+
 /// The order in which bots were given a slot.
 async fn assigned(venue: &Venue, bots: &[Value]) -> Vec<String> {
     let mut assigned = BTreeMap::new();
     for bot in bots {
         let events = venue.user.get(&format!("/bots/{}/events", id(bot))).await;
-        for event in events["events"].as_array().unwrap().iter().filter(|event| event["kind"] == "assigned") {
+        for event in events["events"].as_array().unwrap().iter().filter(|event| names_slot(event)) {
             let before = assigned.insert(event["id"].as_i64().unwrap(), id(bot).to_owned());
             assert_eq!(before, None);
         }

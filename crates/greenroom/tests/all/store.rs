@@ -4,11 +4,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use domain::planner::bot::OpenBot;
+use domain::planner::changes::NewKey;
+use domain::planner::{Changes, Snapshot};
 use domain::{Action, BotId, CommandId, ConnectionId, KeyId, Meeting, Reason, Status, UserId};
 use greenroom::clock::Clock;
 use greenroom::random::Random;
 use greenroom::store::{
-    Actor, Asking, Batch, Beat, BotFilter, Change, CommandRow, KeyRow, Kind, KnownKey, NewBot, NewEvent, SegmentPlace,
+    Actor, Applied, Beat, BotDetails, BotFilter, Change, Changed, CommandRow, KeyRow, Kind, NewEvent, SegmentPlace,
     SegmentRow, Store, StoreError, UserRow,
 };
 use jiff::Timestamp;
@@ -16,7 +19,7 @@ use rstest::rstest;
 use serde_json::json;
 use uuid::Uuid;
 
-use crate::support::{Backend, Database};
+use crate::support::{Backend, Database, written};
 
 fn now() -> Timestamp {
     Clock::System.now()
@@ -33,32 +36,15 @@ fn user(limit: i64) -> UserRow {
         name: "Ada Lovelace ✨".to_owned(),
         image_url: None,
         max_concurrent_bots: limit,
+        min_priority: -5,
         data: json!({"plan": "pro", "n": 1.5, "nested": [null, true]}).as_object().unwrap().clone(),
         created_at: now(),
         updated_at: now(),
     }
 }
 
-fn bot(user: UserId, number: usize) -> NewBot {
-    let meeting = Meeting::from_link(&crate::support::meet_link(number)).unwrap();
-    NewBot {
-        id: BotId(id()),
-        user_id: user,
-        platform: meeting.platform,
-        native_meeting_id: meeting.native_id,
-        meeting_url: meeting.url,
-        bot_display_name: Some("Note taker ü".to_owned()),
-        priority: 100,
-        queue_timeout_ms: 300_000,
-        requirements: None,
-        wants: None,
-        config: json!({"language": "de"}).as_object().unwrap().clone(),
-        metadata: serde_json::Map::new(),
-        pool: Some("meet".to_owned()),
-        slot: None,
-        connection_id: None,
-        is_awaited: false,
-    }
+fn bot(user: UserId, number: usize) -> (OpenBot, BotDetails) {
+    written::new_bot(BotId(id()), user, Meeting::from_link(&crate::support::meet_link(number)).unwrap())
 }
 
 fn event(bot: BotId, user: UserId) -> NewEvent {
@@ -73,11 +59,6 @@ async fn insert_user(store: &Store, limit: i64) -> UserRow {
     user
 }
 
-/// A batch that is one bot.
-fn only(bot: &NewBot) -> Batch {
-    Batch { bots: vec![bot.clone()], ..Batch::default() }
-}
-
 async fn insert_key(store: &Store, user: UserId) -> KeyRow {
     let key = KeyRow { id: KeyId(id()), user_id: user, hash: "h".repeat(64), created_at: now(), expires_at: None };
     let mut tx = store.begin().await.unwrap();
@@ -86,28 +67,21 @@ async fn insert_key(store: &Store, user: UserId) -> KeyRow {
     key
 }
 
-/// A request for a meeting.
-fn asking(key: KeyId, idempotency_key: &str, native_meeting_id: &str) -> Asking {
-    Asking {
-        key,
-        idempotency_key: Some(idempotency_key.to_owned()),
-        platform: domain::Platform::GoogleMeet,
-        native_meeting_id: native_meeting_id.to_owned(),
-    }
-}
-
 async fn insert_bot(store: &Store, user: UserId, number: usize) -> BotId {
-    let new = bot(user, number);
-    let mut tx = store.begin().await.unwrap();
-    tx.write(&only(&new), now()).await.unwrap();
-    tx.commit().await.unwrap();
-    new.id
+    let (bot, details) = bot(user, number);
+    let (changes, details) = written::only(&bot, &details);
+    assert_eq!(written::write(store, &changes, &details, now()).await.unwrap(), Applied::Committed);
+    bot.id
 }
 
 async fn move_bot(store: &Store, id: BotId, to: Status) {
-    let mut tx = store.begin().await.unwrap();
+    let mut tx = store.begin_changing(&Changed::bot(id, None), now()).await.unwrap();
     let change = Change { to, reason: Some(Reason::Own("why".to_owned())), error: None, exit_code: None };
     tx.move_bot(id, &change, now()).await.unwrap();
+    if to.is_ended() {
+        let user = tx.bot(id).await.unwrap().unwrap().user_id;
+        tx.close_bot(id, user).await.unwrap();
+    }
     tx.commit().await.unwrap();
 }
 
@@ -120,11 +94,16 @@ async fn what_is_written_is_read_back_as_it_was(#[case] backend: Backend) {
     let store = database.open().await;
     let user = insert_user(&store, 3).await;
     assert_eq!(store.user(user.id).await.unwrap(), Some(user.clone()));
-    let (new, at) = (bot(user.id, 1), now());
-    let mut tx = store.begin().await.unwrap();
-    tx.write(&only(&new), at).await.unwrap();
-    tx.commit().await.unwrap();
-    assert_eq!(store.bot(new.id).await.unwrap(), Some(new.into_row(at)));
+    let (new, said) = bot(user.id, 1);
+    let (changes, details) = written::only(&new, &said);
+    let at = now();
+    assert_eq!(written::write(&store, &changes, &details, at).await.unwrap(), Applied::Committed);
+    let read = store.bot(new.id).await.unwrap().unwrap();
+    assert_eq!((read.id, read.user_id, read.platform, read.status), (new.id, user.id, new.platform, Status::Reserved));
+    assert_eq!((read.native_meeting_id, read.priority, read.pool), (new.native_meeting_id, new.priority, new.pool));
+    assert_eq!((read.meeting_url, read.bot_display_name), (said.meeting_url, said.bot_display_name));
+    assert_eq!((read.config, read.metadata, read.requirements), (said.config, said.metadata, None));
+    assert_eq!((read.created_at, read.updated_at), (at, at));
     assert_eq!(store.user(UserId(id())).await.unwrap(), None);
     assert_eq!(store.bot(BotId(id())).await.unwrap(), None);
 }
@@ -137,13 +116,14 @@ async fn what_is_not_committed_leaves_no_trace_of_change_or_event(#[case] backen
     let database = Database::new(backend).await;
     let store = database.open().await;
     let user = insert_user(&store, 3).await;
-    let new = bot(user.id, 1);
+    let bot = insert_bot(&store, user.id, 1).await;
     let mut tx = store.begin().await.unwrap();
-    tx.write(&only(&new), now()).await.unwrap();
-    tx.record(&event(new.id, user.id), now()).await.unwrap();
+    let change = Change { to: Status::Failed, reason: None, error: None, exit_code: None };
+    tx.move_bot(bot, &change, now()).await.unwrap();
+    tx.record(&event(bot, user.id), now()).await.unwrap();
     drop(tx);
-    assert_eq!(store.bot(new.id).await.unwrap(), None);
-    assert!(store.events_of_bot(new.id).await.unwrap().is_empty());
+    assert_eq!(store.bot(bot).await.unwrap().unwrap().status, Status::Reserved);
+    assert!(store.events_of_bot(bot).await.unwrap().is_empty());
 }
 
 #[rstest]
@@ -154,7 +134,8 @@ async fn who_holds_a_user_is_alone_with_it_until_the_end_of_the_transaction(#[ca
     let database = Database::new(backend).await;
     let store = database.open().await;
     let user = insert_user(&store, 3).await;
-    let mut first = store.begin().await.unwrap();
+    let changed = Changed::user(user.id);
+    let mut first = store.begin_changing(&changed, now()).await.unwrap();
     first.hold_user(user.id).await.unwrap().unwrap();
     let entered = Arc::new(AtomicBool::new(false));
     let second = tokio::spawn({
@@ -188,7 +169,7 @@ async fn no_change_is_lost_among_many_at_once(#[case] backend: Backend) {
     for _ in 0..60 {
         let store = store.clone();
         workers.spawn(async move {
-            let mut tx = store.begin().await.unwrap();
+            let mut tx = store.begin_changing(&Changed::user(user.id), now()).await.unwrap();
             let mut seen = tx.hold_user(user.id).await.unwrap().unwrap();
             seen.max_concurrent_bots += 1;
             tx.update_user(&seen).await.unwrap();
@@ -203,24 +184,7 @@ async fn no_change_is_lost_among_many_at_once(#[case] backend: Backend) {
 #[case::sqlite(Backend::Sqlite)]
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
-async fn two_running_bots_of_a_user_in_one_meeting_cannot_be_stored(#[case] backend: Backend) {
-    let database = Database::new(backend).await;
-    let store = database.open().await;
-    let user = insert_user(&store, 3).await;
-    let first = insert_bot(&store, user.id, 1).await;
-    let mut tx = store.begin().await.unwrap();
-    let refused = tx.write(&only(&bot(user.id, 1)), now()).await;
-    assert!(matches!(refused, Err(StoreError::Refused { call: "bots.insert", .. })), "{refused:?}");
-    drop(tx);
-    move_bot(&store, first, Status::Stopping).await;
-    insert_bot(&store, user.id, 1).await;
-}
-
-#[rstest]
-#[case::sqlite(Backend::Sqlite)]
-#[case::postgres(Backend::Postgres)]
-#[tokio::test]
-async fn only_running_bots_count_against_the_limit(#[case] backend: Backend) {
+async fn bots_that_are_not_at_an_end_are_found_without_the_others(#[case] backend: Backend) {
     let database = Database::new(backend).await;
     let store = database.open().await;
     let user = insert_user(&store, 9).await;
@@ -228,18 +192,9 @@ async fn only_running_bots_count_against_the_limit(#[case] backend: Backend) {
         let id = insert_bot(&store, user.id, number).await;
         move_bot(&store, id, status).await;
     }
-    let meeting = Meeting::from_link(&crate::support::meet_link(0)).unwrap();
-    let key = insert_key(&store, user.id).await;
-    let asked = [
-        asking(key.id, "k", &meeting.native_id),
-        asking(KeyId(id()), "k", &meeting.native_id),
-        asking(key.id, "k", "xyz-xyzx-xyz"),
-    ];
-    let known = store.begin().await.unwrap().known(&asked).await.unwrap();
-    let [Some(there), None, Some(elsewhere)] = known.as_slice() else { panic!("{known:?}") };
+    let snapshot = store.load_snapshot().await.unwrap();
     let running = Status::ALL.iter().filter(|status| status.is_running()).count() as i64;
-    assert_eq!((there.running, elsewhere.running, there.max_concurrent_bots), (running, running, 9));
-    assert_eq!((there.there.is_some(), elsewhere.there), (true, None));
+    assert_eq!((snapshot.counts(user.id).running, snapshot.counts(user.id).stopping), (running, 1));
     let open = store.open_bots_of(user.id, None, 100).await.unwrap();
     let open: Vec<_> = open.iter().map(|bot| bot.unwrap().id).collect();
     assert_eq!(open.len(), Status::OPEN.len());
@@ -400,18 +355,19 @@ async fn keys_and_idempotency_keys_are_found_again(#[case] backend: Backend) {
     let store = database.open().await;
     let user = insert_user(&store, 3).await;
     let key = insert_key(&store, user.id).await;
-    let before = KnownKey { body_hash: "b".to_owned(), bot_id: BotId(id()) };
+    let before = NewKey { user: user.id, key: "k".to_owned(), body_hash: "b".to_owned(), bot: BotId(id()) };
     let end = now();
-    let mut tx = store.begin().await.unwrap();
-    let keys = vec![(user.id, "k".to_owned(), before.clone())];
-    tx.write(&Batch { keys, ..Batch::default() }, now()).await.unwrap();
-    let asked = ["k", "K"].map(|idempotency_key| asking(key.id, idempotency_key, "abc-defg-hij"));
-    let known = tx.known(&asked).await.unwrap();
-    let found: Vec<_> = known.iter().map(|known| known.as_ref().unwrap()).collect();
-    assert_eq!((&found[0].key, &found[0].before, &found[1].before), (&key, &Some(before), &None));
-    tx.commit().await.unwrap();
+    let changes = Changes { new_keys: vec![before.clone()], ..Changes::default() };
+    let nothing = Default::default();
+    assert_eq!(written::write(&store, &changes, &nothing, now()).await.unwrap(), Applied::Committed);
+    assert_eq!(written::write(&store, &changes, &nothing, now()).await.unwrap(), Applied::Conflict, "once only");
+    let mut snapshot = Snapshot::default();
+    let asked = ["k", "K"].map(|key| (user.id, key.to_owned()));
+    store.load_keys(&mut snapshot, &asked).await.unwrap();
+    assert_eq!(snapshot.key(user.id, "k").map(|known| known.bot_id), Some(before.bot));
+    assert_eq!(snapshot.key(user.id, "K"), None);
     assert_eq!(store.key(key.id).await.unwrap(), Some((key.clone(), user.clone())));
-    let mut tx = store.begin().await.unwrap();
+    let mut tx = store.begin_changing(&Changed::user(user.id), now()).await.unwrap();
     tx.expire_keys(user.id, end).await.unwrap();
     tx.expire_keys(user.id, end + Duration::from_secs(60)).await.unwrap();
     tx.commit().await.unwrap();

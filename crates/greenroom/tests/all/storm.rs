@@ -110,7 +110,10 @@ fn expect_one_each(pairs: &[(String, String)]) {
 
 /// Those who waited together were served as they stood.
 fn expect_order(events: &[EventRow], line: &[Value]) {
-    let served = events.iter().filter(|event| event.kind == Kind::Assigned).map(|event| event.bot_id.to_string());
+    let served = events
+        .iter()
+        .filter(|event| event.kind == Kind::Assigned || event.reason.is_some() && event.kind == Kind::Created)
+        .map(|event| event.bot_id.to_string());
     let places: HashMap<&str, usize> =
         line.iter().enumerate().map(|(place, entry)| (entry["bot_id"].as_str().unwrap(), place)).collect();
     let served: Vec<usize> = served.filter_map(|bot| places.get(bot.as_str()).copied()).collect();

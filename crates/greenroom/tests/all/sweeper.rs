@@ -95,14 +95,14 @@ async fn a_bot_that_spoke_between_the_look_and_the_act_lives(#[case] backend: Ba
     let (bot, voice) = house.started(1).await;
     house.clock.advance(Duration::from_secs(700));
     let since = house.clock.now().saturating_sub(Duration::from_secs(600)).unwrap();
-    assert_eq!(house.store.overdue(Overdue::NoJoin, since, None).await.unwrap(), [bot]);
+    assert_eq!(house.store.overdue(Overdue::NoJoin, since, None).await.unwrap(), [(house.user, bot)]);
     house.lifecycle.joined(voice).await.unwrap();
     assert!(!house.lifecycle.pass(bot, Overdue::NoJoin, since).await.unwrap());
     assert_eq!(house.stands(bot).await.0, Status::Active);
     // The same with a heartbeat.
     house.clock.advance(Duration::from_secs(200));
     let since = house.clock.now().saturating_sub(Duration::from_secs(120)).unwrap();
-    assert_eq!(house.store.overdue(Overdue::HeartbeatLost, since, None).await.unwrap(), [bot]);
+    assert_eq!(house.store.overdue(Overdue::HeartbeatLost, since, None).await.unwrap(), [(house.user, bot)]);
     house.lifecycle.heartbeat(voice, &[]).await.unwrap();
     assert!(!house.lifecycle.pass(bot, Overdue::HeartbeatLost, since).await.unwrap());
     assert_eq!(house.stands(bot).await.0, Status::Active);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use domain::{SlotName, SlotStatus, Status};
-use greenroom::placement::SlotNews;
+use greenroom::placement::SlotEvent;
 use greenroom::store::PoolRow;
 use rstest::rstest;
 
@@ -274,9 +274,9 @@ async fn a_slot_that_was_used_meanwhile_is_not_touched() {
     stage.lives(bot).await;
     let after = stage.slot_is(slot(1).as_str(), SlotStatus::Idle).await;
     for news in
-        [SlotNews::Lost { since: before.status_since, counts: false }, SlotNews::Stray { since: before.status_since }]
+        [SlotEvent::Lost { since: before.status_since, counts: false }, SlotEvent::Stray { since: before.status_since }]
     {
-        assert!(!stage.house.placement.tell(slot(1), news).await.unwrap());
+        assert!(!stage.house.placement.report(slot(1), news).await.unwrap());
     }
     assert_eq!(stage.slot(slot(1).as_str()).await.unwrap(), after);
 }

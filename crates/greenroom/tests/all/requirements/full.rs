@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use domain::{Attributes, SlotStatus, Status};
-use greenroom::admission::Wish;
+use greenroom::admission::BotRequest;
 use greenroom::providers::ProviderError;
 use greenroom::store::PoolRow;
 use rstest::rstest;
@@ -35,13 +35,13 @@ async fn a_bot_for_which_the_provider_has_no_room_goes_back_to_its_place_in_line
     let events = stage.house.store.events_of_bot(first).await.unwrap();
     let last = events.last().unwrap();
     assert_eq!((last.kind.as_str(), last.reason.as_deref()), ("requeued", Some("all of large are taken")));
-    stage.house.placement.look().await.unwrap();
+    stage.house.placement.keep_warm().await.unwrap();
     assert_eq!(stage.line().await, [first, second], "they are passed over for a moment");
     // Something came free where the provider is: it is for the first whom it fits.
-    stage.house.placement.stir(Attributes::default());
+    stage.house.placement.retry_waiting(Attributes::default());
     stage.runs(first).await;
     assert_eq!(stage.line().await, [second]);
-    stage.house.placement.stir(Attributes::default());
+    stage.house.placement.retry_waiting(Attributes::default());
     stage.runs(second).await;
     assert_eq!(stage.line().await, []);
     stage.lives(first).await;
@@ -58,7 +58,7 @@ async fn a_bot_that_comes_back_keeps_its_place_and_its_patience(#[case] backend:
     let stage = Stage::with(backend, [places(1)], 1, fake).await;
     let runs = stage.house.reserved(0).await;
     stage.runs(runs).await;
-    let first = stage.house.ask(Wish { queue_timeout_ms: 10_000, ..wish(1) }).await.bot.id;
+    let first = stage.house.ask(BotRequest { queue_timeout_ms: 10_000, ..wish(1) }).await.bot.id;
     let later = stage.house.ask(wish(2)).await.bot.id;
     let until_when = stage.house.store.queue().await.unwrap()[0].timeout_at;
     stage.house.clock.advance(Duration::from_secs(5));
@@ -71,7 +71,7 @@ async fn a_bot_that_comes_back_keeps_its_place_and_its_patience(#[case] backend:
     assert_eq!((back[0].bot_id, back[0].timeout_at), (first, until_when), "neither place nor patience are new");
     stage.house.clock.advance(Duration::from_secs(3));
     let starts = stage.fake.starts().len();
-    stage.house.placement.look().await.unwrap();
+    stage.house.placement.keep_warm().await.unwrap();
     until("one was tried", async || stage.fake.starts().len() > starts).await;
     until("it is back", async || stage.line().await == [first, later]).await;
     assert_eq!(stage.fake.starts().len(), starts + 1);

@@ -22,7 +22,7 @@ impl Stage {
         let Some(bot) = slot.bot_id else {
             let is_hot = spec.connection.is_none() && slot.status == SlotStatus::Creating;
             if is_hot && !self.house.store.is_at_gate(&slot.name).await.unwrap() {
-                self.house.placement.tell(slot.name.clone(), waits(slot)).await.unwrap();
+                self.house.placement.report(slot.name.clone(), waits(slot)).await.unwrap();
             }
             return;
         };

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use domain::planner::QueueOrder;
 use domain::{BotId, Deadlines, Platform, SlotStatus, Status};
 use greenroom::admission::users::NewUser;
-use greenroom::admission::{Admission, Wish};
+use greenroom::admission::{Admission, BotRequest};
 use greenroom::clock::Clock;
 use greenroom::keepers::Keeper;
 use greenroom::keepers::listening::ListeningWindow;
@@ -16,10 +17,11 @@ use greenroom::lifecycle::tokens::Tokens;
 use greenroom::lifecycle::{Lifecycle, LifecycleError};
 use greenroom::placement::{Placement, Reserved};
 use greenroom::random::Random;
-use greenroom::store::{Batch, PoolRow, Store};
+use greenroom::store::{Changed, PoolRow, Store};
 use jiff::Timestamp;
 use tokio_util::sync::CancellationToken;
 
+use super::written::write_slots;
 use super::{Backend, Database, meet_link};
 
 /// The defaults, with a sweeper that the test runs when it likes and no polls: what is to happen at once must not
@@ -43,21 +45,21 @@ pub fn pool(name: &str) -> PoolRow {
         place: Some(0),
         slots: 0,
         mean_hold_ms: None,
-        kinds: vec![Default::default()],
+        attribute_sets: vec![Default::default()],
         expire_after_ms: None,
     }
 }
 
 /// Takes a pool as a configuration would.
 pub async fn configure(store: &Store, pool: &PoolRow) {
-    let mut tx = store.begin().await.unwrap();
+    let mut tx = store.begin_changing(&Changed::everything(), Timestamp::now()).await.unwrap();
     tx.configure_pool(pool).await.unwrap();
     tx.commit().await.unwrap();
 }
 
 /// A wish for a meeting of its own, as a user has it who says nothing else.
-pub fn wish(number: usize) -> Wish {
-    Wish {
+pub fn wish(number: usize) -> BotRequest {
+    BotRequest {
         meeting: domain::Meeting::from_link(&meet_link(number)).unwrap(),
         bot_display_name: None,
         priority: 100,
@@ -76,13 +78,19 @@ pub struct Plan {
     pub clock: Clock,
     pub deadlines: Deadlines,
     pub pools: Vec<PoolRow>,
+    pub queue_order: QueueOrder,
 }
 
 impl Plan {
     /// A clock that the test sets, and these pools in this order.
     pub fn of(pools: impl IntoIterator<Item = PoolRow>) -> Self {
         let placed = pools.into_iter().zip(0..).map(|(pool, place)| PoolRow { place: Some(place), ..pool });
-        Self { clock: Clock::manual(Timestamp::now()), deadlines: deadlines(), pools: placed.collect() }
+        Self {
+            clock: Clock::manual(Timestamp::now()),
+            deadlines: deadlines(),
+            pools: placed.collect(),
+            queue_order: QueueOrder::Arrival,
+        }
     }
 }
 
@@ -95,6 +103,7 @@ pub struct House {
     pub lifecycle: Lifecycle,
     pub deadlines: Deadlines,
     pub sweeper: Sweeper,
+    admission: Admission,
     key: greenroom::admission::keys::ApiKey,
     pub user: domain::UserId,
     pub database: Arc<Database>,
@@ -109,6 +118,11 @@ impl House {
     /// A house on a database that others may stand on as well.
     pub async fn planned(database: Arc<Database>, plan: &Plan) -> Self {
         let store = database.open().await;
+        Self::on(store, database, plan).await
+    }
+
+    /// The same, over another way to the database.
+    pub async fn on(store: Store, database: Arc<Database>, plan: &Plan) -> Self {
         let (clock, random) = (plan.clock.clone(), Random::System);
         let admission = Admission::new(store.clone(), clock.clone(), random.clone());
         let lifecycle = Lifecycle::new(store.clone(), clock.clone(), random, Tokens::new("secret"));
@@ -118,26 +132,43 @@ impl House {
             name: "Ada".to_owned(),
             image_url: None,
             max_concurrent_bots: 1_000,
+            min_priority: i64::MIN,
             data: serde_json::Map::new(),
         };
         let (user, key) = admission.create_user(new).await.unwrap();
         for pool in &plan.pools {
             configure(&store, pool).await;
         }
-        let (placement, placing) =
-            Placement::begin(admission, lifecycle.clone(), plan.deadlines.clone(), CancellationToken::new());
+        let (placement, placing) = Placement::begin(
+            admission.clone(),
+            lifecycle.clone(),
+            plan.deadlines.clone(),
+            plan.queue_order,
+            CancellationToken::new(),
+        );
         tokio::spawn(placing);
         let deadlines = plan.deadlines.clone();
-        Self { store, clock, placement, lifecycle, deadlines, sweeper, key, user: user.id, database }
+        Self { store, clock, placement, lifecycle, deadlines, sweeper, admission, key, user: user.id, database }
     }
 
     /// Puts all slots of a pool that nobody has into a status.
     pub async fn occupy(&self, pool: &str, status: SlotStatus) {
         let mut slots = self.store.slots_of_pool(pool).await.unwrap();
         slots.iter_mut().for_each(|slot| slot.status = status);
-        let mut tx = self.store.begin().await.unwrap();
-        tx.write(&Batch { slots, ..Batch::default() }, self.clock.now()).await.unwrap();
-        tx.commit().await.unwrap();
+        write_slots(&self.store, slots, false, self.clock.now()).await;
+    }
+
+    /// The key of another user, with this limit.
+    pub async fn another_user(&self, max_concurrent_bots: i64) -> greenroom::admission::keys::ApiKey {
+        let new = NewUser {
+            email: "eve@example.com".to_owned(),
+            name: "Eve".to_owned(),
+            image_url: None,
+            max_concurrent_bots,
+            min_priority: 0,
+            data: serde_json::Map::new(),
+        };
+        self.admission.create_user(new).await.unwrap().1
     }
 
     /// The key of its user.
@@ -146,12 +177,12 @@ impl House {
     }
 
     /// Asks for a bot that is sure to be admitted.
-    pub async fn ask(&self, wish: Wish) -> Reserved {
+    pub async fn ask(&self, wish: BotRequest) -> Reserved {
         self.placement.reserve(self.key.clone(), wish).await.unwrap()
     }
 
     /// Asks for many at once; the answers come in no order.
-    pub async fn ask_at_once(&self, wishes: impl IntoIterator<Item = Wish>) -> Vec<Reserved> {
+    pub async fn ask_at_once(&self, wishes: impl IntoIterator<Item = BotRequest>) -> Vec<Reserved> {
         let mut asking = tokio::task::JoinSet::new();
         for wish in wishes {
             let (placement, key) = (self.placement.clone(), self.key.clone());

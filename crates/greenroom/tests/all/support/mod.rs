@@ -20,6 +20,7 @@ mod slots;
 mod stage;
 mod venue;
 mod watch;
+pub mod written;
 
 pub use balancer::Balancer;
 pub use client::{Client, Life, meet_link};
@@ -129,6 +130,15 @@ impl Database {
 
     /// Runs SQL of the test's own, past the store.
     pub async fn execute(&self, sql: &'static str) {
+        self.run(sql.to_owned()).await;
+        // Placement decides on a copy: whoever changes what it decides on replaces the token.
+        if ["slots", "pools", "queue", "bots"].iter().any(|table| sql.contains(table)) {
+            self.run(format!("UPDATE placement SET token = '{}'", uuid::Uuid::new_v4())).await;
+        }
+    }
+
+    async fn run(&self, sql: String) {
+        let sql = sqlx::AssertSqlSafe(sql);
         if self.url.starts_with("sqlite:") {
             let mut connection = sqlx::SqliteConnection::connect(&self.url).await.unwrap();
             sqlx::raw_sql(sql).execute(&mut connection).await.unwrap();

@@ -6,7 +6,7 @@ use nix::unistd::Pid;
 use std::path::Path;
 
 use greenroom::lifecycle::tokens::SlotClaim;
-use greenroom::placement::SlotNews;
+use greenroom::placement::SlotEvent;
 use greenroom::providers::process::{ProcessProvider, Settings};
 use greenroom::store::SlotRow;
 
@@ -24,8 +24,8 @@ pub fn process_provider(folder: &Path, command: &[&str], installation: &str) -> 
 }
 
 /// That an agent process waits in a slot, under the slot's own token.
-pub fn waits(slot: &SlotRow) -> SlotNews {
-    SlotNews::Waits { claim: SlotClaim::current(slot), agent: "agent".to_owned() }
+pub fn waits(slot: &SlotRow) -> SlotEvent {
+    SlotEvent::AgentWaits { claim: SlotClaim::current(slot), agent: "agent".to_owned() }
 }
 
 /// A process that runs in a slot.

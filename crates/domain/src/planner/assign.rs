@@ -1,0 +1,119 @@
+//! Who gets what is free. The pools of one platform serve one queue. A bot whose requirements nothing meets now is passed over
+//! and holds up nobody.
+
+use jiff::Timestamp;
+
+use super::MOST_AT_ONCE;
+use super::bot::OpenBot;
+use super::bugs::{Bug, has};
+use super::draft::Draft;
+use super::queue::Order;
+use crate::{Attributes, BotId, Platform, Requirements, SlotName, requirements};
+
+/// What a bot gets: a free slot, or a new one of this pool.
+enum Candidate {
+    Free(SlotName),
+    New(String),
+}
+
+/// Which bots may go where slots are provisioned per bot. Of those that came back from there, with the same requirements,
+/// only the first once its time has come, or the one that something came free for: the others would only find out the same.
+struct RetryGate {
+    now: Timestamp,
+    came_free: Vec<Attributes>,
+    tried: Vec<Option<Requirements>>,
+}
+
+impl RetryGate {
+    fn admits(&self, bot: &OpenBot) -> bool {
+        let Some(not_before) = bot.queued.as_ref().and_then(|queued| queued.not_before) else { return true };
+        let required = bot.requirements.as_ref();
+        let is_first = !self.tried.iter().any(|tried| tried.as_ref() == required);
+        (not_before <= self.now && is_first) || self.came_free.iter().any(|free| requirements::fits(required, free))
+    }
+
+    fn passes(&mut self, bot: &OpenBot) {
+        let required = bot.requirements.as_ref();
+        if let Some(at) = self.came_free.iter().position(|free| requirements::fits(required, free)) {
+            self.came_free.swap_remove(at);
+        } else if bot.queued.as_ref().is_some_and(|queued| queued.not_before.is_some()) {
+            self.tried.push(bot.requirements.clone());
+        }
+    }
+}
+
+/// A line that may still get something, and its first bot.
+struct Head {
+    key: String,
+    order: Order,
+    bot: BotId,
+}
+
+/// Gives the free slots of a platform's pools, and new ones while there is room, to those who wait, in order.
+pub fn serve_queue(draft: &mut Draft<'_>, platform: Platform, came_free: &[Attributes]) {
+    if draft.configured_pools(platform).next().is_none() {
+        return;
+    }
+    let mut gate = RetryGate { now: draft.now, came_free: came_free.to_vec(), tried: Vec::new() };
+    let mut heads: Vec<Head> = Vec::new();
+    for key in draft.lines(platform).into_keys() {
+        heads.extend(head(draft, platform, key, None));
+    }
+    let mut given = 0;
+    while let Some(at) = first(&heads) {
+        let Head { key, order, bot: id } = heads.swap_remove(at);
+        let Some(bot) = draft.bot(id).cloned() else { continue };
+        if given == MOST_AT_ONCE {
+            draft.changes.unfinished = true;
+            return;
+        }
+        // Where it gets nothing, nobody behind it with the same requirements would: its line is done.
+        let Some(candidate) = candidate(draft, &bot, gate.admits(&bot)) else { continue };
+        if let Some(slot) = slot_of(draft, candidate) {
+            let pool = draft.slot(&slot).and_then(|slot| draft.pool(&slot.pool));
+            if pool.is_some_and(|pool| pool.provisioned_per_bot()) {
+                gate.passes(&bot);
+            }
+            draft.give(&slot, id);
+            given += 1;
+        }
+        heads.extend(head(draft, platform, key, Some(order)));
+    }
+}
+
+fn head(draft: &Draft<'_>, platform: Platform, key: String, after: Option<Order>) -> Option<Head> {
+    draft.next_in_line(platform, &key, after).map(|(order, bot)| Head { key, order, bot })
+}
+
+/// The line whose first bot is next.
+fn first(heads: &[Head]) -> Option<usize> {
+    let order = |head: &Head| {
+        let mut order = head.order;
+        if has(Bug::PriorityIgnored) {
+            order.priority = 0;
+        }
+        order
+    };
+    (0..heads.len()).min_by_key(|at| order(&heads[*at]))
+}
+
+fn candidate(draft: &mut Draft<'_>, bot: &OpenBot, may_provision: bool) -> Option<Candidate> {
+    if let Some(slot) = draft.best_slot(bot.platform, bot.requirements.as_ref(), may_provision) {
+        return Some(Candidate::Free(slot));
+    }
+    let room = |room: i64| room > 0 || has(Bug::PoolOvergrown);
+    let pools = draft.configured_pools(bot.platform).filter(|pool| room(pool.room()));
+    let pools = pools.filter(|pool| may_provision || !pool.provisioned_per_bot());
+    let sized = pools.filter_map(|pool| {
+        let size = pool.size_of_new(bot.requirements.as_ref())?;
+        Some(((pool.provisioned_per_bot(), size, pool.place), pool.name.clone()))
+    });
+    sized.min().map(|(_, pool)| Candidate::New(pool))
+}
+
+fn slot_of(draft: &mut Draft<'_>, candidate: Candidate) -> Option<SlotName> {
+    match candidate {
+        Candidate::Free(slot) => Some(slot),
+        Candidate::New(pool) => draft.make_slot(&pool),
+    }
+}

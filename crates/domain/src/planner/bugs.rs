@@ -1,0 +1,92 @@
+//! Bugs that a test plants, to prove that it would be caught. In a build that is not a test, none can be.
+
+/// What is done wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bug {
+    LimitIgnored,
+    LimitOffByOne,
+    StoppingNotCounted,
+    MinPriorityIgnored,
+    DuplicateIgnored,
+    IdempotencyForgotten,
+    BodyHashIgnored,
+    PlatformIgnored,
+    RequirementsIgnored,
+    SizeIgnored,
+    LeastRecentReversed,
+    ExpiryIgnored,
+    PriorityIgnored,
+    ArrivalReversed,
+    FairIgnored,
+    SlotStaysFree,
+    StaysInQueue,
+    DeploymentForgotten,
+    PoolOvergrown,
+    TokensSurviveClearing,
+    FencingIgnored,
+    EndedTwice,
+    FreedWhileBusy,
+    LateEventApplied,
+    TimeoutIgnoresGrant,
+    WarmBufferShort,
+    EventForgotten,
+    ClearForgotten,
+}
+
+impl Bug {
+    #[cfg(test)]
+    pub const ALL: [Bug; 28] = [
+        Bug::LimitIgnored,
+        Bug::LimitOffByOne,
+        Bug::StoppingNotCounted,
+        Bug::MinPriorityIgnored,
+        Bug::DuplicateIgnored,
+        Bug::IdempotencyForgotten,
+        Bug::BodyHashIgnored,
+        Bug::PlatformIgnored,
+        Bug::RequirementsIgnored,
+        Bug::SizeIgnored,
+        Bug::LeastRecentReversed,
+        Bug::ExpiryIgnored,
+        Bug::PriorityIgnored,
+        Bug::ArrivalReversed,
+        Bug::FairIgnored,
+        Bug::SlotStaysFree,
+        Bug::StaysInQueue,
+        Bug::DeploymentForgotten,
+        Bug::PoolOvergrown,
+        Bug::TokensSurviveClearing,
+        Bug::FencingIgnored,
+        Bug::EndedTwice,
+        Bug::FreedWhileBusy,
+        Bug::LateEventApplied,
+        Bug::TimeoutIgnoresGrant,
+        Bug::WarmBufferShort,
+        Bug::EventForgotten,
+        Bug::ClearForgotten,
+    ];
+}
+
+#[cfg(test)]
+thread_local! {
+    static PLANTED: std::cell::Cell<Option<Bug>> = const { std::cell::Cell::new(None) };
+}
+
+/// Plants a bug on this thread, or takes it away.
+#[cfg(test)]
+pub fn plant(bug: Option<Bug>) {
+    PLANTED.set(bug);
+}
+
+/// Whether this bug is planted.
+#[cfg(test)]
+pub fn has(bug: Bug) -> bool {
+    PLANTED.get() == Some(bug)
+}
+
+/// Whether this bug is planted: never, in a build that is not a test.
+#[cfg(not(test))]
+#[inline(always)]
+pub const fn has(_: Bug) -> bool {
+    false
+}

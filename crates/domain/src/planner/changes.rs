@@ -1,0 +1,182 @@
+//! What a plan changes: rows to write in one transaction, and what is to be done outside once they are written.
+
+use std::collections::{BTreeMap, HashMap};
+
+use jiff::Timestamp;
+use uuid::Uuid;
+
+use super::bot::OpenBot;
+use super::job::Answer;
+use crate::event::{Actor, Kind};
+use crate::{BotId, ConnectionId, Pool, Reason, Slot, SlotName, Status, UserId};
+
+#[derive(Clone, Debug, Default)]
+pub struct Changes {
+    /// To each job, in their order.
+    pub answers: Vec<Answer>,
+    /// Bots that were admitted.
+    pub new_bots: Vec<NewBot>,
+    pub new_keys: Vec<NewKey>,
+    /// Every slot that is made, changed or gone, as it is then.
+    pub slots: BTreeMap<SlotName, SlotChange>,
+    /// Every pool that is changed, as it is then.
+    pub pools: BTreeMap<String, Pool>,
+    /// Every open bot that is new or changed, as it is then; `None` when it is at an end.
+    pub bots: HashMap<BotId, Option<OpenBot>>,
+    /// Bots that were there before and have got a slot.
+    pub grants: Vec<Grant>,
+    pub ends: Vec<BotEnd>,
+    /// Bots that begin to wait, or wait again.
+    pub queued: Vec<BotId>,
+    /// Bots that no longer wait.
+    pub left_queue: Vec<BotId>,
+    /// Bots that should be speaking from now on.
+    pub awaited: Vec<BotId>,
+    pub reconnected: Vec<Reconnected>,
+    pub returned: Vec<Returned>,
+    pub deployments: Vec<NewDeployment>,
+    pub cancelled_deployments: Vec<SlotName>,
+    pub released_deployments: Vec<ReleasedDeployment>,
+    /// In their order.
+    pub events: Vec<NewEvent>,
+    pub actions: Vec<Action>,
+    /// The plan had to stop early: another one goes on.
+    pub unfinished: bool,
+}
+
+impl Changes {
+    /// Whether there is nothing to write.
+    pub fn is_empty(&self) -> bool {
+        self.bots.is_empty()
+            && self.slots.is_empty()
+            && self.pools.is_empty()
+            && self.deployments.is_empty()
+            && self.cancelled_deployments.is_empty()
+            && self.released_deployments.is_empty()
+            && self.awaited.is_empty()
+            && self.events.is_empty()
+    }
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct NewBot {
+    /// Which job asked for it.
+    pub job: usize,
+    pub id: BotId,
+    /// Whether an agent waits in its slot, so that it should be speaking from now on.
+    pub is_awaited: bool,
+}
+
+#[derive(Clone, Debug)]
+pub struct SlotChange {
+    pub is_new: bool,
+    /// `None` when it is gone.
+    pub slot: Option<Slot>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct NewKey {
+    pub user: UserId,
+    pub key: String,
+    pub body_hash: String,
+    pub bot: BotId,
+}
+
+/// What a bot gets: a slot and a connection.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Grant {
+    pub bot: BotId,
+    pub slot: SlotName,
+    pub pool: String,
+    pub connection: ConnectionId,
+    /// Whether an agent waits in the slot, so that the bot should be speaking from now on.
+    pub is_awaited: bool,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct BotEnd {
+    pub bot: BotId,
+    pub user: UserId,
+    /// What the decision was made on: the write holds only if it still is so.
+    pub from: Status,
+    pub to: Status,
+    pub reason: Option<Reason>,
+    pub error: Option<String>,
+    pub exit_code: Option<i64>,
+    /// The slot at whose gate it waited, and how.
+    pub at_gate: Option<(SlotName, GateState)>,
+}
+
+/// A bot that nothing was heard of, under a new connection: the write holds only if nothing was heard still.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Reconnected {
+    pub bot: BotId,
+    pub from: Option<ConnectionId>,
+    pub to: ConnectionId,
+}
+
+/// A bot that had a slot and waits again: the write holds only if its deployment still is the holder's and nothing was
+/// heard of it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Returned {
+    pub bot: BotId,
+    pub slot: SlotName,
+    pub holder: Uuid,
+}
+
+/// A slot that is to be deployed, for a bot or to be made ready.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NewDeployment {
+    pub slot: SlotName,
+    pub pool: String,
+    /// Whose gate it passes.
+    pub host: String,
+    pub bot: Option<BotId>,
+    pub timeout_at: Timestamp,
+}
+
+/// A deployment that its holder is done with; what another has begun in the slot since stays.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ReleasedDeployment {
+    pub slot: SlotName,
+    pub bot: Option<BotId>,
+    pub holder: Uuid,
+}
+
+/// How a deployment stands at the gate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GateState {
+    /// It has not passed: nothing was begun.
+    Waiting,
+    Active,
+    /// It failed, and is to be tried again.
+    Again,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct NewEvent {
+    pub bot_id: BotId,
+    pub user_id: UserId,
+    pub kind: Kind,
+    pub from: Option<Status>,
+    pub to: Option<Status>,
+    pub reason: Option<String>,
+    pub actor: Actor,
+}
+
+/// What is to be done outside, after the commit. What is forgotten because the process ends is found in the store.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Action {
+    /// An agent waits in this slot for what it was given.
+    WakeAgent(SlotName),
+    /// Someone has come to the gate, or has left room behind it.
+    PassGate,
+    /// Somebody has begun to wait.
+    WatchQueue,
+    /// A slot was given out of a pool that keeps some ready.
+    RefillPools,
+    /// The slot of this bot is to be cleared.
+    Clear(BotId),
+    /// What a person sees of the slot at the provider has changed.
+    Describe { pool: String, slot: SlotName, description: String },
+}

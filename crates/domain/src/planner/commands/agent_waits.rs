@@ -1,0 +1,21 @@
+//! An agent process waits in a slot for its bot.
+
+use crate::planner::changes::Action;
+use crate::planner::draft::Draft;
+use crate::{SlotClaim, SlotName, SlotStatus};
+
+/// Only the first since the slot's start; while the slot has no bot also another, because what runs in it may have been
+/// started again by itself.
+pub fn apply(draft: &mut Draft<'_>, name: &SlotName, claim: &SlotClaim, agent: &str) -> bool {
+    let Some(slot) = draft.slot(name) else { return false };
+    if !claim.is_current(slot) || (slot.agent.is_some() && slot.bot_id.is_some()) {
+        return false;
+    }
+    if slot.status == SlotStatus::Creating && slot.bot_id.is_none() {
+        draft.free_slot(name, true);
+    }
+    draft.change_slot(name, |slot| slot.agent = Some(agent.to_owned()));
+    // An agent that waited before it ends.
+    draft.act(Action::WakeAgent(name.clone()));
+    true
+}

@@ -1,0 +1,49 @@
+//! Something went wrong in a slot: it is in error until it is recovered, and its last message is kept with it.
+
+use jiff::Timestamp;
+
+use crate::planner::draft::Draft;
+use crate::{BotId, SlotName, SlotStatus, slot};
+
+/// Its bot's start or end went wrong, or a start for nobody.
+pub fn apply(draft: &mut Draft<'_>, name: &SlotName, bot: Option<BotId>, message: &str) -> bool {
+    let Some(slot) = draft.slot(name) else { return false };
+    let for_nobody = matches!(slot.status, SlotStatus::Creating | SlotStatus::Draining);
+    if slot.bot_id != bot || !(bot.is_some() || for_nobody) {
+        return false;
+    }
+    break_down(draft, name, message);
+    true
+}
+
+/// It has been without a bot, as it is, since then.
+pub fn failed(draft: &mut Draft<'_>, name: &SlotName, since: Timestamp, message: &str) -> bool {
+    if !draft.slot(name).is_some_and(|slot| slot.bot_id.is_none() && slot.status_since == since) {
+        return false;
+    }
+    break_down(draft, name, message);
+    true
+}
+
+/// It has been free since then, and something runs in it that nobody knows of.
+pub fn stray(draft: &mut Draft<'_>, name: &SlotName, since: Timestamp) -> bool {
+    if !draft.slot(name).is_some_and(|slot| slot.status == SlotStatus::Idle && slot.status_since == since) {
+        return false;
+    }
+    break_down(draft, name, "something runs in it that was not started for anyone");
+    true
+}
+
+/// A slot that was to go still is to go: what went wrong is kept with it, and it is tried again after a while.
+pub fn break_down(draft: &mut Draft<'_>, name: &SlotName, message: &str) {
+    draft.cancel_deployment(name);
+    let goes = draft.slot(name).is_some_and(|slot| slot.status == SlotStatus::Draining);
+    draft.put_slot(name, if goes { SlotStatus::Draining } else { SlotStatus::Error });
+    let now = draft.now;
+    draft.change_slot(name, |slot| {
+        slot.bot_id = None;
+        slot.awaits_clearing = false;
+        slot.description = slot::error(message, now);
+        slot.error_message = Some(message.to_owned());
+    });
+}

@@ -1,0 +1,26 @@
+//! Nothing of a bot is left in its slot.
+
+use super::end::note_hold;
+use crate::planner::bugs::{Bug, has};
+use crate::planner::draft::Draft;
+use crate::{BotId, SlotName, SlotStatus};
+
+pub fn apply(draft: &mut Draft<'_>, name: &SlotName, bot: BotId) -> bool {
+    let Some(slot) = draft.slot(name) else { return false };
+    let status = slot.status;
+    let fits = slot.bot_id == Some(bot) || (has(Bug::LateEventApplied) && slot.bot_id.is_some());
+    if !fits || status == SlotStatus::Error {
+        return false;
+    }
+    draft.cancel_deployment(name);
+    note_hold(draft, name);
+    if status == SlotStatus::Draining {
+        draft.change_slot(name, |slot| {
+            slot.bot_id = None;
+            slot.awaits_clearing = false;
+        });
+    } else {
+        draft.free_slot(name, false);
+    }
+    true
+}

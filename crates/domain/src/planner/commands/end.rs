@@ -1,0 +1,157 @@
+//! A bot is at an end: it says so itself, or it is given up. Its slot is free at once if its agent goes on waiting or if nothing
+//! was begun in it, in error if it could not be started, and left to be cleared otherwise.
+
+use super::broken;
+use crate::event::{Actor, Kind};
+use crate::lifecycle::{Overdue, Standing, Trigger, Verdict, decide};
+use crate::planner::bot::{EndedBot, OpenBot};
+use crate::planner::bugs::{Bug, has};
+use crate::planner::changes::{Action, BotEnd, GateState, NewEvent};
+use crate::planner::draft::Draft;
+use crate::planner::job::{EndBot, EndCause, EndRefusal};
+use crate::{ConnectionId, SlotName, SlotStatus, Status};
+
+pub fn apply(draft: &mut Draft<'_>, end: &EndBot) -> Result<Status, EndRefusal> {
+    let (standing, connection, reason) = stands(draft, end).ok_or(EndRefusal::NoSuchBot)?;
+    let bot = draft.bot(end.bot).cloned();
+    let mut at_gate = None;
+    let trigger = match &end.cause {
+        EndCause::Exited { token, named, exit_code, reason, .. } => {
+            let speaks_for_it = connection == Some(*token) && connection == Some(*named);
+            if !speaks_for_it && !has(Bug::FencingIgnored) {
+                return Err(EndRefusal::StaleConnection);
+            }
+            Trigger::Exited { exit_code: *exit_code, reason: reason.clone() }
+        }
+        EndCause::GivenUp { overdue, .. } => {
+            at_gate = bot.as_ref().filter(|_| *overdue == Overdue::DeployTimeout).and_then(|bot| gate(draft, bot));
+            let still = match overdue {
+                Overdue::QueueTimeout => {
+                    bot.as_ref().is_some_and(|bot| bot.queued.is_some()) || has(Bug::TimeoutIgnoresGrant)
+                }
+                Overdue::DeployTimeout => at_gate.is_some(),
+                _ => true,
+            };
+            // It has got a slot, or has passed the gate, meanwhile.
+            if !still {
+                return Ok(standing.status);
+            }
+            Trigger::Passed(*overdue)
+        }
+    };
+    match decide(&standing, &trigger) {
+        Verdict::Move { to, reason } => {
+            let Some(bot) = bot else { return Err(EndRefusal::NoSuchBot) };
+            let (error, exit_code) = match &end.cause {
+                EndCause::Exited { error, exit_code, .. } => (error.clone(), Some(*exit_code)),
+                EndCause::GivenUp { error, .. } => (error.clone(), None),
+            };
+            let ended = BotEnd { bot: bot.id, user: bot.user, from: bot.status, to, reason, error, exit_code, at_gate };
+            record(draft, &bot, end, ended);
+            Ok(to)
+        }
+        Verdict::Hold => Ok(standing.status),
+        Verdict::Refuse => Err(EndRefusal::InvalidTransition(standing.status)),
+        Verdict::Ended => Err(EndRefusal::Ended { status: standing.status, reason }),
+    }
+}
+
+/// How the bot stands, its connection, and why it ended if it did.
+fn stands(draft: &Draft<'_>, end: &EndBot) -> Option<(Standing, Option<ConnectionId>, Option<String>)> {
+    if let Some(bot) = draft.bot(end.bot) {
+        return Some((bot.standing(), bot.connection, None));
+    }
+    let ended = draft.ended.get(&end.bot).or_else(|| draft.base.facts.ended.get(&end.bot))?;
+    Some((ended.standing(), ended.connection, ended.reason.clone()))
+}
+
+/// Where it waits at the gate, if it does.
+fn gate(draft: &Draft<'_>, bot: &OpenBot) -> Option<(SlotName, GateState)> {
+    let slot = bot.slot.as_ref()?;
+    let found = draft.base.facts.deployments.get(slot).filter(|found| found.bot == Some(bot.id))?;
+    (found.state != GateState::Active).then(|| (slot.clone(), found.state))
+}
+
+fn record(draft: &mut Draft<'_>, bot: &OpenBot, end: &EndBot, ended: BotEnd) {
+    let said_so = matches!(end.cause, EndCause::Exited { .. });
+    draft.changes.events.push(NewEvent {
+        bot_id: bot.id,
+        user_id: bot.user,
+        kind: Kind::StatusChanged,
+        from: Some(bot.status),
+        to: Some(ended.to),
+        reason: ended.reason.as_ref().map(ToString::to_string),
+        actor: if said_so { Actor::Bot } else { Actor::Greenroom },
+    });
+    if !has(Bug::EndedTwice) {
+        draft.ended.insert(
+            bot.id,
+            EndedBot {
+                status: ended.to,
+                reason: ended.reason.as_ref().map(ToString::to_string),
+                exit_code: ended.exit_code,
+                stop_asked: bot.stop_asked,
+                connection: bot.connection,
+            },
+        );
+        draft.set_bot(bot.id, None);
+    }
+    if ended.at_gate.is_some() {
+        draft.act(Action::PassGate);
+    }
+    let was_waiting = matches!(ended.at_gate, Some((_, GateState::Waiting)));
+    let completed = ended.to == Status::Completed;
+    draft.changes.ends.push(ended);
+    if let Some(slot) = &bot.slot {
+        vacate(draft, bot, slot, end, was_waiting, completed);
+    }
+}
+
+/// Takes the slot of a bot that ends, as far as it can be known that nothing of the bot is left in it.
+fn vacate(draft: &mut Draft<'_>, bot: &OpenBot, name: &SlotName, end: &EndBot, was_waiting: bool, completed: bool) {
+    let held = draft.slot(name).filter(|slot| slot.bot_id == Some(bot.id));
+    let Some((slot, pool)) = held.and_then(|slot| Some((slot.clone(), draft.pool(&slot.pool)?.clone()))) else {
+        if draft.slot(name).is_none() {
+            draft.act(Action::Clear(bot.id));
+        }
+        return;
+    };
+    let said_so = matches!(end.cause, EndCause::Exited { .. });
+    // A bot has run well in it: what went wrong before is forgiven.
+    if slot.recovery_attempts > 0 && said_so && completed {
+        draft.change_slot(name, |slot| slot.recovery_attempts = 0);
+    }
+    let is_used_up = pool.recycle_after > 0 && slot.bots_since_fresh >= pool.recycle_after;
+    match &end.cause {
+        EndCause::GivenUp { overdue: Overdue::DeployFailed, error, .. } => {
+            broken::break_down(draft, name, error.as_deref().unwrap_or("it could not be deployed"));
+        }
+        // It never passed the gate: nothing was begun.
+        _ if was_waiting && slot.status != SlotStatus::Draining => draft.free_slot(name, false),
+        // Its agent tells the end once the bot's last process is gone, and waits for the next.
+        EndCause::Exited { .. }
+            if (pool.hot && slot.status == SlotStatus::Busy && !is_used_up) || has(Bug::FreedWhileBusy) =>
+        {
+            note_hold(draft, name);
+            draft.free_slot(name, true);
+            // The token of this assignment ends; its agent got the next one with it.
+            draft.change_slot(name, |slot| slot.token_number += 1);
+        }
+        _ if has(Bug::ClearForgotten) => {}
+        _ => {
+            draft.change_slot(name, |slot| slot.awaits_clearing = true);
+            draft.act(Action::Clear(bot.id));
+        }
+    }
+}
+
+/// How long a bot has held the slot: the pool's mean leans towards it by a tenth.
+pub fn note_hold(draft: &mut Draft<'_>, name: &SlotName) {
+    let Some(slot) = draft.slot(name) else { return };
+    let Some(since) = slot.last_used_at else { return };
+    let (pool, held) = (slot.pool.clone(), draft.now.duration_since(since).as_millis().max(0));
+    let held = i64::try_from(held).unwrap_or(i64::MAX);
+    draft.change_pool(&pool, |pool| {
+        pool.mean_hold_ms = Some(pool.mean_hold_ms.map_or(held, |mean| mean + (held - mean) / 10));
+    });
+}

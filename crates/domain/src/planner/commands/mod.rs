@@ -1,0 +1,43 @@
+//! What each job does to the draft, one file each.
+//!
+//! - [`reserve`]: a user asks for a bot
+//! - [`end`]: a bot is at an end
+//! - [`agent_waits`], [`started`], [`silent`], [`no_capacity`]: a slot on its way to a running bot
+//! - [`cleared`], [`broken`], [`recovery`], [`gone`]: a slot on its way back
+//! - [`keep_warm`]: slots that are kept ready
+
+mod agent_waits;
+mod broken;
+mod cleared;
+pub mod end;
+mod gone;
+pub mod keep_warm;
+mod no_capacity;
+mod recovery;
+pub mod reserve;
+mod silent;
+mod started;
+
+use super::draft::Draft;
+use super::job::SlotEvent;
+use crate::SlotName;
+
+/// Applies what happened to a slot. False when it does not fit the slot as it stands.
+pub fn slot_event(draft: &mut Draft<'_>, name: &SlotName, event: &SlotEvent) -> bool {
+    match event {
+        SlotEvent::Cleared { bot } => cleared::apply(draft, name, *bot),
+        SlotEvent::AgentWaits { claim, agent } => agent_waits::apply(draft, name, claim, agent),
+        SlotEvent::Started { bot, provider_ref, holder } => started::apply(draft, name, *bot, provider_ref, *holder),
+        SlotEvent::NotBegun { bot, holder } => started::not_begun(draft, name, *bot, *holder),
+        SlotEvent::NoCapacity { bot, holder, message } => no_capacity::apply(draft, name, *bot, *holder, message),
+        SlotEvent::Silent { bot, generation } => silent::apply(draft, name, *bot, *generation),
+        SlotEvent::Broken { bot, message } => broken::apply(draft, name, *bot, message),
+        SlotEvent::Failed { since, message } => broken::failed(draft, name, *since, message),
+        SlotEvent::Stray { since } => broken::stray(draft, name, *since),
+        SlotEvent::Recovering { since, message } => recovery::begins(draft, name, *since, message),
+        SlotEvent::Recovered { since } => recovery::succeeds(draft, name, *since),
+        SlotEvent::Lost { since, counts } => recovery::lost(draft, name, *since, *counts),
+        SlotEvent::Drain => gone::drain(draft, name),
+        SlotEvent::Gone => gone::apply(draft, name),
+    }
+}

@@ -1,0 +1,53 @@
+//! Where a slot is provisioned per bot there was no room for its bot: the bot goes back to the queue, at the place that it had
+//! and for as long as it would have waited, and is not tried there again for a while.
+
+use std::time::Duration;
+
+use uuid::Uuid;
+
+use crate::event::{Actor, Kind};
+use crate::planner::bot::Queued;
+use crate::planner::changes::Returned;
+use crate::planner::draft::Draft;
+use crate::{BotId, SlotName, SlotStatus, Status};
+
+/// How long a bot is passed over that came back.
+const PASSED_OVER: Duration = Duration::from_secs(3);
+/// Each time twice as long, so often.
+const MOST_DOUBLED: u32 = 3;
+
+pub fn apply(draft: &mut Draft<'_>, name: &SlotName, id: BotId, holder: Uuid, message: &str) -> bool {
+    let Some(slot) = draft.slot(name).filter(|slot| slot.bot_id == Some(id)) else { return false };
+    let status = slot.status;
+    let held = draft.base.facts.deployments.get(name);
+    let is_holders = held.is_some_and(|held| held.bot == Some(id) && held.holder == Some(holder));
+    let unheard = draft.bot(id).filter(|bot| {
+        bot.status == Status::Reserved && !bot.stop_asked && bot.slot.as_ref() == Some(name) && bot.pool.is_some()
+    });
+    let Some(mut bot) = unheard.filter(|_| is_holders && status != SlotStatus::Error).cloned() else { return false };
+    bot.returns += 1;
+    let pause = PASSED_OVER * 2_u32.pow(u32::try_from(bot.returns - 1).unwrap_or(0).min(MOST_DOUBLED));
+    let patience = Duration::from_millis(bot.queue_timeout_ms.unsigned_abs());
+    let timeout_at = bot.wait_until.unwrap_or_else(|| draft.after(patience));
+    let not_before = Some(draft.after(pause));
+    let pool = bot.pool.clone().unwrap_or_default();
+    bot.queued = Some(Queued { pool, queued_at: draft.now, timeout_at, not_before });
+    (bot.slot, bot.connection) = (None, None);
+    let (user, platform, is_first) = (bot.user, bot.platform, bot.returns == 1);
+    draft.changes.returned.push(Returned { bot: id, slot: name.clone(), holder });
+    draft.set_bot(id, Some(bot));
+    if is_first {
+        draft.tell(id, user, Kind::Requeued, Some(message.to_owned()), Actor::Greenroom);
+    }
+    draft.act(crate::planner::changes::Action::PassGate);
+    if status == SlotStatus::Draining {
+        draft.change_slot(name, |slot| {
+            slot.bot_id = None;
+            slot.awaits_clearing = false;
+        });
+    } else {
+        draft.free_slot(name, false);
+    }
+    draft.touched.insert(platform);
+    true
+}

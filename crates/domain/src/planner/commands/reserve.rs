@@ -1,0 +1,109 @@
+//! A user asks for a bot: who asks, whether it was asked before, whether a slot could ever do, and whether the user may have
+//! one more. What is admitted waits in the queue, which is served before the plan ends.
+
+use crate::planner::bot::{OpenBot, Queued};
+use crate::planner::bugs::{Bug, has};
+use crate::planner::changes::{NewBot, NewKey};
+use crate::planner::draft::Draft;
+use crate::planner::job::{Answer, Refusal, ReserveRequest};
+use crate::planner::queue::QueueOrder;
+use crate::planner::snapshot::KnownKey;
+use crate::planner::{Outcome, bot::AtMeeting};
+use crate::{BotId, Status};
+
+pub fn apply(draft: &mut Draft<'_>, job: usize, request: &ReserveRequest) -> Outcome {
+    // Its batch was committed although nobody heard so.
+    if draft.bot(request.id).is_some() {
+        return Outcome::Admitted(request.id);
+    }
+    match admit(draft, request) {
+        Ok(Some(known)) => Outcome::Known(known),
+        Ok(None) => {
+            join_queue(draft, job, request);
+            Outcome::Admitted(request.id)
+        }
+        Err(refusal) => Outcome::Done(Answer::Reserve(Err(refusal))),
+    }
+}
+
+/// `Some` when the same was asked for before, under the same idempotency key.
+fn admit(draft: &Draft<'_>, request: &ReserveRequest) -> Result<Option<BotId>, Refusal> {
+    let user = draft.base.user(request.user).ok_or(Refusal::KeyExpired)?;
+    let key = user.api_keys.iter().find(|(id, _)| *id == request.key);
+    if !key.is_some_and(|(_, end)| end.is_none_or(|end| end > draft.now)) {
+        return Err(Refusal::KeyExpired);
+    }
+    if let Some((key, body_hash)) = &request.idempotency
+        && let Some(before) = known_key(draft, request, key)
+        && !has(Bug::IdempotencyForgotten)
+    {
+        let same = before.body_hash == *body_hash || has(Bug::BodyHashIgnored);
+        return if same { Ok(Some(before.bot_id)) } else { Err(Refusal::IdempotencyMismatch) };
+    }
+    let mut pools = draft.configured_pools(request.platform).peekable();
+    pools.peek().ok_or(Refusal::NoPool(request.platform))?;
+    if !pools.any(|pool| pool.could_fit(request.requirements.as_ref())) {
+        return Err(Refusal::NothingFits(request.platform));
+    }
+    if request.priority < user.min_priority && !has(Bug::MinPriorityIgnored) {
+        return Err(Refusal::PriorityTooLow { min: user.min_priority });
+    }
+    let meeting: AtMeeting = (request.user, request.platform, request.native_meeting_id.clone());
+    if let Some(bot) = draft.bot_at(&meeting).filter(|_| !has(Bug::DuplicateIgnored)) {
+        return Err(Refusal::DuplicateBot(bot));
+    }
+    let (counts, mut limit) = (draft.counts(request.user), user.max_concurrent_bots);
+    if has(Bug::LimitOffByOne) {
+        limit += 1;
+    }
+    let open = counts.running + if has(Bug::StoppingNotCounted) { 0 } else { counts.stopping };
+    if (counts.running >= limit || open >= limit.saturating_mul(2)) && !has(Bug::LimitIgnored) {
+        return Err(Refusal::LimitReached { running: counts.running, limit });
+    }
+    Ok(None)
+}
+
+fn known_key<'a>(draft: &'a Draft<'_>, request: &ReserveRequest, key: &str) -> Option<KnownKey> {
+    let new = draft.changes.new_keys.iter().find(|new| new.user == request.user && new.key == key);
+    let new = new.map(|new| KnownKey { body_hash: new.body_hash.clone(), bot_id: new.bot });
+    new.or_else(|| draft.base.key(request.user, key).cloned())
+}
+
+fn join_queue(draft: &mut Draft<'_>, job: usize, request: &ReserveRequest) {
+    let mut arrival = draft.next_arrival();
+    if has(Bug::ArrivalReversed) {
+        arrival = -arrival;
+    }
+    let turn = match draft.settings.queue_order {
+        QueueOrder::Fair if !has(Bug::FairIgnored) => draft.fair_turn(request.platform, request.priority, request.user),
+        _ => 0,
+    };
+    let timeout_at = draft.after(std::time::Duration::from_millis(request.queue_timeout_ms.unsigned_abs()));
+    let could = draft.configured_pools(request.platform).find(|pool| pool.could_fit(request.requirements.as_ref()));
+    let pool = could.map(|pool| pool.name.clone()).unwrap_or_default();
+    let bot = OpenBot {
+        id: request.id,
+        user: request.user,
+        platform: request.platform,
+        native_meeting_id: request.native_meeting_id.clone(),
+        status: Status::Reserved,
+        stop_asked: false,
+        connection: None,
+        pool: Some(pool.clone()),
+        slot: None,
+        requirements: request.requirements.clone(),
+        priority: request.priority,
+        queue_timeout_ms: request.queue_timeout_ms,
+        arrival,
+        turn,
+        wait_until: None,
+        returns: 0,
+        queued: Some(Queued { pool, queued_at: draft.now, timeout_at, not_before: None }),
+    };
+    draft.set_bot(request.id, Some(bot));
+    draft.changes.new_bots.push(NewBot { job, id: request.id, is_awaited: false });
+    if let Some((key, body_hash)) = request.idempotency.clone() {
+        draft.changes.new_keys.push(NewKey { user: request.user, key, body_hash, bot: request.id });
+    }
+    draft.touched.insert(request.platform);
+}

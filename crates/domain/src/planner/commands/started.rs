@@ -1,0 +1,36 @@
+//! The provider has started what a slot was deployed for, or has made the slot; or it was not begun.
+
+use uuid::Uuid;
+
+use crate::planner::changes::Action;
+use crate::planner::draft::Draft;
+use crate::{BotId, SlotName, SlotStatus};
+
+pub fn apply(draft: &mut Draft<'_>, name: &SlotName, bot: Option<BotId>, provider_ref: &str, holder: Uuid) -> bool {
+    let Some(slot) = draft.slot(name) else { return false };
+    let (status, bot_id) = (slot.status, slot.bot_id);
+    let hot = draft.pool(&slot.pool).is_some_and(|pool| pool.hot);
+    draft.release_deployment(name, bot, holder);
+    if bot_id != bot || status == SlotStatus::Error {
+        return true;
+    }
+    draft.changes.awaited.extend(bot);
+    draft.change_slot(name, |slot| slot.provider_ref = Some(provider_ref.to_owned()));
+    if status == SlotStatus::Creating && bot.is_some() {
+        draft.put_slot(name, SlotStatus::Busy);
+    } else if status == SlotStatus::Creating && !hot {
+        // It is made, and waits to be started.
+        draft.free_slot(name, false);
+    }
+    // An agent that was faster than this may say now that it waits.
+    draft.act(Action::WakeAgent(name.clone()));
+    true
+}
+
+pub fn not_begun(draft: &mut Draft<'_>, name: &SlotName, bot: Option<BotId>, holder: Uuid) -> bool {
+    if draft.slot(name).is_none() {
+        return false;
+    }
+    draft.release_deployment(name, bot, holder);
+    true
+}

@@ -1,0 +1,137 @@
+//! What must hold in every snapshot, whatever was planned. A keeper proves it on what runs, and tests after every step.
+
+use std::collections::HashMap;
+use std::fmt;
+
+use super::snapshot::Snapshot;
+use crate::{BotId, SlotName, UserId};
+
+/// Something that must not be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Violation {
+    /// Two slots name the same bot.
+    BotInTwoSlots {
+        bot: BotId,
+        slots: [SlotName; 2],
+    },
+    /// A bot has this slot, and the slot has another bot.
+    SlotOfTwoBots {
+        slot: SlotName,
+        bots: [BotId; 2],
+    },
+    /// A bot of one platform is in a slot of a pool of another.
+    WrongPlatform {
+        bot: BotId,
+        slot: SlotName,
+    },
+    /// Two running bots of one user are at one meeting.
+    TwoAtAMeeting {
+        user: UserId,
+        bots: [BotId; 2],
+    },
+    LimitPassed {
+        user: UserId,
+        running: i64,
+        stopping: i64,
+        limit: i64,
+    },
+    /// A pool has more slots than were ever allowed, or counts them wrong.
+    PoolMiscounted {
+        pool: String,
+        counted: i64,
+        found: i64,
+    },
+    /// A bot waits in no queue, has no slot, and nobody runs it.
+    BotLost {
+        bot: BotId,
+    },
+    /// A bot waits in the queue although it has a slot.
+    QueuedWithSlot {
+        bot: BotId,
+        slot: SlotName,
+    },
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Violation::BotInTwoSlots { bot, slots: [one, other] } => {
+                write!(f, "bot {bot} is in slots {one} and {other}")
+            }
+            Violation::SlotOfTwoBots { slot, bots: [one, other] } => {
+                write!(f, "slot {slot} is of bots {one} and {other}")
+            }
+            Violation::WrongPlatform { bot, slot } => write!(f, "bot {bot} is in slot {slot} of another platform"),
+            Violation::TwoAtAMeeting { user, bots: [one, other] } => {
+                write!(f, "bots {one} and {other} of user {user} are at one meeting")
+            }
+            Violation::LimitPassed { user, running, stopping, limit } => {
+                write!(f, "user {user} has {running} running and {stopping} stopping bots; its limit is {limit}")
+            }
+            Violation::PoolMiscounted { pool, counted, found } => {
+                write!(f, "pool {pool} counts {counted} slots and has {found}")
+            }
+            Violation::BotLost { bot } => write!(f, "bot {bot} is in no queue and in no slot"),
+            Violation::QueuedWithSlot { bot, slot } => write!(f, "bot {bot} is in the queue and in slot {slot}"),
+        }
+    }
+}
+
+/// Everything that is wrong. Limits are compared only when `check_limits`: an operator may lower one below what runs.
+pub fn violations(snapshot: &Snapshot, check_limits: bool) -> Vec<Violation> {
+    let mut found = Vec::new();
+    let mut slots_of: HashMap<BotId, SlotName> = HashMap::new();
+    let mut sizes: HashMap<&str, i64> = HashMap::new();
+    for slot in snapshot.slots() {
+        *sizes.entry(slot.pool.as_str()).or_default() += 1;
+        let Some(bot) = slot.bot_id else { continue };
+        if let Some(other) = slots_of.insert(bot, slot.name.clone()) {
+            found.push(Violation::BotInTwoSlots { bot, slots: [other, slot.name.clone()] });
+        }
+        let Some(known) = snapshot.bot(bot) else { continue };
+        let platform = snapshot.pool(&slot.pool).map(|state| state.pool.platform);
+        if platform.is_some_and(|platform| platform != known.platform) {
+            found.push(Violation::WrongPlatform { bot, slot: slot.name.clone() });
+        }
+    }
+    for state in snapshot.pools() {
+        let counted = state.pool.slots;
+        let size = sizes.get(state.pool.name.as_str()).copied().unwrap_or(0);
+        if counted != size {
+            found.push(Violation::PoolMiscounted { pool: state.pool.name.clone(), counted, found: size });
+        }
+    }
+    let mut meetings = HashMap::new();
+    let mut users: HashMap<UserId, (i64, i64)> = HashMap::new();
+    for bot in snapshot.bots() {
+        let counts = users.entry(bot.user).or_default();
+        if bot.status.is_running() {
+            counts.0 += 1;
+            if let Some(other) = meetings.insert(bot.meeting(), bot.id) {
+                found.push(Violation::TwoAtAMeeting { user: bot.user, bots: [other, bot.id] });
+            }
+        } else {
+            counts.1 += 1;
+        }
+        match (&bot.queued, &bot.slot) {
+            (Some(_), Some(slot)) => found.push(Violation::QueuedWithSlot { bot: bot.id, slot: slot.clone() }),
+            (None, None) if bot.connection.is_none() => found.push(Violation::BotLost { bot: bot.id }),
+            _ => {}
+        }
+        let in_slot = bot.slot.as_ref().and_then(|slot| snapshot.slot(slot));
+        if let Some((slot, other)) = in_slot.and_then(|slot| Some((slot, slot.bot_id?)))
+            && other != bot.id
+        {
+            found.push(Violation::SlotOfTwoBots { slot: slot.name.clone(), bots: [other, bot.id] });
+        }
+    }
+    if check_limits {
+        for (user, (running, stopping)) in users {
+            let Some(limit) = snapshot.user(user).map(|user| user.max_concurrent_bots) else { continue };
+            if running > limit || running + stopping > limit.saturating_mul(2) {
+                found.push(Violation::LimitPassed { user, running, stopping, limit });
+            }
+        }
+    }
+    found
+}

@@ -1,0 +1,103 @@
+//! Bots that wait for a slot: one queue for each platform, by priority, then by arrival; or, under `fair`, by priority, then
+//! in turns between users. Bots with the same requirements are kept together: what one of them cannot get, none can.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::bot::OpenBot;
+use crate::{BotId, Platform, Requirements, UserId};
+
+/// A place in the queue of a platform.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Order {
+    pub priority: i64,
+    pub turn: i64,
+    pub arrival: i64,
+}
+
+/// In which order bots of one priority are served.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum QueueOrder {
+    #[default]
+    Arrival,
+    /// Users take turns.
+    Fair,
+}
+
+/// Bots of one platform with the same requirements.
+#[derive(Clone, Debug, Default)]
+pub struct Line {
+    pub requirements: Option<Requirements>,
+    pub waiting: BTreeMap<Order, BotId>,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Queue {
+    lines: BTreeMap<(Platform, String), Line>,
+    /// The turns that bots of a user have, in one priority of a platform.
+    turns: BTreeMap<(Platform, i64, UserId), BTreeSet<(i64, BotId)>>,
+}
+
+/// The same text for the same requirements.
+pub fn line_key(requirements: Option<&Requirements>) -> String {
+    requirements.map(Requirements::key).unwrap_or_default()
+}
+
+impl Queue {
+    pub fn insert(&mut self, bot: &OpenBot) {
+        let key = (bot.platform, line_key(bot.requirements.as_ref()));
+        let line = self.lines.entry(key).or_default();
+        line.requirements.clone_from(&bot.requirements);
+        line.waiting.insert(bot.order(), bot.id);
+        self.turns.entry((bot.platform, bot.priority, bot.user)).or_default().insert((bot.turn, bot.id));
+    }
+
+    pub fn remove(&mut self, bot: &OpenBot) {
+        let key = (bot.platform, line_key(bot.requirements.as_ref()));
+        if let Some(line) = self.lines.get_mut(&key) {
+            line.waiting.remove(&bot.order());
+            if line.waiting.is_empty() {
+                self.lines.remove(&key);
+            }
+        }
+        let key = (bot.platform, bot.priority, bot.user);
+        if let Some(turns) = self.turns.get_mut(&key) {
+            turns.remove(&(bot.turn, bot.id));
+            if turns.is_empty() {
+                self.turns.remove(&key);
+            }
+        }
+    }
+
+    pub fn lines(&self, platform: Platform) -> impl Iterator<Item = (&str, &Line)> {
+        self.lines
+            .range((platform, String::new())..)
+            .take_while(move |((of, _), _)| *of == platform)
+            .map(|((_, key), line)| (key.as_str(), line))
+    }
+
+    pub fn line(&self, platform: Platform, key: &str) -> Option<&Line> {
+        self.lines.get(&(platform, key.to_owned()))
+    }
+
+    pub fn is_empty(&self, platform: Platform) -> bool {
+        self.lines(platform).next().is_none()
+    }
+
+    /// The turns of a user's bots, the last first.
+    pub fn turns(&self, platform: Platform, priority: i64, user: UserId) -> impl Iterator<Item = (i64, BotId)> {
+        self.turns.get(&(platform, priority, user)).into_iter().flatten().rev().copied()
+    }
+
+    /// Those of a platform and priority, each line's in order.
+    pub fn of_priority(&self, platform: Platform, priority: i64) -> impl Iterator<Item = (Order, BotId)> {
+        let first = Order { priority, turn: i64::MIN, arrival: i64::MIN };
+        let last = Order { priority, turn: i64::MAX, arrival: i64::MAX };
+        self.lines(platform)
+            .flat_map(move |(_, line)| line.waiting.range(first..=last).map(|(order, bot)| (*order, *bot)))
+    }
+
+    /// Those of a platform before a place.
+    pub fn before(&self, platform: Platform, place: Order) -> impl Iterator<Item = BotId> {
+        self.lines(platform).flat_map(move |(_, line)| line.waiting.range(..place).map(|(_, bot)| *bot))
+    }
+}

@@ -1,0 +1,78 @@
+//! Pools: the slots of one platform on one provider, up to a number of them.
+
+use crate::meeting::Platform;
+use crate::requirements::{self, Attributes, Requirements, UsageClass};
+
+/// In which order slots are given out: what stays before what may be taken away, then the smallest first.
+pub type Size = (UsageClass, u32, u32);
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Pool {
+    pub name: String,
+    pub platform: Platform,
+    pub provider: String,
+    /// The host whose gate its slots pass.
+    pub host: String,
+    /// Whether an agent waits in each of its idle slots.
+    pub hot: bool,
+    /// How many bots a hot slot has before it is made fresh; 0 means any number.
+    pub recycle_after: i64,
+    pub max_slots: i64,
+    pub min_idle: i64,
+    /// The order in the configuration; `None` when it is no longer there.
+    pub place: Option<i64>,
+    /// How many slots it has.
+    pub slots: i64,
+    /// How long bots have held a slot: a mean in which the last counts for a tenth.
+    pub mean_hold_ms: Option<i64>,
+    /// The attributes that its slots have, those of new ones first. Where a slot is provisioned per bot: all that can be had.
+    pub attribute_sets: Vec<Attributes>,
+    /// For how long an idle slot may be given out.
+    pub expire_after_ms: Option<i64>,
+}
+
+impl Pool {
+    /// Whether what a slot runs on is only found when it has a bot: nothing can be made ahead, and the attributes of an
+    /// idle slot are not known.
+    pub fn provisioned_per_bot(&self) -> bool {
+        self.provider == "ec2"
+    }
+
+    /// Whether it still is in the configuration.
+    pub fn is_configured(&self) -> bool {
+        self.place.is_some()
+    }
+
+    /// The attributes of a new slot.
+    pub fn attributes_of_new(&self) -> Attributes {
+        if self.provisioned_per_bot() {
+            Attributes::default()
+        } else {
+            self.attribute_sets.first().cloned().unwrap_or_default()
+        }
+    }
+
+    /// How large a slot with these attributes is for a bot; `None` when it does not meet the requirements.
+    pub fn size_for(&self, required: Option<&Requirements>, slot: &Attributes) -> Option<Size> {
+        let fitting = |attributes: &&Attributes| requirements::fits(required, attributes);
+        if self.provisioned_per_bot() {
+            return self.attribute_sets.iter().filter(fitting).map(Attributes::size).min();
+        }
+        Some(slot).filter(fitting).map(Attributes::size)
+    }
+
+    /// How large a new slot is for a bot; `None` when it does not meet the requirements.
+    pub fn size_of_new(&self, required: Option<&Requirements>) -> Option<Size> {
+        self.size_for(required, &self.attributes_of_new())
+    }
+
+    /// Whether any slot that it has or could have meets the requirements.
+    pub fn could_fit(&self, required: Option<&Requirements>) -> bool {
+        self.attribute_sets.iter().any(|attributes| requirements::fits(required, attributes))
+    }
+
+    /// How many slots may still be made.
+    pub fn room(&self) -> i64 {
+        if self.is_configured() { (self.max_slots - self.slots).max(0) } else { 0 }
+    }
+}

@@ -1,0 +1,121 @@
+//! What is to be done outside once a change is committed: agents to wake, gates to pass, slots to clear. What is forgotten here,
+//! because the process ends, is found in the store.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use domain::planner::Action;
+use domain::{BotId, SlotName, Status};
+use tokio::sync::Notify;
+
+use crate::lifecycle::feed::Feed;
+
+#[derive(Clone, Debug, Default)]
+pub struct Actions(Arc<Inner>);
+
+#[derive(Debug, Default)]
+struct Inner {
+    /// Someone has come to the gate, or has left room behind it.
+    gate: Notify,
+    /// Somebody has begun to wait in the queue.
+    queue: Notify,
+    /// A slot was given out of a pool that keeps some ready.
+    pools: Notify,
+    descriptions: Waiting<HashMap<SlotName, Description>>,
+    cleared: Waiting<Vec<BotId>>,
+    /// What bots were heard to be, for placement's copy in memory.
+    heard: Mutex<Vec<(BotId, Status)>>,
+}
+
+/// What waits to be taken.
+#[derive(Debug, Default)]
+struct Waiting<T> {
+    items: Mutex<T>,
+    added: Notify,
+}
+
+/// What a person is to see of a slot at the provider.
+#[derive(Clone, Debug)]
+pub struct Description {
+    pub pool: String,
+    pub slot: SlotName,
+    pub text: String,
+}
+
+impl<T: Default> Waiting<T> {
+    fn items(&self) -> MutexGuard<'_, T> {
+        self.items.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until there are some, and takes them.
+    async fn take(&self, is_empty: impl Fn(&T) -> bool) -> T {
+        loop {
+            let items = std::mem::take(&mut *self.items());
+            if !is_empty(&items) {
+                return items;
+            }
+            self.added.notified().await;
+        }
+    }
+}
+
+impl Actions {
+    /// Has everything done that a plan asks for.
+    pub fn carry_out(&self, actions: Vec<Action>, feed: &Feed) {
+        for action in actions {
+            match action {
+                Action::WakeAgent(slot) => feed.wake_slot(&slot),
+                Action::PassGate => self.0.gate.notify_one(),
+                Action::WatchQueue => self.0.queue.notify_one(),
+                Action::RefillPools => self.0.pools.notify_one(),
+                Action::Clear(bot) => self.clear(bot),
+                Action::Describe { pool, slot, description } => {
+                    let description = Description { pool, slot: slot.clone(), text: description };
+                    self.0.descriptions.items().insert(slot, description);
+                    self.0.descriptions.added.notify_one();
+                }
+            }
+        }
+    }
+
+    /// The slot of this bot is to be cleared.
+    pub fn clear(&self, bot: BotId) {
+        self.0.cleared.items().push(bot);
+        self.0.cleared.added.notify_one();
+    }
+
+    /// A bot was heard to be so.
+    pub fn hear(&self, bot: BotId, status: Status) {
+        self.0.heard.lock().unwrap_or_else(PoisonError::into_inner).push((bot, status));
+    }
+
+    /// What bots were heard to be since this was asked last.
+    pub fn take_heard(&self) -> Vec<(BotId, Status)> {
+        std::mem::take(&mut *self.0.heard.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Waits until someone comes to the gate, or leaves room behind it.
+    pub async fn gate_changed(&self) {
+        self.0.gate.notified().await;
+    }
+
+    /// Waits until this process has put somebody into the queue.
+    pub async fn queue_joined(&self) {
+        self.0.queue.notified().await;
+    }
+
+    /// Waits until this process has given out a slot of a pool that keeps some ready.
+    pub async fn pool_below_min_idle(&self) {
+        self.0.pools.notified().await;
+    }
+
+    /// Waits until slots of bots are to be cleared, and says of which.
+    pub async fn bots_to_clear(&self) -> Vec<BotId> {
+        self.0.cleared.take(Vec::is_empty).await
+    }
+
+    /// Waits until descriptions have changed, and says to what.
+    pub async fn changed_descriptions(&self) -> Vec<Description> {
+        self.0.descriptions.take(HashMap::is_empty).await.into_values().collect()
+    }
+}

@@ -1,0 +1,144 @@
+//! What those who asked are told, after the commit.
+
+use std::collections::HashMap;
+
+use domain::planner::bot::OpenBot;
+use domain::planner::changes::Changes;
+use domain::planner::job::{self, Answer, EndRefusal, Refusal};
+use domain::planner::{Snapshot, changes::NewBot};
+use domain::{BotId, SlotName, Status};
+use jiff::Timestamp;
+
+use super::message::Reply;
+use super::{PlacementError, Reserved};
+use crate::admission::AdmissionError;
+use crate::lifecycle::LifecycleError;
+use crate::store::{BotDetails, BotRow, Store, StoreError};
+
+impl From<Refusal> for PlacementError {
+    fn from(refusal: Refusal) -> Self {
+        PlacementError::Admission(match refusal {
+            Refusal::NoPool(platform) => return PlacementError::NoPool(platform),
+            Refusal::NothingFits(platform) => return PlacementError::NoneFits(platform),
+            Refusal::KeyExpired => AdmissionError::Unauthorized,
+            Refusal::IdempotencyMismatch => AdmissionError::IdempotencyMismatch,
+            Refusal::PriorityTooLow { min } => AdmissionError::PriorityTooLow { min },
+            Refusal::DuplicateBot(bot) => AdmissionError::DuplicateBot(bot),
+            Refusal::LimitReached { running, limit } => AdmissionError::LimitReached { running, limit },
+        })
+    }
+}
+
+impl From<EndRefusal> for LifecycleError {
+    fn from(refusal: EndRefusal) -> Self {
+        match refusal {
+            EndRefusal::NoSuchBot => LifecycleError::Unauthorized,
+            EndRefusal::StaleConnection => LifecycleError::StaleConnection,
+            EndRefusal::InvalidTransition(status) => LifecycleError::InvalidTransition(status),
+            EndRefusal::Ended { status, reason } => LifecycleError::BotEnded { status, reason },
+        }
+    }
+}
+
+/// Answers each job. Who no longer waits has gone away.
+pub async fn answer(
+    store: &Store,
+    snapshot: Option<&Snapshot>,
+    replies: Vec<Reply>,
+    mut details: HashMap<usize, BotDetails>,
+    changes: Changes,
+    now: Timestamp,
+) {
+    let new: HashMap<BotId, &NewBot> = changes.new_bots.iter().map(|new| (new.id, new)).collect();
+    let mut known = Vec::new();
+    for (reply, answer) in replies.into_iter().zip(changes.answers) {
+        match (reply, answer) {
+            (Reply::Reserve(reply, _permit), Answer::Reserve(Err(refusal))) => drop(reply.send(Err(refusal.into()))),
+            (Reply::Reserve(reply, permit), Answer::Reserve(Ok(reserved))) => {
+                let made = new.get(&reserved.bot).filter(|_| reserved.is_new);
+                let details = made.and_then(|new| details.remove(&new.job));
+                let bot = snapshot.and_then(|snapshot| snapshot.bot(reserved.bot));
+                match details.zip(bot) {
+                    Some((details, bot)) => drop(reply.send(Ok(of(row(bot, details, now), &reserved)))),
+                    None => known.push((reply, permit, reserved)),
+                }
+            }
+            (Reply::End(reply), Answer::End(ended)) => drop(reply.send(ended.map_err(Into::into))),
+            (Reply::Slot(reply), Answer::Slot(fitted)) => drop(reply.send(Ok(fitted))),
+            (Reply::KeepWarm(reply), Answer::KeepWarm(report)) => drop(reply.send(Ok(report))),
+            _ => {}
+        }
+    }
+    if known.is_empty() {
+        return;
+    }
+    // They are read by another task: who asked before is no reason for the next batch to wait.
+    let store = store.clone();
+    tokio::spawn(async move {
+        let ids: Vec<BotId> = known.iter().map(|(_, _, reserved)| reserved.bot).collect();
+        let found = store.bots_by_id(&ids).await;
+        for (reply, _permit, reserved) in known {
+            let bot = match &found {
+                Ok(rows) => rows.iter().find(|row| row.id == reserved.bot).cloned(),
+                Err(error) => {
+                    let _ = reply.send(Err(error.again().into()));
+                    continue;
+                }
+            };
+            let gone = || StoreError::conflict("bots.by_id", "the bot of this idempotency key is not there").into();
+            let _ = reply.send(bot.map(|bot| of(bot, &reserved)).ok_or_else(gone));
+        }
+    });
+}
+
+fn of(bot: BotRow, reserved: &job::Reserved) -> Reserved {
+    let job::Reserved { is_new, queue_position, estimated_wait_ms, .. } = reserved.clone();
+    Reserved { bot, is_new, queue_position, estimated_wait_ms }
+}
+
+/// A bot that was just written.
+fn row(bot: &OpenBot, details: BotDetails, now: Timestamp) -> BotRow {
+    BotRow {
+        id: bot.id,
+        user_id: bot.user,
+        platform: bot.platform,
+        native_meeting_id: bot.native_meeting_id.clone(),
+        meeting_url: details.meeting_url,
+        bot_display_name: details.bot_display_name,
+        status: bot.status,
+        reason: None,
+        error: None,
+        exit_code: None,
+        container_id: None,
+        connection_id: bot.connection,
+        has_session: false,
+        priority: bot.priority,
+        queue_timeout_ms: bot.queue_timeout_ms,
+        pool: bot.pool.clone(),
+        slot: bot.slot.clone(),
+        requirements: details.requirements,
+        config: details.config,
+        metadata: details.metadata,
+        stop_asked_at: None,
+        start_time: None,
+        end_time: None,
+        created_at: now,
+        updated_at: now,
+    }
+}
+
+/// Logs and counts what was committed.
+pub fn log(changes: &Changes) {
+    for new in &changes.new_bots {
+        if let Some(bot) = changes.bots.get(&new.id).and_then(Option::as_ref) {
+            let slot = bot.slot.as_ref().map_or("", SlotName::as_str);
+            tracing::info!(bot = %bot.id, pool = bot.pool, slot, priority = bot.priority, "bot reserved");
+        }
+    }
+    for grant in &changes.grants {
+        tracing::info!(bot = %grant.bot, slot = %grant.slot, "bot assigned");
+    }
+    for event in changes.events.iter().filter(|event| event.to.is_some_and(Status::is_ended)) {
+        crate::lifecycle::log_move(event);
+    }
+}

@@ -1,0 +1,159 @@
+//! Placement's copy in memory of all that it decides on. It follows the journal of changes; where that does not tell enough, it
+//! is read anew.
+
+use std::collections::HashSet;
+
+use domain::lifecycle::Overdue;
+use domain::planner::changes::Changes;
+use domain::planner::job::{EndCause, SlotEvent};
+use domain::planner::{Job, Snapshot};
+use domain::{BotId, SlotName, UserId};
+
+use crate::actions::Actions;
+use crate::store::{Position, Store, StoreError};
+
+/// More users or idempotency keys than this are not kept in memory: they are looked up again.
+const MOST_USERS: usize = 100_000;
+const MOST_KEYS: usize = 200_000;
+
+#[derive(Debug)]
+pub struct Copy {
+    store: Store,
+    actions: Actions,
+    held: Option<(Snapshot, Position)>,
+}
+
+impl Copy {
+    pub fn new(store: Store, actions: Actions) -> Self {
+        Self { store, actions, held: None }
+    }
+
+    /// The copy as it was read last.
+    pub fn get(&self) -> Option<(&Snapshot, Position)> {
+        self.held.as_ref().map(|(snapshot, position)| (snapshot, *position))
+    }
+
+    /// It can no longer be trusted.
+    pub fn forget(&mut self) {
+        self.held = None;
+    }
+
+    /// Reads everything if there is no copy yet, and what this process has changed outside of placement.
+    pub async fn bring_up_to_date(&mut self) -> Result<(), StoreError> {
+        let changed_here = self.store.take_placement_changed();
+        if self.held.is_none() {
+            self.read_all().await?;
+        } else if changed_here {
+            self.follow().await?;
+        }
+        let heard = self.actions.take_heard();
+        if let Some((snapshot, _)) = &mut self.held {
+            for (bot, status) in heard {
+                snapshot.note_status(bot, status);
+            }
+        }
+        Ok(())
+    }
+
+    /// Follows what others have changed. False when there was nothing.
+    pub async fn follow(&mut self) -> Result<bool, StoreError> {
+        let Some((snapshot, position)) = &mut self.held else {
+            self.read_all().await?;
+            return Ok(true);
+        };
+        let since = self.store.placement_since(*position).await?;
+        if since.position.token == position.token {
+            position.journal = since.position.journal;
+            return Ok(false);
+        }
+        match since.changed {
+            Some(changed) => {
+                if let Err(error) = self.store.refresh_snapshot(snapshot, &changed).await {
+                    self.forget();
+                    return Err(error);
+                }
+                *position = since.position;
+                metrics::counter!("greenroom_placement_reads_total", "what" => "journal").increment(1);
+            }
+            None => self.read_all().await?,
+        }
+        Ok(true)
+    }
+
+    async fn read_all(&mut self) -> Result<(), StoreError> {
+        self.held = None;
+        let position = self.store.placement_position().await?;
+        let snapshot = self.store.load_snapshot().await?;
+        self.held = Some((snapshot, position));
+        metrics::counter!("greenroom_placement_reads_total", "what" => "everything").increment(1);
+        Ok(())
+    }
+
+    /// Looks up what these jobs need and the copy does not have: users that have not asked before, bots that are at an end,
+    /// deployments.
+    pub async fn look_up(&mut self, jobs: &[Job]) -> Result<(), StoreError> {
+        let Some((snapshot, _)) = &mut self.held else { return Ok(()) };
+        snapshot.facts = Default::default();
+        if snapshot.users_known() > MOST_USERS {
+            snapshot.forget_users();
+        }
+        if snapshot.keys_known() > MOST_KEYS {
+            snapshot.forget_keys();
+        }
+        let mut users: HashSet<UserId> = HashSet::new();
+        let (mut bots, mut slots): (Vec<BotId>, Vec<SlotName>) = Default::default();
+        for job in jobs {
+            match job {
+                Job::Reserve(request) if snapshot.user(request.user).is_none() => drop(users.insert(request.user)),
+                Job::End(end) => {
+                    let bot = snapshot.bot(end.bot);
+                    if bot.is_none() {
+                        bots.push(end.bot);
+                    }
+                    if matches!(end.cause, EndCause::GivenUp { overdue: Overdue::DeployTimeout, .. }) {
+                        slots.extend(bot.and_then(|bot| bot.slot.clone()));
+                    }
+                }
+                Job::Slot(name, SlotEvent::NoCapacity { .. }) => slots.push(name.clone()),
+                _ => {}
+            }
+        }
+        self.store.load_users(snapshot, &users.into_iter().collect::<Vec<_>>()).await?;
+        self.store.refresh_bots(snapshot, &bots).await?;
+        self.store.load_deployments(snapshot, &slots).await
+    }
+
+    /// Looks again at everything that a write may have found otherwise than planned: the bots of these jobs, and the keys
+    /// that they came with.
+    pub async fn look_again(&mut self, jobs: &[Job]) -> Result<(), StoreError> {
+        let Some((snapshot, _)) = &mut self.held else { return Ok(()) };
+        let (mut bots, mut keys): (Vec<BotId>, Vec<(UserId, String)>) = Default::default();
+        for job in jobs {
+            match job {
+                Job::Reserve(request) => {
+                    bots.push(request.id);
+                    keys.extend(request.idempotency.as_ref().map(|(key, _)| (request.user, key.clone())));
+                }
+                Job::End(end) => bots.push(end.bot),
+                Job::Slot(_, SlotEvent::Silent { bot, .. } | SlotEvent::NoCapacity { bot, .. }) => bots.push(*bot),
+                _ => {}
+            }
+        }
+        self.store.refresh_bots(snapshot, &bots).await?;
+        self.store.load_keys(snapshot, &keys).await
+    }
+
+    /// Takes over what was written under a new token: slots, bots, pools and keys go from the changes into the copy.
+    pub fn apply(&mut self, changes: &mut Changes, token: uuid::Uuid) {
+        if let Some((snapshot, position)) = &mut self.held {
+            snapshot.apply(Changes {
+                slots: std::mem::take(&mut changes.slots),
+                bots: std::mem::take(&mut changes.bots),
+                pools: std::mem::take(&mut changes.pools),
+                new_keys: std::mem::take(&mut changes.new_keys),
+                ..Changes::default()
+            });
+            position.token = token;
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! What is asked of placement, on its way to the one task that places.
+
+use domain::Status;
+use domain::planner::job::WarmReport;
+use domain::planner::{Job, Snapshot};
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
+
+use super::{PlacementError, Reserved};
+use crate::lifecycle::LifecycleError;
+use crate::store::{BotDetails, StoreError};
+
+type Sender<T, E> = oneshot::Sender<Result<T, E>>;
+
+pub enum Message {
+    Job(Submitted),
+    Look(Box<dyn FnOnce(Result<&Snapshot, StoreError>) + Send>),
+}
+
+/// A job, and whom to answer.
+pub struct Submitted {
+    pub job: Job,
+    /// Of a request: what placement does not look at.
+    pub details: Option<BotDetails>,
+    pub reply: Reply,
+}
+
+pub enum Reply {
+    /// With its permit to wait, which is free again after the answer.
+    Reserve(Sender<Reserved, PlacementError>, OwnedSemaphorePermit),
+    End(Sender<Status, LifecycleError>),
+    Slot(Sender<bool, StoreError>),
+    KeepWarm(Sender<WarmReport, StoreError>),
+    None,
+}
+
+impl Reply {
+    /// Tells that the job could not be done. Who no longer waits has gone away.
+    pub fn refuse(self, error: &StoreError) {
+        match self {
+            Reply::Reserve(reply, _permit) => drop(reply.send(Err(error.again().into()))),
+            Reply::End(reply) => drop(reply.send(Err(error.again().into()))),
+            Reply::Slot(reply) => drop(reply.send(Err(error.again()))),
+            Reply::KeepWarm(reply) => drop(reply.send(Err(error.again()))),
+            Reply::None => {}
+        }
+    }
+}

@@ -1,0 +1,310 @@
+//! The one task that places: it gathers what is asked, brings its copy up to date, plans, and writes the plan. When the write
+//! finds that the copy was not current, it catches up and plans again.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use domain::planner::changes::Changes;
+use domain::planner::{Ids, Job, Settings, plan};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use super::answer;
+use super::copy::Copy;
+use super::message::{Message, Reply, Submitted};
+use crate::admission::Admission;
+use crate::clock::Clock;
+use crate::lifecycle::Lifecycle;
+use crate::random::Random;
+use crate::store::{Applied, BotDetails, Changed, PlacementTurn, Store, StoreError};
+
+/// More than this do not go into one batch, so that the first does not wait for too many others.
+const LARGEST_BATCH: usize = 256;
+/// How often jobs are planned together before each is planned by itself.
+const ATTEMPTS_TOGETHER: u32 = 4;
+/// How often a job is planned by itself before it is given up.
+const ATTEMPTS_ALONE: u32 = 20;
+/// For how long a replica places before others have their turn.
+const LONGEST_TURN: Duration = Duration::from_millis(20);
+/// How long it places without turns after it waited for one in vain.
+const WITHOUT_TURNS: Duration = Duration::from_secs(10);
+/// How often it is looked whether there are other replicas.
+const LOOK_FOR_REPLICAS: Duration = Duration::from_secs(1);
+/// For how long what was changed can be followed by a replica that is behind, and how often older rows are deleted.
+const JOURNAL_KEPT: Duration = Duration::from_secs(300);
+const PRUNE_EVERY: Duration = Duration::from_secs(60);
+
+pub struct Placer {
+    store: Store,
+    clock: Clock,
+    random: Random,
+    lifecycle: Lifecycle,
+    settings: Settings,
+    copy: Copy,
+    /// Whether there is nobody to tell what was changed, and when that was looked up.
+    alone: bool,
+    looked: Option<Instant>,
+    /// This replica's turn, and since when.
+    turn: Option<(PlacementTurn, Instant)>,
+    /// Until then no turn is waited for.
+    without_turns: Option<Instant>,
+    pruned: Instant,
+}
+
+/// What was written, and as of when.
+struct Written {
+    changes: Changes,
+    now: jiff::Timestamp,
+}
+
+/// Jobs that are planned together.
+struct Batch {
+    jobs: Vec<Job>,
+    details: HashMap<usize, BotDetails>,
+    replies: Vec<Reply>,
+}
+
+impl Batch {
+    fn new(submitted: Vec<Submitted>) -> Self {
+        let (mut jobs, mut details, mut replies) = (Vec::new(), HashMap::new(), Vec::new());
+        for (number, one) in submitted.into_iter().enumerate() {
+            jobs.push(one.job);
+            replies.push(one.reply);
+            details.extend(one.details.map(|of| (number, of)));
+        }
+        Self { jobs, details, replies }
+    }
+
+    fn apart(mut self) -> impl Iterator<Item = Batch> {
+        let replies = self.replies.into_iter();
+        self.jobs.into_iter().zip(replies).enumerate().map(move |(number, (job, reply))| {
+            Batch::new(vec![Submitted { job, details: self.details.remove(&number), reply }])
+        })
+    }
+
+    fn refuse(self, error: &StoreError) {
+        self.replies.into_iter().for_each(|reply| reply.refuse(error));
+    }
+}
+
+impl Placer {
+    pub fn new(admission: &Admission, lifecycle: Lifecycle, settings: Settings) -> Self {
+        let store = admission.store.clone();
+        let copy = Copy::new(store.clone(), lifecycle.actions.clone());
+        let (clock, random) = (admission.clock.clone(), admission.random.clone());
+        Self {
+            store,
+            clock,
+            random,
+            lifecycle,
+            settings,
+            copy,
+            alone: false,
+            looked: None,
+            turn: None,
+            without_turns: None,
+            pruned: Instant::now(),
+        }
+    }
+
+    pub async fn run(mut self, mut messages: mpsc::UnboundedReceiver<Message>, ending: CancellationToken) {
+        let mut inbox = Vec::with_capacity(LARGEST_BATCH);
+        loop {
+            tokio::select! {
+                count = messages.recv_many(&mut inbox, LARGEST_BATCH) => if count == 0 { return },
+                () = ending.cancelled() => {
+                    // What was handed in before the end is still done.
+                    messages.close();
+                    if messages.recv_many(&mut inbox, LARGEST_BATCH).await == 0 {
+                        return;
+                    }
+                }
+            }
+            let mut submitted = Vec::with_capacity(inbox.len());
+            for message in inbox.drain(..) {
+                match message {
+                    Message::Job(job) => submitted.push(job),
+                    Message::Look(look) => match self.catch_up().await {
+                        Ok(()) => look(self.copy.get().map(|(snapshot, _)| snapshot).ok_or_else(nothing_read)),
+                        Err(error) => look(Err(error)),
+                    },
+                }
+            }
+            if !submitted.is_empty() {
+                metrics::histogram!("greenroom_placement_batch_size").record(submitted.len() as f64);
+                self.take_turn().await;
+                self.place(Batch::new(submitted)).await;
+            }
+            self.end_turn(messages.is_empty()).await;
+            self.prune().await;
+        }
+    }
+
+    /// Does all jobs in one write. When that cannot be done, each is done by itself, so that one that cannot be done does not
+    /// take the others with it.
+    async fn place(&mut self, batch: Batch) {
+        match self.attempt(&batch, ATTEMPTS_TOGETHER).await {
+            Ok(written) => self.finish(batch, written).await,
+            Err(error) if batch.jobs.len() == 1 || matches!(error, StoreError::Unavailable { .. }) => {
+                batch.refuse(&error)
+            }
+            Err(error) => {
+                tracing::warn!(%error, jobs = batch.jobs.len(), "placement batch failed; jobs are done one by one");
+                for alone in batch.apart() {
+                    match self.attempt(&alone, ATTEMPTS_ALONE).await {
+                        Ok(written) => self.finish(alone, written).await,
+                        Err(error) => alone.refuse(&error),
+                    }
+                }
+            }
+        }
+    }
+
+    /// Plans and writes until the plan holds, and says what was written.
+    async fn attempt(&mut self, batch: &Batch, attempts: u32) -> Result<Written, StoreError> {
+        let mut may_be_committed = true;
+        let mut last = "the batch was never current";
+        for attempt in 0..attempts {
+            match self.plan_and_write(batch, attempt > 0).await {
+                Ok((Applied::Committed, written)) => return Ok(written),
+                Ok((Applied::Stale, _)) => {
+                    last = "others kept changing what it was planned on";
+                    metrics::counter!("greenroom_placement_conflicts_total", "what" => "token").increment(1);
+                    self.copy.follow().await?;
+                }
+                Ok((Applied::Conflict, _)) => {
+                    last = "a bot, a deployment or a key kept changing";
+                    metrics::counter!("greenroom_placement_conflicts_total", "what" => "row").increment(1);
+                    self.copy.look_again(&batch.jobs).await?;
+                }
+                // It may be committed all the same: read everything, and look for what these jobs may have made.
+                Err(error @ StoreError::Unavailable { .. }) if may_be_committed => {
+                    tracing::warn!(%error, "placement write failed; reading everything again");
+                    may_be_committed = false;
+                    self.copy.forget();
+                    self.copy.bring_up_to_date().await?;
+                    self.copy.look_again(&batch.jobs).await?;
+                }
+                Err(error) => {
+                    self.copy.forget();
+                    return Err(error);
+                }
+            }
+        }
+        Err(StoreError::conflict("placement.apply", last))
+    }
+
+    async fn plan_and_write(&mut self, batch: &Batch, again: bool) -> Result<(Applied, Written), StoreError> {
+        self.catch_up().await?;
+        self.copy.look_up(&batch.jobs).await?;
+        if again {
+            self.copy.look_again(&batch.jobs).await?;
+        }
+        let Some((snapshot, position)) = self.copy.get() else { return Err(nothing_read()) };
+        let now = self.clock.now();
+        let seed = u64::from_le_bytes(self.random.bytes().map_err(|error| StoreError::failed("placement", &error))?);
+        let mut changes = plan(snapshot, &batch.jobs, now, Ids::new(now, seed), &self.settings);
+        if changes.is_empty() {
+            // Nothing is written that would prove the copy: the token does.
+            let applied = if self.copy.follow().await? { Applied::Stale } else { Applied::Committed };
+            return Ok((applied, Written { changes, now }));
+        }
+        let token = Uuid::from_bytes(self.random.bytes().map_err(|error| StoreError::failed("placement", &error))?);
+        let changed = (!self.alone).then(|| told(&changes));
+        let tokens = (position.token, token);
+        let applied = self.store.apply(&changes, &batch.details, tokens, changed.as_ref(), now).await?;
+        if applied == Applied::Committed {
+            answer::log(&changes);
+            self.copy.apply(&mut changes, token);
+            self.check();
+        }
+        Ok((applied, Written { changes, now }))
+    }
+
+    /// Where there are other replicas: waits for the turn, and follows what they have changed.
+    async fn take_turn(&mut self) {
+        if self.alone || self.turn.is_some() || self.without_turns.is_some_and(|until| Instant::now() < until) {
+            return;
+        }
+        match self.store.take_placement_turn().await {
+            Ok(Some(turn)) => {
+                self.turn = Some((turn, Instant::now()));
+                // What cannot be followed now is found out by the write.
+                if let Err(error) = self.copy.follow().await {
+                    tracing::warn!(%error, "placement journal could not be read");
+                }
+            }
+            Ok(None) if self.store.is_shared() => {
+                tracing::warn!("placement turn did not come; placing without turns for a while");
+                self.without_turns = Some(Instant::now() + WITHOUT_TURNS);
+            }
+            Ok(None) => {}
+            Err(error) => tracing::warn!(%error, "placement turn could not be taken"),
+        }
+    }
+
+    /// Gives the turn back when there is nothing more to do, or when it has lasted long enough.
+    async fn end_turn(&mut self, is_idle: bool) {
+        if let Some((turn, _)) = self.turn.take_if(|(_, since)| is_idle || since.elapsed() >= LONGEST_TURN) {
+            turn.give_back().await;
+        }
+    }
+
+    /// Brings the copy up to date with this process, and now and then looks for other replicas.
+    async fn catch_up(&mut self) -> Result<(), StoreError> {
+        if self.looked.is_none_or(|at| at.elapsed() >= LOOK_FOR_REPLICAS) {
+            self.alone = self.store.live_replicas().await? <= 1;
+            self.looked = Some(Instant::now());
+        }
+        self.copy.bring_up_to_date().await
+    }
+
+    /// In debug builds: what must hold does hold after every batch.
+    fn check(&self) {
+        if cfg!(debug_assertions)
+            && let Some((snapshot, _)) = self.copy.get()
+        {
+            let found = domain::planner::invariants::violations(snapshot, false);
+            debug_assert!(found.is_empty(), "{found:?}");
+        }
+    }
+
+    async fn finish(&mut self, batch: Batch, Written { mut changes, now }: Written) {
+        let actions = std::mem::take(&mut changes.actions);
+        self.lifecycle.actions.carry_out(actions, &self.lifecycle.feed);
+        let unfinished = changes.unfinished;
+        let snapshot = self.copy.get().map(|(snapshot, _)| snapshot);
+        answer::answer(&self.store, snapshot, batch.replies, batch.details, changes, now).await;
+        if unfinished {
+            let rest = Submitted { job: Job::ServeQueues, details: None, reply: Reply::None };
+            Box::pin(self.place(Batch::new(vec![rest]))).await;
+        }
+    }
+
+    async fn prune(&mut self) {
+        if self.pruned.elapsed() < PRUNE_EVERY {
+            return;
+        }
+        self.pruned = Instant::now();
+        let before = self.clock.now().saturating_sub(JOURNAL_KEPT).unwrap_or(jiff::Timestamp::MIN);
+        if let Err(error) = self.store.prune_placement_journal(before).await {
+            tracing::warn!(%error, "placement journal pruning failed");
+        }
+    }
+}
+
+/// What others have to read again.
+fn told(changes: &Changes) -> Changed {
+    Changed {
+        slots: changes.slots.keys().map(ToString::to_string).collect(),
+        bots: changes.bots.keys().copied().collect(),
+        users: Vec::new(),
+        pools: !changes.pools.is_empty(),
+        everything: false,
+    }
+}
+
+fn nothing_read() -> StoreError {
+    StoreError::failed("placement", &std::io::Error::other("nothing was read yet"))
+}

@@ -1,0 +1,50 @@
+//! Turns of replicas at placing: while one has the turn, its copy stays current without a look. A turn is only a courtesy. What
+//! keeps two replicas from deciding on the same slot is the token, so that a replica that cannot have the turn, because
+//! another stands still in its own, goes on without.
+
+use sqlx::pool::PoolConnection;
+use sqlx::{Executor, Postgres};
+
+use super::connect::Pools;
+use super::lanes::Lane;
+use super::{Store, StoreError, measured};
+
+/// How long a replica waits for its turn.
+const WAIT: &str = "SET lock_timeout = '1s'; SELECT pg_advisory_lock(7702); SET lock_timeout = 0";
+const RELEASE: &str = "SELECT pg_advisory_unlock_all()";
+
+/// The turn of this replica, until it is given back.
+#[derive(Debug)]
+pub struct PlacementTurn(PoolConnection<Postgres>);
+
+impl Store {
+    /// Waits for this replica's turn; `None` when it did not come in time, or where there are no turns.
+    pub async fn take_placement_turn(&self) -> Result<Option<PlacementTurn>, StoreError> {
+        let Pools::Postgres(pools) = &self.pools else { return Ok(None) };
+        let failed = |source| StoreError::call("placement.turn", source);
+        let taken = async {
+            let mut connection = pools.of(Lane::Placement).acquire().await?;
+            match connection.execute(WAIT).await {
+                Ok(_) => Ok(Some(PlacementTurn(connection))),
+                Err(error) => {
+                    // Whatever it holds or waits for ends with the connection.
+                    connection.close_on_drop();
+                    match &error {
+                        sqlx::Error::Database(of) if of.code().is_some_and(|code| code == "55P03") => Ok(None),
+                        _ => Err(error),
+                    }
+                }
+            }
+        };
+        measured("placement.turn", taken).await.map_err(failed)
+    }
+}
+
+impl PlacementTurn {
+    /// Gives the turn to the next. If that fails, the connection is closed, and the turn ends with it.
+    pub async fn give_back(mut self) {
+        if measured("placement.turn_over", self.0.execute(RELEASE)).await.is_err() {
+            self.0.close_on_drop();
+        }
+    }
+}

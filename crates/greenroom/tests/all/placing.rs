@@ -1,0 +1,280 @@
+//! Placement's copy in memory: it is what the database says after whatever happens, in one process or in two, and an answer that
+//! gets lost on its way from the database makes nothing twice.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use domain::planner::invariants::violations;
+use domain::planner::{QueueOrder, Snapshot};
+use domain::{BotId, SlotStatus, Status};
+use greenroom::admission::BotRequest;
+use greenroom::lifecycle::callbacks::Voice;
+use greenroom::placement::{PlacementError, Reserved, SlotEvent};
+use greenroom::store::{PoolRow, Store};
+use rstest::rstest;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+use crate::support::{Backend, Database, House, Plan, pool, wish};
+
+/// A small source of numbers, the same in each run.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, sides: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) as usize % sides
+    }
+}
+
+/// A hot pool and one whose slots are started for each bot.
+fn pools() -> [PoolRow; 2] {
+    let hot = PoolRow { hot: true, recycle_after: 2, max_slots: 3, min_idle: 1, ..pool("hot") };
+    [hot, PoolRow { max_slots: 3, ..pool("cold") }]
+}
+
+/// What differs between a copy and the database.
+fn difference(copy: &Snapshot, stored: &Snapshot) -> Option<String> {
+    for slot in stored.slots() {
+        if copy.slot(&slot.name) != Some(slot) {
+            return Some(format!("{slot:?} is {:?} in the copy", copy.slot(&slot.name)));
+        }
+    }
+    for bot in stored.bots() {
+        // What a bot says of itself is not written by placement.
+        let mut known = copy.bot(bot.id).cloned();
+        if let Some(known) = &mut known {
+            known.status = bot.status;
+        }
+        if known.as_ref() != Some(bot) {
+            return Some(format!("{bot:?} is {known:?} in the copy"));
+        }
+    }
+    let counts = (copy.slots().len(), copy.bots().count());
+    (counts != (stored.slots().len(), stored.bots().count())).then(|| format!("the copy has {counts:?} slots and bots"))
+}
+
+async fn expect_current(house: &House) {
+    // Whatever it comes to, after a job the copy was current.
+    house.placement.keep_warm().await.unwrap();
+    let (copy, wrong) = house.placement.look(|copy| (copy.clone(), violations(copy, false))).await.unwrap();
+    let stored = house.store.load_snapshot().await.unwrap();
+    assert_eq!(difference(&copy, &stored), None);
+    assert_eq!((wrong, violations(&stored, false)), (vec![], vec![]));
+}
+
+/// Something that may happen to the bots and slots of a house.
+async fn happen(dice: &mut Dice, house: &House, bots: &mut Vec<BotId>, number: usize) {
+    let some = |dice: &mut Dice, bots: &[BotId]| (!bots.is_empty()).then(|| bots[dice.below(bots.len())]);
+    let slots = house.store.slots(None, None).await.unwrap();
+    let slot = (!slots.is_empty()).then(|| slots[dice.below(slots.len())].clone());
+    match dice.below(10) {
+        0..=3 => {
+            let request = BotRequest { priority: dice.below(3) as i64, ..wish(number) };
+            match house.placement.reserve(house.key(), request).await {
+                Ok(Reserved { bot, .. }) => bots.push(bot.id),
+                Err(PlacementError::Admission(_)) => {}
+                Err(error) => panic!("{error}"),
+            }
+        }
+        4 | 5 => {
+            let Some(bot) = some(dice, bots) else { return };
+            let row = house.store.bot(bot).await.unwrap().unwrap();
+            let Some(connection_id) = row.connection_id else { return };
+            let claim = greenroom::lifecycle::tokens::Claim { bot, connection: connection_id };
+            let voice = Voice { claim, connection_id };
+            if dice.below(2) == 0 {
+                let _ = house.lifecycle.started(voice, None).await;
+            }
+            let _ = house.exited(voice, dice.below(2) as i64).await;
+        }
+        6 => {
+            if let Some(bot) = some(dice, bots) {
+                house.lifecycle.stop(house.user, bot).await.unwrap();
+            }
+        }
+        7 => {
+            if let Some(bot) = some(dice, bots) {
+                let _ = house.lifecycle.assign(bot).await;
+            }
+        }
+        _ => {
+            let Some(slot) = slot else { return };
+            let since = slot.status_since;
+            let event = match (slot.bot_id, dice.below(6)) {
+                (Some(bot), 0..=2) if house.stands(bot).await.0.is_ended() => SlotEvent::Cleared { bot },
+                (bot, 3) => SlotEvent::Started { bot, provider_ref: "made".to_owned(), holder: uuid::Uuid::nil() },
+                (None, 0) if slot.status == SlotStatus::Creating => crate::support::waits(&slot),
+                (None, 1) => SlotEvent::Failed { since, message: "it failed".to_owned() },
+                (None, 2) => SlotEvent::Recovered { since },
+                (_, 4) => SlotEvent::Drain,
+                _ => SlotEvent::Gone,
+            };
+            house.placement.report(slot.name, event).await.unwrap();
+        }
+    }
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite, QueueOrder::Arrival)]
+#[case::sqlite_fair(Backend::Sqlite, QueueOrder::Fair)]
+#[case::postgres(Backend::Postgres, QueueOrder::Arrival)]
+#[tokio::test]
+async fn the_copy_is_what_the_database_says_after_random_histories(
+    #[case] backend: Backend,
+    #[case] order: QueueOrder,
+) {
+    for seed in 0..12 {
+        let plan = Plan { queue_order: order, ..Plan::of(pools()) };
+        let house = House::planned(Database::new(backend).await.into(), &plan).await;
+        let (mut dice, mut bots) = (Dice(seed), Vec::new());
+        for number in 0..60 {
+            happen(&mut dice, &house, &mut bots, number).await;
+            if number % 5 == 4 {
+                expect_current(&house).await;
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn two_replicas_on_postgres_follow_each_other_through_random_histories() {
+    for seed in 0..6 {
+        let database: Arc<Database> = Database::new(Backend::Postgres).await.into();
+        let plan = Plan::of(pools());
+        let left = House::planned(database.clone(), &plan).await;
+        let right = House::planned(database, &plan).await;
+        let (mut dice, mut bots) = (Dice(seed), [Vec::new(), Vec::new()]);
+        for number in 0..50 {
+            let side = dice.below(2);
+            let house = if side == 0 { &left } else { &right };
+            happen(&mut dice, house, &mut bots[side], number).await;
+            if number % 10 == 9 {
+                expect_current(&left).await;
+                expect_current(&right).await;
+            }
+        }
+    }
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test]
+async fn users_of_one_priority_take_turns_where_the_queue_is_fair(#[case] backend: Backend) {
+    let hot = PoolRow { max_slots: 1, ..pool("meet") };
+    let plan = Plan { queue_order: QueueOrder::Fair, ..Plan::of([hot]) };
+    let house = House::planned(Database::new(backend).await.into(), &plan).await;
+    let eve = house.another_user(10).await;
+    let running = house.reserved(0).await;
+    let mut first = Vec::new();
+    for number in 1..=5 {
+        first.push(house.reserved(number).await);
+    }
+    let theirs = house.placement.reserve(eve, BotRequest { priority: 100, ..wish(6) }).await.unwrap();
+    assert_eq!(theirs.queue_position, Some(2), "after the first of the other user, before its second");
+    let line: Vec<BotId> = house.store.queue().await.unwrap().into_iter().map(|row| row.bot_id).collect();
+    let expected = [vec![first[0], theirs.bot.id], first[1..].to_vec()].concat();
+    assert_eq!(line, expected);
+    house.ended(running).await;
+    house
+        .placement
+        .report(house.store.slots(None, None).await.unwrap()[0].name.clone(), SlotEvent::Cleared { bot: running })
+        .await
+        .unwrap();
+    assert_eq!(house.stands(first[0]).await.0, Status::Reserved);
+    assert!(house.store.bot(first[0]).await.unwrap().unwrap().slot.is_some(), "the first has it");
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test]
+async fn nobody_goes_before_its_lowest_priority(#[case] backend: Backend) {
+    let house = House::new(backend).await;
+    let eve = house.another_user(10).await;
+    let refused = house.placement.reserve(eve.clone(), BotRequest { priority: -1, ..wish(1) }).await;
+    assert!(refused.unwrap_err().to_string().contains("at least 0"));
+    house.placement.reserve(eve, BotRequest { priority: 0, ..wish(1) }).await.unwrap();
+}
+
+/// A way to PostgreSQL on which answers can get lost after the database has given them.
+struct Proxy {
+    url: String,
+    lost: Arc<AtomicUsize>,
+}
+
+impl Proxy {
+    /// The answer to what names `marker` gets lost, as often as [`Proxy::lose`] says.
+    async fn to(url: &str, marker: &'static str) -> Self {
+        let (user, rest) = url.split_once('@').unwrap_or(("postgres://postgres", url));
+        let (address, name) = rest.split_once('/').unwrap();
+        let address = address.to_owned();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let own = listener.local_addr().unwrap();
+        let lost = Arc::<AtomicUsize>::default();
+        let shared = lost.clone();
+        tokio::spawn(async move {
+            while let Ok((client, _)) = listener.accept().await {
+                let server = TcpStream::connect(&address).await.unwrap();
+                tokio::spawn(carry(client, server, marker, shared.clone()));
+            }
+        });
+        Self { url: format!("{user}@{own}/{name}"), lost }
+    }
+
+    fn lose(&self, count: usize) {
+        self.lost.store(count, Ordering::SeqCst);
+    }
+}
+
+async fn carry(mut client: TcpStream, mut server: TcpStream, marker: &str, lost: Arc<AtomicUsize>) {
+    let (mut asked, mut answered) = (vec![0; 65_536], vec![0; 65_536]);
+    let mut loses = false;
+    loop {
+        tokio::select! {
+            read = client.read(&mut asked) => {
+                let Ok(count @ 1..) = read else { return };
+                let names = asked[..count].windows(marker.len()).any(|window| window == marker.as_bytes());
+                loses |= names && lost.load(Ordering::SeqCst) > 0;
+                if server.write_all(&asked[..count]).await.is_err() {
+                    return;
+                }
+            }
+            read = server.read(&mut answered) => {
+                let Ok(count @ 1..) = read else { return };
+                // The statement is done and committed when the server is ready for the next.
+                if loses && answered[..count].windows(6).any(|window| window == b"Z\0\0\0\x05I") {
+                    lost.fetch_sub(1, Ordering::SeqCst);
+                    return;
+                }
+                if !loses && client.write_all(&answered[..count]).await.is_err() {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_answer_that_gets_lost_on_its_way_from_postgres_makes_nothing_twice() {
+    let database: Arc<Database> = Database::new(Backend::Postgres).await.into();
+    drop(database.open().await);
+    let request = wish(7);
+    let marker: &'static str = request.meeting.native_id.clone().leak();
+    let proxy = Proxy::to(&database.url, marker).await;
+    let store = Store::open(&proxy.url).await.unwrap();
+    let house = House::on(store, database, &Plan::of([PoolRow { max_slots: 5, ..pool("meet") }])).await;
+    house.reserved(1).await;
+    proxy.lose(1);
+    let reserved = house.ask(request.clone()).await;
+    assert_eq!(proxy.lost.load(Ordering::SeqCst), 0, "the answer was lost");
+    assert!(reserved.is_new);
+    let mut found =
+        house.store.bots(&Default::default(), 100).await.unwrap().iter().map(|bot| bot.unwrap().id).collect::<Vec<_>>();
+    found.sort();
+    assert_eq!(found.len(), 2, "nothing was made twice");
+    assert!(found.contains(&reserved.bot.id));
+    assert_eq!(house.store.slots(None, None).await.unwrap().len(), 2);
+    expect_current(&house).await;
+}
