@@ -1,7 +1,10 @@
 //! Pools: the slots of one platform on one provider, up to a number of them.
 
+use jiff::Timestamp;
+
 use crate::meeting::Platform;
 use crate::requirements::{self, Attributes, Requirements, UsageClass};
+use crate::slot::Slot;
 
 /// In which order slots are given out: what stays before what may be taken away, then the smallest first.
 pub type Size = (UsageClass, u32, u32);
@@ -69,6 +72,11 @@ impl Pool {
     /// Whether any slot that it has or could have meets the requirements.
     pub fn could_fit(&self, required: Option<&Requirements>) -> bool {
         self.attribute_sets.iter().any(|attributes| requirements::fits(required, attributes))
+    }
+
+    /// Whether the time is over in which an idle slot may be given out. Where the pool has no such time any more, it never is.
+    pub fn has_expired(&self, slot: &Slot, now: Timestamp) -> bool {
+        self.expire_after_ms.is_some() && slot.expires_at.is_some_and(|end| end <= now)
     }
 
     /// How many slots may still be made.

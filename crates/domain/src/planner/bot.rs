@@ -53,7 +53,7 @@ impl OpenBot {
 
     /// Its place in the queue.
     pub fn order(&self) -> Order {
-        Order { priority: self.priority, turn: self.turn, arrival: self.arrival }
+        Order { priority: self.priority, turn: self.turn, arrival: self.arrival, bot: self.id }
     }
 
     /// What the lifecycle needs to know of it.

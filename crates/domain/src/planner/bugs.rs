@@ -31,11 +31,20 @@ pub enum Bug {
     WarmBufferShort,
     EventForgotten,
     ClearForgotten,
+    // These were in the planner when it was first tested.
+    IdleRenewed,
+    FreedForgotten,
+    DoneDeploymentSeen,
+    RoomUnserved,
+    AttemptCountedTwice,
+    EndedBotMadeAgain,
+    BotWrittenTwice,
+    WarmLooksBack,
 }
 
 impl Bug {
     #[cfg(test)]
-    pub const ALL: [Bug; 28] = [
+    pub const ALL: [Bug; 36] = [
         Bug::LimitIgnored,
         Bug::LimitOffByOne,
         Bug::StoppingNotCounted,
@@ -64,6 +73,14 @@ impl Bug {
         Bug::WarmBufferShort,
         Bug::EventForgotten,
         Bug::ClearForgotten,
+        Bug::IdleRenewed,
+        Bug::FreedForgotten,
+        Bug::DoneDeploymentSeen,
+        Bug::RoomUnserved,
+        Bug::AttemptCountedTwice,
+        Bug::EndedBotMadeAgain,
+        Bug::BotWrittenTwice,
+        Bug::WarmLooksBack,
     ];
 }
 

@@ -10,7 +10,7 @@
 //! - [`changes`]: what is to be written, and what is to be done after that
 //! - [`invariants`]: what must hold in every snapshot
 //! - [`ids`]: ids that follow from a seed
-//! - [`bugs`]: what a test may plant
+//! - [`bugs`]: what a test may plant; `model`: the planner against a reference; `tests`: each command by itself
 
 mod assign;
 pub mod bot;
@@ -21,8 +21,12 @@ mod draft;
 pub mod ids;
 pub mod invariants;
 pub mod job;
+#[cfg(test)]
+mod model;
 pub mod queue;
 pub mod snapshot;
+#[cfg(test)]
+mod tests;
 
 use std::time::Duration;
 
@@ -37,7 +41,7 @@ use job::{Reserved, WarmReport};
 pub use queue::QueueOrder;
 pub use snapshot::Snapshot;
 
-/// No plan gives out or makes more slots than this: the next one goes on.
+/// No plan gives out or makes more slots of one platform than this: the next one goes on.
 pub const MOST_AT_ONCE: usize = 500;
 
 #[derive(Clone, Debug)]
@@ -128,6 +132,7 @@ fn finish(mut draft: Draft<'_>, outcomes: Vec<Outcome>, report: WarmReport) -> C
     let mut changes = draft.changes;
     (changes.answers, changes.queued, changes.left_queue) = (answers, queued, left_queue);
     changes.pools.retain(|name, pool| draft.base.pool(name).is_none_or(|state| state.pool != *pool));
+    changes.slots.retain(|name, change| draft.base.slot(name) != change.slot.as_ref());
     for slot in changes.slots.values().filter_map(|change| change.slot.as_ref()) {
         let before = draft.base.slot(&slot.name);
         if before.is_none_or(|before| before.description != slot.description) {

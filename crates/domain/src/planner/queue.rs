@@ -12,6 +12,8 @@ pub struct Order {
     pub priority: i64,
     pub turn: i64,
     pub arrival: i64,
+    /// So that no two share a place, whatever their arrival is.
+    pub bot: BotId,
 }
 
 /// In which order bots of one priority are served.
@@ -86,14 +88,6 @@ impl Queue {
     /// The turns of a user's bots, the last first.
     pub fn turns(&self, platform: Platform, priority: i64, user: UserId) -> impl Iterator<Item = (i64, BotId)> {
         self.turns.get(&(platform, priority, user)).into_iter().flatten().rev().copied()
-    }
-
-    /// Those of a platform and priority, each line's in order.
-    pub fn of_priority(&self, platform: Platform, priority: i64) -> impl Iterator<Item = (Order, BotId)> {
-        let first = Order { priority, turn: i64::MIN, arrival: i64::MIN };
-        let last = Order { priority, turn: i64::MAX, arrival: i64::MAX };
-        self.lines(platform)
-            .flat_map(move |(_, line)| line.waiting.range(first..=last).map(|(order, bot)| (*order, *bot)))
     }
 
     /// Those of a platform before a place.

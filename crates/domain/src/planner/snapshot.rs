@@ -282,10 +282,10 @@ impl Snapshot {
     pub fn set_slot(&mut self, name: &SlotName, slot: Option<Slot>) {
         let before = match slot {
             Some(slot) => {
-                if let Some(before) = self.slots.get(name) {
-                    if let Some(state) = self.pools.get_mut(&before.pool) {
-                        state.remove(before, before.pool != slot.pool);
-                    }
+                if let Some(before) = self.slots.get(name)
+                    && let Some(state) = self.pools.get_mut(&before.pool)
+                {
+                    state.remove(before, before.pool != slot.pool);
                 }
                 if let Some(state) = self.pools.get_mut(&slot.pool) {
                     state.add(&slot);
@@ -334,12 +334,8 @@ impl Snapshot {
 
     /// What a bot was heard to be, without anything else.
     pub fn note_status(&mut self, id: BotId, status: crate::Status) {
-        if let Some(bot) = self.bots.get(&id) {
-            if bot.status.is_running() && status.is_running() {
-                if let Some(bot) = self.bots.get_mut(&id) {
-                    bot.status = status;
-                }
-            }
+        if let Some(bot) = self.bots.get_mut(&id).filter(|bot| bot.status.is_running() && status.is_running()) {
+            bot.status = status;
         }
     }
 

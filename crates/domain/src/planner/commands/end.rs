@@ -68,7 +68,7 @@ fn stands(draft: &Draft<'_>, end: &EndBot) -> Option<(Standing, Option<Connectio
 /// Where it waits at the gate, if it does.
 fn gate(draft: &Draft<'_>, bot: &OpenBot) -> Option<(SlotName, GateState)> {
     let slot = bot.slot.as_ref()?;
-    let found = draft.base.facts.deployments.get(slot).filter(|found| found.bot == Some(bot.id))?;
+    let found = draft.deployment(slot).filter(|found| found.bot == Some(bot.id))?;
     (found.state != GateState::Active).then(|| (slot.clone(), found.state))
 }
 

@@ -56,7 +56,7 @@ fn note_attributes(draft: &mut Draft<'_>, pool: &Pool) {
 fn leaving(draft: &Draft<'_>, name: &str) -> Vec<SlotName> {
     let Some(pool) = draft.pool(name) else { return Vec::new() };
     let new = pool.attributes_of_new();
-    let is_good = |slot: &&Slot| slot.expires_at.is_none_or(|end| end > draft.now);
+    let is_good = |slot: &&Slot| !pool.has_expired(slot, draft.now);
     let mut leaving: Vec<SlotName> = Vec::new();
     let excess = (pool.slots - draft.unsettled(name).draining - pool.max_slots).max(0);
     if excess > 0 {
@@ -72,15 +72,14 @@ fn leaving(draft: &Draft<'_>, name: &str) -> Vec<SlotName> {
         leaving.extend(expired.into_iter().take(MOST_LET_GO).map(|slot| slot.name.clone()));
     }
     if leaving.is_empty() && !pool.provisioned_per_bot() && draft.unsettled(name).all == 0 {
-        leaving.extend(of_other_attributes(draft, name, &new));
+        leaving.extend(of_other_attributes(draft, pool, &new));
     }
     leaving
 }
 
 /// An idle slot that was made by an earlier configuration, so that one with the attributes of now can take its room: one at a
 /// time, and only while no other is on its way out or being made.
-fn of_other_attributes(draft: &Draft<'_>, name: &str, new: &Attributes) -> Option<SlotName> {
-    let old = draft.idle_of(name).filter(|slot| slot.attributes != *new);
-    let old = old.filter(|slot| slot.expires_at.is_none_or(|end| end > draft.now));
+fn of_other_attributes(draft: &Draft<'_>, pool: &Pool, new: &Attributes) -> Option<SlotName> {
+    let old = draft.idle_unlike(&pool.name, new).filter(|slot| !pool.has_expired(slot, draft.now));
     old.min_by_key(|slot| (slot.last_used_at, slot.number)).map(|slot| slot.name.clone())
 }

@@ -7,6 +7,7 @@ use uuid::Uuid;
 
 use crate::event::{Actor, Kind};
 use crate::planner::bot::Queued;
+use crate::planner::bugs::{Bug, has};
 use crate::planner::changes::Returned;
 use crate::planner::draft::Draft;
 use crate::{BotId, SlotName, SlotStatus, Status};
@@ -19,7 +20,7 @@ const MOST_DOUBLED: u32 = 3;
 pub fn apply(draft: &mut Draft<'_>, name: &SlotName, id: BotId, holder: Uuid, message: &str) -> bool {
     let Some(slot) = draft.slot(name).filter(|slot| slot.bot_id == Some(id)) else { return false };
     let status = slot.status;
-    let held = draft.base.facts.deployments.get(name);
+    let held = draft.deployment(name);
     let is_holders = held.is_some_and(|held| held.bot == Some(id) && held.holder == Some(holder));
     let unheard = draft.bot(id).filter(|bot| {
         bot.status == Status::Reserved && !bot.stop_asked && bot.slot.as_ref() == Some(name) && bot.pool.is_some()
@@ -34,6 +35,11 @@ pub fn apply(draft: &mut Draft<'_>, name: &SlotName, id: BotId, holder: Uuid, me
     bot.queued = Some(Queued { pool, queued_at: draft.now, timeout_at, not_before });
     (bot.slot, bot.connection) = (None, None);
     let (user, platform, is_first) = (bot.user, bot.platform, bot.returns == 1);
+    // What this plan wanted of it in this slot is no longer so: each bot is written in one way.
+    if !has(Bug::BotWrittenTwice) {
+        draft.changes.reconnected.retain(|reconnected| reconnected.bot != id);
+        draft.changes.awaited.retain(|awaited| *awaited != id);
+    }
     draft.changes.returned.push(Returned { bot: id, slot: name.clone(), holder });
     draft.set_bot(id, Some(bot));
     if is_first {

@@ -3,10 +3,12 @@
 use jiff::Timestamp;
 
 use super::broken::break_down;
+use crate::planner::bugs::{Bug, has};
 use crate::planner::draft::Draft;
 use crate::{SlotName, SlotStatus};
 
-/// It is about to be recovered: one attempt more.
+/// It is about to be recovered: one attempt more. From now on it is in error since now, so that the same attempt is not
+/// counted twice and no other is made beside it.
 pub fn begins(draft: &mut Draft<'_>, name: &SlotName, since: Timestamp, message: &str) -> bool {
     let Some(slot) = draft.slot(name).filter(|slot| slot.status_since == since) else { return false };
     let is_stuck = slot.bot_id.is_none() && matches!(slot.status, SlotStatus::Creating | SlotStatus::Busy);
@@ -15,6 +17,8 @@ pub fn begins(draft: &mut Draft<'_>, name: &SlotName, since: Timestamp, message:
     }
     if is_stuck {
         break_down(draft, name, message);
+    } else if !has(Bug::AttemptCountedTwice) {
+        draft.put_slot(name, SlotStatus::Error);
     }
     draft.change_slot(name, |slot| slot.recovery_attempts += 1);
     true

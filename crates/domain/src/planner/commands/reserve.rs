@@ -12,8 +12,8 @@ use crate::planner::{Outcome, bot::AtMeeting};
 use crate::{BotId, Status};
 
 pub fn apply(draft: &mut Draft<'_>, job: usize, request: &ReserveRequest) -> Outcome {
-    // Its batch was committed although nobody heard so.
-    if draft.bot(request.id).is_some() {
+    // Its batch was committed although nobody heard so; it may be at an end by now.
+    if draft.bot(request.id).is_some() || (draft.has_ended(request.id) && !has(Bug::EndedBotMadeAgain)) {
         return Outcome::Admitted(request.id);
     }
     match admit(draft, request) {
@@ -63,7 +63,7 @@ fn admit(draft: &Draft<'_>, request: &ReserveRequest) -> Result<Option<BotId>, R
     Ok(None)
 }
 
-fn known_key<'a>(draft: &'a Draft<'_>, request: &ReserveRequest, key: &str) -> Option<KnownKey> {
+fn known_key(draft: &Draft<'_>, request: &ReserveRequest, key: &str) -> Option<KnownKey> {
     let new = draft.changes.new_keys.iter().find(|new| new.user == request.user && new.key == key);
     let new = new.map(|new| KnownKey { body_hash: new.body_hash.clone(), bot_id: new.bot });
     new.or_else(|| draft.base.key(request.user, key).cloned())

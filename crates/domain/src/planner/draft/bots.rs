@@ -1,0 +1,167 @@
+//! Bots and the queue, as the plan leaves them.
+
+use std::collections::BTreeMap;
+
+use uuid::Uuid;
+
+use crate::event::{Actor, Kind};
+use crate::planner::bot::{AtMeeting, OpenBot};
+use crate::planner::bugs::{Bug, has};
+use crate::planner::changes::{Action, Grant};
+use crate::planner::queue::Order;
+use crate::planner::snapshot::BotCounts;
+use crate::{BotId, ConnectionId, Platform, Requirements, SlotName, SlotStatus, UserId, slot};
+
+use super::{Draft, count};
+
+impl Draft<'_> {
+    pub fn bot(&self, id: BotId) -> Option<&OpenBot> {
+        match self.changes.bots.get(&id) {
+            Some(bot) => bot.as_ref(),
+            None => self.base.bot(id),
+        }
+    }
+
+    pub fn has_ended(&self, id: BotId) -> bool {
+        self.ended.contains_key(&id) || self.base.facts.ended.contains_key(&id)
+    }
+
+    pub fn counts(&self, user: UserId) -> BotCounts {
+        self.counts.get(&user).copied().unwrap_or_else(|| self.base.counts(user))
+    }
+
+    pub fn bot_at(&self, meeting: &AtMeeting) -> Option<BotId> {
+        self.meetings.get(meeting).copied().unwrap_or_else(|| self.base.bot_at(meeting))
+    }
+
+    pub fn set_bot(&mut self, id: BotId, bot: Option<OpenBot>) {
+        if let Some(before) = self.bot(id).cloned() {
+            let mut counts = self.counts(before.user);
+            counts.add(&before, -1);
+            self.counts.insert(before.user, counts);
+            if before.status.is_running() {
+                self.meetings.insert(before.meeting(), None);
+            }
+            if before.queued.is_some() {
+                self.queue.remove(&before);
+            }
+        }
+        if let Some(bot) = &bot {
+            let mut counts = self.counts(bot.user);
+            counts.add(bot, 1);
+            self.counts.insert(bot.user, counts);
+            if bot.status.is_running() {
+                self.meetings.insert(bot.meeting(), Some(id));
+            }
+            if bot.queued.is_some() {
+                self.queue.insert(bot);
+            }
+        }
+        self.changes.bots.insert(id, bot);
+    }
+
+    pub fn next_arrival(&mut self) -> i64 {
+        self.last_arrival += 1;
+        self.last_arrival
+    }
+
+    pub(super) fn untouched(&self, bot: BotId) -> bool {
+        !self.changes.bots.contains_key(&bot)
+    }
+
+    /// The lines of a platform's queue, by their keys.
+    pub fn lines(&self, platform: Platform) -> BTreeMap<String, Option<Requirements>> {
+        let all = self.base.queue().lines(platform).chain(self.queue.lines(platform));
+        all.map(|(key, line)| (key.to_owned(), line.requirements.clone())).collect()
+    }
+
+    /// The first of a line after a place.
+    pub fn next_in_line(&self, platform: Platform, key: &str, after: Option<Order>) -> Option<(Order, BotId)> {
+        use std::ops::Bound::{Excluded, Unbounded};
+        let from = after.map_or(Unbounded, Excluded);
+        let base = self.base.queue().line(platform, key).and_then(|line| {
+            line.waiting
+                .range((from, Unbounded))
+                .find(|(_, bot)| self.untouched(**bot))
+                .map(|(order, bot)| (*order, *bot))
+        });
+        let own = self.queue.line(platform, key);
+        let own = own.and_then(|line| line.waiting.range((from, Unbounded)).next().map(|(order, bot)| (*order, *bot)));
+        base.into_iter().chain(own).min()
+    }
+
+    /// The place of a bot in the queue of its platform; the first is 1.
+    pub fn position(&self, bot: &OpenBot) -> i64 {
+        let place = bot.order();
+        let base = self.base.queue().before(bot.platform, place).filter(|bot| self.untouched(*bot)).count();
+        count(1 + base + self.queue.before(bot.platform, place).count())
+    }
+
+    /// Under `fair`: the turn of a bot that begins to wait. It is after those of its user that wait already, and with the
+    /// first of those of others.
+    pub fn fair_turn(&self, platform: Platform, priority: i64, user: UserId) -> i64 {
+        let base = self.base.queue().turns(platform, priority, user).find(|(_, bot)| self.untouched(*bot));
+        let own = self.queue.turns(platform, priority, user).next();
+        let after_own = base.into_iter().chain(own).map(|(turn, _)| turn + 1).max();
+        let lines = self.lines(platform);
+        let first = lines.keys().filter_map(|key| {
+            let from = Order { priority, turn: i64::MIN, arrival: i64::MIN, bot: BotId(Uuid::nil()) };
+            self.next_in_line(platform, key, Some(from))
+                .map(|(order, _)| order)
+                .filter(|order| order.priority == priority)
+        });
+        let first = first.map(|order| order.turn).min();
+        after_own.into_iter().chain(first).max().unwrap_or(0)
+    }
+
+    /// Gives a free slot to a bot. One with an agent waiting inside needs no deployment.
+    pub fn give(&mut self, name: &SlotName, bot: BotId) {
+        let Some(slot) = self.slot(name) else { return };
+        let Some(pool) = self.pool(&slot.pool) else { return };
+        let (pool_name, keeps_some) = (pool.name.clone(), pool.min_idle > 0);
+        let is_awaited = pool.hot && slot.status == SlotStatus::Idle;
+        let is_made = slot.provider_ref.is_some();
+        let now = self.now;
+        self.put_slot(name, if is_awaited || is_made { SlotStatus::Busy } else { SlotStatus::Creating });
+        self.change_slot(name, |slot| {
+            slot.bot_id = Some(bot);
+            slot.last_used_at = Some(now);
+            slot.bots_since_fresh += 1;
+            slot.error_message = None;
+            slot.description = slot::busy(bot, now);
+        });
+        if has(Bug::SlotStaysFree) {
+            self.add_freed(name);
+        }
+        if keeps_some {
+            self.act(Action::RefillPools);
+        }
+        if is_awaited {
+            self.act(Action::WakeAgent(name.clone()));
+        } else if !has(Bug::DeploymentForgotten) {
+            self.deploy(name, Some(bot));
+        }
+        let connection = ConnectionId(self.uuid());
+        let Some(mut placed) = self.bot(bot).cloned() else { return };
+        let is_new = self.base.bot(bot).is_none();
+        placed.pool = Some(pool_name.clone());
+        placed.slot = Some(name.clone());
+        placed.connection = Some(connection);
+        placed.wait_until = placed.queued.as_ref().map(|queued| queued.timeout_at).or(placed.wait_until);
+        if !has(Bug::StaysInQueue) {
+            placed.queued = None;
+        }
+        let user = placed.user;
+        self.set_bot(bot, Some(placed));
+        let grant = Grant { bot, slot: name.clone(), pool: pool_name, connection, is_awaited };
+        if !is_new {
+            self.tell(bot, user, Kind::Assigned, Some(name.to_string()), Actor::Greenroom);
+            self.changes.grants.push(grant);
+        } else {
+            self.tell_created(bot, user, Some(name));
+            if let Some(new) = self.changes.new_bots.iter_mut().rev().find(|new| new.id == bot) {
+                new.is_awaited = is_awaited;
+            }
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! Slots that can be given out, and the best of them for a bot.
+
+use std::collections::BTreeSet;
+use std::iter::Peekable;
+
+use jiff::Timestamp;
+
+use crate::planner::bugs::{Bug, has};
+use crate::planner::snapshot::{IdleSlot, Snapshot};
+use crate::{Attributes, Platform, Pool, Requirements, Slot, SlotName, SlotStatus};
+
+use super::{Draft, count};
+
+/// What slots that are alike are ordered by: those with an agent inside first, then the least recently used.
+pub type Turn = (bool, Option<Timestamp>, i64);
+
+/// Free slots of one pool with the same attributes.
+pub struct Group<'a> {
+    pub(super) pool: &'a Pool,
+    attributes: Attributes,
+    /// Those of the snapshot, as far as they were not looked at.
+    idle: Option<Peekable<std::collections::btree_set::Iter<'a, IdleSlot>>>,
+    /// Those of this plan.
+    freed: BTreeSet<(Turn, SlotName)>,
+}
+
+impl<'a> Draft<'a> {
+    pub(super) fn is_free(&self, name: &SlotName) -> bool {
+        match self.changes.slots.get(name) {
+            Some(_) => self.freed.contains(name),
+            None => self.base.slot(name).is_some_and(|slot| slot.status == SlotStatus::Idle),
+        }
+    }
+
+    pub(super) fn add_freed(&mut self, name: &SlotName) {
+        let Some(slot) = self.slot(name) else { return };
+        let Some(state) = self.base.pool(&slot.pool) else { return };
+        let waits = state.pool.hot && slot.status == SlotStatus::Idle;
+        let turn = (!waits, slot.last_used_at, slot.number);
+        let attributes = slot.attributes.clone();
+        let alike = |group: &&mut Group| group.pool.name == state.pool.name && group.attributes == attributes;
+        match self.groups.iter_mut().find(alike) {
+            Some(group) => drop(group.freed.insert((turn, name.clone()))),
+            None => {
+                let freed = [(turn, name.clone())].into();
+                self.groups.push(Group { pool: &state.pool, attributes, idle: None, freed });
+            }
+        }
+        self.freed.insert(name.clone());
+    }
+
+    pub(super) fn forget_freed(&mut self, name: &SlotName) {
+        if !self.freed.remove(name) {
+            return;
+        }
+        for group in &mut self.groups {
+            group.freed.retain(|(_, freed)| freed != name);
+        }
+    }
+
+    /// The first of a group that can be given out.
+    fn first_of(&mut self, at: usize) -> Option<(Turn, SlotName)> {
+        let (base, now, changes) = (self.base, self.now, &self.changes.slots);
+        let group = &mut self.groups[at];
+        let pool = group.pool;
+        let expired = |name: &SlotName| {
+            let slot = changes.get(name).map_or_else(|| base.slot(name), |change| change.slot.as_ref());
+            slot.is_some_and(|slot| slot.status == SlotStatus::Idle && pool.has_expired(slot, now))
+        };
+        let hot = pool.hot;
+        let idle = group.idle.as_mut().and_then(|idle| {
+            while idle
+                .next_if(|slot| changes.contains_key(&slot.name) || (expired(&slot.name) && !has(Bug::ExpiryIgnored)))
+                .is_some()
+            {}
+            idle.peek().map(|slot| ((!hot, slot.last_used_at, slot.number), slot.name.clone()))
+        });
+        let freed = group.freed.iter().find(|(_, name)| !expired(name)).cloned();
+        idle.into_iter().chain(freed).min()
+    }
+
+    /// The best free slot for a bot: one that is there before one that is provisioned per bot, the smallest that fits, of the
+    /// first pool, where an agent waits, the least recently used.
+    pub fn best_slot(
+        &mut self,
+        platform: Platform,
+        required: Option<&Requirements>,
+        may_provision: bool,
+    ) -> Option<SlotName> {
+        let mut best = None;
+        for at in 0..self.groups.len() {
+            let group = &self.groups[at];
+            let pool = group.pool;
+            if (pool.platform != platform && !has(Bug::PlatformIgnored)) || !pool.is_configured() {
+                continue;
+            }
+            let provisioned = pool.provisioned_per_bot();
+            if provisioned && !may_provision {
+                continue;
+            }
+            let required = required.filter(|_| !has(Bug::RequirementsIgnored));
+            let Some(mut size) = pool.size_for(required, &group.attributes) else { continue };
+            if has(Bug::SizeIgnored) {
+                size = Default::default();
+            }
+            let place = pool.place;
+            if let Some((mut turn, name)) = self.first_of(at) {
+                if has(Bug::LeastRecentReversed) {
+                    turn = self.last_of(at).unwrap_or(turn);
+                }
+                let order = (provisioned, size, place, turn);
+                if best.as_ref().is_none_or(|(known, _)| order < *known) {
+                    best = Some((order, self.name_of(at, turn).unwrap_or(name)));
+                }
+            }
+        }
+        best.map(|(_, name)| name)
+    }
+
+    /// The last of a group: only for a planted bug.
+    fn last_of(&self, at: usize) -> Option<Turn> {
+        let group = &self.groups[at];
+        let mut idle = group.idle.clone()?.filter(|slot| !self.changes.slots.contains_key(&slot.name));
+        idle.next_back().map(|slot| (!group.pool.hot, slot.last_used_at, slot.number))
+    }
+
+    fn name_of(&self, at: usize, turn: Turn) -> Option<SlotName> {
+        if has(Bug::LeastRecentReversed) { Some(SlotName::new(&self.groups[at].pool.name, turn.2)) } else { None }
+    }
+
+    /// How many idle slots of a pool may be given out, counted no further than `most`.
+    pub fn count_idle(&self, pool: &str, most: i64) -> i64 {
+        let Some(state) = self.base.pool(pool) else { return 0 };
+        let good = |slot: &Slot| slot.status == SlotStatus::Idle && !state.pool.has_expired(slot, self.now);
+        let unchanged = state.idle().flat_map(|(_, alike)| alike).filter(|idle| {
+            !self.changes.slots.contains_key(&idle.name) && self.base.slot(&idle.name).is_some_and(good)
+        });
+        let changed = self.changed_idle(pool).filter(|slot| good(slot)).count();
+        let most = usize::try_from(most).unwrap_or(0);
+        count(unchanged.take(most).count() + changed)
+    }
+
+    /// Idle slots of a pool.
+    pub fn idle_of(&self, pool: &str) -> impl Iterator<Item = &Slot> {
+        let idle = self.base.pool(pool).into_iter().flat_map(|state| state.idle().flat_map(|(_, alike)| alike));
+        let idle = idle.filter(|idle| !self.changes.slots.contains_key(&idle.name));
+        idle.filter_map(|idle| self.base.slot(&idle.name)).chain(self.changed_idle(pool))
+    }
+
+    /// Idle slots of a pool that have other attributes than these.
+    pub fn idle_unlike(&self, pool: &str, attributes: &Attributes) -> impl Iterator<Item = &Slot> {
+        let groups = self.base.pool(pool).into_iter().flat_map(|state| state.idle());
+        let idle = groups.filter(move |(of, _)| *of != attributes).flat_map(|(_, alike)| alike);
+        let idle = idle.filter(|idle| !self.changes.slots.contains_key(&idle.name));
+        let idle = idle.filter_map(|idle| self.base.slot(&idle.name));
+        idle.chain(self.changed_idle(pool).filter(move |slot| slot.attributes != *attributes))
+    }
+
+    /// Idle slots of a pool that this plan has changed.
+    fn changed_idle(&self, pool: &str) -> impl Iterator<Item = &Slot> {
+        let changed = self.changes.slots.values().filter_map(|change| change.slot.as_ref());
+        changed
+            .filter(|_| !has(Bug::WarmLooksBack))
+            .filter(move |slot| slot.pool == pool && slot.status == SlotStatus::Idle)
+    }
+
+    /// The attributes that idle slots of a pool have.
+    pub fn idle_attributes(&self, pool: &str) -> Vec<Attributes> {
+        let groups = self.base.pool(pool).into_iter().flat_map(|state| state.idle());
+        let unchanged =
+            groups.filter(|(_, alike)| alike.iter().any(|idle| !self.changes.slots.contains_key(&idle.name)));
+        let mut found: Vec<Attributes> = unchanged.map(|(attributes, _)| attributes.clone()).collect();
+        found.extend(self.changed_idle(pool).map(|slot| slot.attributes.clone()));
+        found.sort_by_cached_key(ToString::to_string);
+        found.dedup();
+        found
+    }
+}
+
+/// The free slots of all pools, before anything was decided.
+pub fn groups(base: &Snapshot) -> Vec<Group<'_>> {
+    let mut groups = Vec::new();
+    for state in base.pools() {
+        for (attributes, alike) in state.idle() {
+            let idle = Some(alike.iter().peekable());
+            groups.push(Group { pool: &state.pool, attributes: attributes.clone(), idle, freed: BTreeSet::new() });
+        }
+    }
+    groups
+}

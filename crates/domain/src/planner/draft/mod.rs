@@ -1,0 +1,150 @@
+//! A plan while it is made: the snapshot, with what was decided so far laid over it. Each decision sees those before it.
+//!
+//! - this file: what it is made of, and what else a plan leaves behind
+//! - [`slots`]: pools and slots
+//! - [`free_slots`]: which slot is best for a bot
+//! - [`bots`]: bots and the queue
+
+mod bots;
+mod free_slots;
+mod slots;
+
+use std::collections::{BTreeSet, HashMap};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use uuid::Uuid;
+
+use crate::event::{Actor, Kind};
+use crate::planner::Settings;
+use crate::planner::bot::{AtMeeting, EndedBot};
+use crate::planner::bugs::{Bug, has};
+use crate::planner::changes::{Action, Changes, NewDeployment, NewEvent, ReleasedDeployment};
+use crate::planner::ids::Ids;
+use crate::planner::queue::Queue;
+use crate::planner::snapshot::{BotCounts, Deployment, Numbers, Snapshot};
+use crate::{BotId, Platform, SlotName, Status, UserId};
+
+use free_slots::{Group, groups};
+
+pub struct Draft<'a> {
+    pub base: &'a Snapshot,
+    pub settings: &'a Settings,
+    pub now: Timestamp,
+    pub ids: Ids,
+    pub changes: Changes,
+    /// Platforms whose queue is to be served.
+    pub touched: BTreeSet<Platform>,
+    /// Bots that ended in this plan.
+    pub ended: HashMap<BotId, EndedBot>,
+    counts: HashMap<UserId, BotCounts>,
+    meetings: HashMap<AtMeeting, Option<BotId>>,
+    /// Bots of this plan that wait; those of the snapshot that this plan has touched are only here.
+    queue: Queue,
+    last_arrival: i64,
+    numbers: HashMap<String, Numbers>,
+    /// Slots that can be given out and that this plan has changed.
+    freed: BTreeSet<SlotName>,
+    /// Those of them that this plan has freed or made: what nobody gets goes back to its pool.
+    to_return: BTreeSet<SlotName>,
+    groups: Vec<Group<'a>>,
+}
+
+impl<'a> Draft<'a> {
+    pub fn new(base: &'a Snapshot, settings: &'a Settings, now: Timestamp, ids: Ids) -> Self {
+        Self {
+            base,
+            settings,
+            now,
+            ids,
+            changes: Changes::default(),
+            touched: BTreeSet::new(),
+            ended: HashMap::new(),
+            counts: HashMap::new(),
+            meetings: HashMap::new(),
+            queue: Queue::default(),
+            last_arrival: base.last_arrival(),
+            numbers: HashMap::new(),
+            freed: BTreeSet::new(),
+            to_return: BTreeSet::new(),
+            groups: groups(base),
+        }
+    }
+
+    pub fn uuid(&mut self) -> Uuid {
+        self.ids.next_id()
+    }
+
+    pub fn after(&self, time: Duration) -> Timestamp {
+        self.now.saturating_add(time).unwrap_or(Timestamp::MAX)
+    }
+}
+
+/// What else is left behind.
+impl Draft<'_> {
+    /// Puts a slot before the gate of its pool's host.
+    pub fn deploy(&mut self, name: &SlotName, bot: Option<BotId>) {
+        let Some(pool) = self.slot(name).and_then(|slot| self.pool(&slot.pool)) else { return };
+        let (pool, host) = (pool.name.clone(), pool.host.clone());
+        let timeout_at = self.after(self.settings.deploy_timeout);
+        self.changes.deployments.push(NewDeployment { slot: name.clone(), pool, host, bot, timeout_at });
+        self.act(Action::PassGate);
+    }
+
+    pub fn cancel_deployment(&mut self, slot: &SlotName) {
+        self.changes.deployments.retain(|deployment| deployment.slot != *slot);
+        if !self.changes.cancelled_deployments.contains(slot) {
+            self.changes.cancelled_deployments.push(slot.clone());
+        }
+        self.act(Action::PassGate);
+    }
+
+    /// The deployment of a slot as it was looked up, unless this plan is done with it already.
+    pub fn deployment(&self, slot: &SlotName) -> Option<&Deployment> {
+        let found = self.base.facts.deployments.get(slot)?;
+        let changes = &self.changes;
+        let is_done = changes.cancelled_deployments.contains(slot)
+            || changes.returned.iter().any(|returned| returned.slot == *slot)
+            || changes.ends.iter().any(|end| end.at_gate.as_ref().is_some_and(|(at, _)| at == slot))
+            || changes.released_deployments.iter().any(|released| {
+                released.slot == *slot && released.bot == found.bot && Some(released.holder) == found.holder
+            });
+        (!is_done || has(Bug::DoneDeploymentSeen)).then_some(found)
+    }
+
+    pub fn release_deployment(&mut self, slot: &SlotName, bot: Option<BotId>, holder: Uuid) {
+        self.changes.released_deployments.push(ReleasedDeployment { slot: slot.clone(), bot, holder });
+        self.act(Action::PassGate);
+    }
+
+    pub fn tell(&mut self, bot_id: BotId, user_id: UserId, kind: Kind, reason: Option<String>, actor: Actor) {
+        self.changes.events.push(NewEvent { bot_id, user_id, kind, from: None, to: None, reason, actor });
+    }
+
+    /// A bot was made; with its slot, if it got one at once. Told when that is known: what freed the slot was told before.
+    pub fn tell_created(&mut self, bot_id: BotId, user_id: UserId, slot: Option<&SlotName>) {
+        if has(Bug::EventForgotten) {
+            return;
+        }
+        self.changes.events.push(NewEvent {
+            bot_id,
+            user_id,
+            kind: Kind::Created,
+            from: None,
+            to: Some(Status::Reserved),
+            reason: slot.map(ToString::to_string),
+            actor: Actor::User,
+        });
+    }
+
+    /// Has something done after the commit; what was asked for already is not done twice.
+    pub fn act(&mut self, action: Action) {
+        if !self.changes.actions.contains(&action) {
+            self.changes.actions.push(action);
+        }
+    }
+}
+
+pub fn count(length: usize) -> i64 {
+    i64::try_from(length).unwrap_or(i64::MAX)
+}

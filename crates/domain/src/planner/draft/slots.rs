@@ -1,0 +1,199 @@
+//! Pools and slots, as the plan leaves them.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use crate::planner::bugs::{Bug, has};
+use crate::planner::changes::SlotChange;
+use crate::planner::snapshot::{Numbers, Unsettled};
+use crate::{Platform, Pool, Slot, SlotName, SlotStatus, slot};
+
+use super::Draft;
+
+impl<'a> Draft<'a> {
+    pub fn pool(&self, name: &str) -> Option<&Pool> {
+        self.changes.pools.get(name).or_else(|| self.base.pool(name).map(|state| &state.pool))
+    }
+
+    /// The pools of a platform that are in the configuration, in its order.
+    pub fn configured_pools(&self, platform: Platform) -> impl Iterator<Item = &Pool> {
+        self.base.pools_of(platform).iter().filter_map(|name| self.pool(name)).filter(|pool| pool.is_configured())
+    }
+
+    pub fn change_pool(&mut self, name: &str, change: impl FnOnce(&mut Pool)) {
+        let Some(mut pool) = self.pool(name).cloned() else { return };
+        change(&mut pool);
+        self.changes.pools.insert(name.to_owned(), pool);
+    }
+
+    pub fn slot(&self, name: &SlotName) -> Option<&Slot> {
+        match self.changes.slots.get(name) {
+            Some(change) => change.slot.as_ref(),
+            None => self.base.slot(name),
+        }
+    }
+
+    /// Changes a slot. One that was free stays free, unless its status changes.
+    pub fn change_slot(&mut self, name: &SlotName, change: impl FnOnce(&mut Slot)) {
+        let Some(mut slot) = self.slot(name).cloned() else { return };
+        let (was_free, status) = (self.is_free(name), slot.status);
+        self.forget_freed(name);
+        change(&mut slot);
+        let is_new = self.changes.slots.get(name).is_some_and(|change| change.is_new);
+        let is_free = was_free && slot.status == status;
+        if has(Bug::FreedForgotten) && status == SlotStatus::Creating {
+            self.to_return.remove(name);
+        }
+        self.changes.slots.insert(name.clone(), SlotChange { is_new, slot: Some(slot) });
+        if is_free {
+            self.add_freed(name);
+        }
+        if is_free && has(Bug::IdleRenewed) {
+            self.to_return.insert(name.clone());
+        }
+    }
+
+    /// Puts a slot into a status, from now on. It is not given out unless it is [`Draft::free_slot`]d.
+    pub fn put_slot(&mut self, name: &SlotName, status: SlotStatus) {
+        let (now, expires_at) = (self.now, self.expires_at(name));
+        self.change_slot(name, |slot| {
+            slot.status = status;
+            slot.status_since = now;
+            if status == SlotStatus::Idle {
+                slot.expires_at = expires_at;
+            }
+        });
+        self.forget_freed(name);
+        self.to_return.remove(name);
+    }
+
+    /// Nobody has the slot any more, and the next may. `waits` when an agent is in it that waits for the next.
+    pub fn free_slot(&mut self, name: &SlotName, waits: bool) {
+        let Some(pool) = self.slot(name).and_then(|slot| self.pool(&slot.pool)) else { return };
+        let (hot, platform, attributes) = (pool.hot, pool.platform, pool.attributes_of_new());
+        let provisioned_per_bot = pool.provisioned_per_bot();
+        // What this plan wanted to start in it is no longer wanted.
+        self.changes.deployments.retain(|deployment| deployment.slot != *name);
+        self.put_slot(name, if hot && !waits { SlotStatus::Creating } else { SlotStatus::Idle });
+        self.change_slot(name, |slot| {
+            slot.bot_id = None;
+            slot.awaits_clearing = false;
+            slot.error_message = None;
+            if !waits {
+                slot.bots_since_fresh = 0;
+                if !has(Bug::TokensSurviveClearing) {
+                    slot.end_tokens();
+                }
+                slot.attributes = attributes;
+            }
+            if provisioned_per_bot {
+                slot.provider_ref = None;
+            }
+        });
+        self.add_freed(name);
+        self.to_return.insert(name.clone());
+        self.touched.insert(platform);
+    }
+
+    pub fn delete_slot(&mut self, name: &SlotName) {
+        let Some(slot) = self.slot(name) else { return };
+        let (pool, number) = (slot.pool.clone(), slot.number);
+        self.forget_freed(name);
+        self.to_return.remove(name);
+        self.changes.slots.insert(name.clone(), SlotChange { is_new: false, slot: None });
+        self.change_pool(&pool, |pool| pool.slots -= 1);
+        self.numbers(&pool).give_back(number);
+        // There is room for a new one.
+        let platform = self.pool(&pool).map(|pool| pool.platform);
+        self.touched.extend(platform.filter(|_| !has(Bug::RoomUnserved)));
+    }
+
+    /// A slot that does not exist yet: first only a row that says what is intended.
+    pub fn make_slot(&mut self, pool: &str) -> Option<SlotName> {
+        let attributes = self.pool(pool)?.attributes_of_new();
+        self.change_pool(pool, |pool| pool.slots += 1);
+        let number = self.numbers(pool).take_first();
+        let name = SlotName::new(pool, number);
+        let slot = Slot {
+            name: name.clone(),
+            pool: pool.to_owned(),
+            number,
+            status: SlotStatus::Creating,
+            status_since: self.now,
+            bot_id: None,
+            incarnation: self.uuid(),
+            generation: 1,
+            token_number: 0,
+            agent: None,
+            bots_since_fresh: 0,
+            provider_ref: None,
+            description: slot::idle(None),
+            last_used_at: None,
+            error_message: None,
+            recovery_attempts: 0,
+            created_at: self.now,
+            attributes,
+            expires_at: None,
+            awaits_clearing: false,
+        };
+        // One that was deleted in this plan has its row still: it is made over.
+        self.changes
+            .slots
+            .insert(name.clone(), SlotChange { is_new: self.base.slot(&name).is_none(), slot: Some(slot) });
+        self.add_freed(&name);
+        self.to_return.insert(name.clone());
+        Some(name)
+    }
+
+    pub(super) fn numbers(&mut self, pool: &str) -> &mut Numbers {
+        let base = self.base;
+        let of = || base.pool(pool).map(|state| state.numbers.clone()).unwrap_or_default();
+        self.numbers.entry(pool.to_owned()).or_insert_with(of)
+    }
+
+    /// Until when a slot may be given out that is idle from now on.
+    pub(super) fn expires_at(&self, name: &SlotName) -> Option<Timestamp> {
+        let pool = self.slot(name).and_then(|slot| self.pool(&slot.pool))?;
+        let after = Duration::from_millis(pool.expire_after_ms?.unsigned_abs());
+        self.now.checked_add(after).ok()
+    }
+
+    /// How many slots of a pool are not settled.
+    pub fn unsettled(&self, pool: &str) -> Unsettled {
+        let base = self.base.pool(pool).map(|state| state.unsettled).unwrap_or_default();
+        let changed = self.changes.slots.iter().filter(|(name, change)| {
+            let of = change.slot.as_ref().or_else(|| self.base.slot(name));
+            of.is_some_and(|slot| slot.pool == pool)
+        });
+        changed.fold(base, |unsettled, (name, change)| unsettled.with(self.base.slot(name), change.slot.as_ref()))
+    }
+
+    /// A free slot that nobody wants now: a hot one is started, one that is not there yet is made, any other is ready as it
+    /// is.
+    pub fn return_to_pool(&mut self, name: &SlotName) {
+        let Some(slot) = self.slot(name) else { return };
+        let Some(pool) = self.pool(&slot.pool) else { return };
+        let description = slot::idle(slot.last_used_at);
+        let waits = pool.hot && slot.status == SlotStatus::Idle;
+        let is_made = slot.provider_ref.is_some();
+        if (pool.hot && !waits) || (!pool.hot && !is_made && !pool.provisioned_per_bot()) {
+            self.put_slot(name, SlotStatus::Creating);
+            self.deploy(name, None);
+        } else {
+            self.put_slot(name, SlotStatus::Idle);
+        }
+        self.change_slot(name, |slot| slot.description = description);
+    }
+
+    /// Everything that this plan freed and nobody wants.
+    pub fn return_unused(&mut self) {
+        for name in std::mem::take(&mut self.to_return) {
+            let platform = self.slot(&name).and_then(|slot| self.pool(&slot.pool)).map(|pool| pool.platform);
+            // Where no pool is configured any more nobody would start it.
+            if platform.is_some_and(|platform| self.configured_pools(platform).next().is_some()) {
+                self.return_to_pool(&name);
+            }
+        }
+    }
+}

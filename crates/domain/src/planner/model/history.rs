@@ -1,0 +1,209 @@
+//! A history: batches of jobs and what happens between them, all from one seed; run against the reference, and made smaller
+//! while it still fails.
+
+use std::collections::BTreeMap;
+
+use super::random::Random;
+use super::world::World;
+use super::{compare, jobs, outside};
+use crate::planner::{Answer, Ids, Job, plan};
+
+#[derive(Clone, Debug)]
+pub struct History {
+    pub seed: u64,
+    pub steps: Vec<Step>,
+}
+
+/// A number stands for a job or a change: which, follows from it and from the state at that moment.
+#[derive(Clone, Debug)]
+pub enum Step {
+    Batch {
+        jobs: Vec<u64>,
+        fate: Fate,
+    },
+    /// The snapshot is read anew.
+    Reload,
+    Outside(u64),
+    Clock(u64),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    Committed,
+    /// The process dies before the commit: nothing is written.
+    Killed,
+    /// It is committed, and nobody hears so: the same jobs are planned again.
+    Unknown,
+}
+
+/// Where a history fails, and how.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    pub step: usize,
+    pub what: String,
+    /// What was done until then.
+    pub trace: Vec<String>,
+}
+
+impl History {
+    pub fn new(seed: u64, batches: usize) -> Self {
+        let mut random = Random::new(seed);
+        let mut steps = Vec::new();
+        for _ in 0..batches {
+            for _ in 0..random.below(4) {
+                steps.push(Step::Outside(random.next()));
+            }
+            if random.percent(6) {
+                steps.push(Step::Reload);
+            }
+            steps.push(Step::Clock(random.next()));
+            let jobs = (0..1 + random.below(6)).map(|_| random.next()).collect();
+            let fate = match random.below(20) {
+                0 => Fate::Killed,
+                1 => Fate::Unknown,
+                _ => Fate::Committed,
+            };
+            steps.push(Step::Batch { jobs, fate });
+        }
+        Self { seed, steps }
+    }
+
+    pub fn run(&self) -> Result<(), Failure> {
+        self.run_in(&mut World::new(self.seed), false)
+    }
+
+    /// Runs it, and counts how often each kind of job was answered in each way.
+    pub fn run_and_count(&self, seen: &mut BTreeMap<String, u64>) -> Result<(), Failure> {
+        let mut world = World::new(self.seed);
+        world.seen = Some(std::mem::take(seen));
+        let done = self.run_in(&mut world, false);
+        *seen = world.seen.unwrap_or_default();
+        done
+    }
+
+    fn run_in(&self, world: &mut World, traced: bool) -> Result<(), Failure> {
+        let mut trace = Vec::new();
+        if traced {
+            trace.push(format!("{:?} {:#?}", world.settings, world.reference.pools));
+        }
+        for (at, step) in self.steps.iter().enumerate() {
+            let mut note = |line: String| {
+                if traced {
+                    trace.push(format!("{at}: {line}"));
+                }
+            };
+            let done = match step {
+                Step::Outside(seed) => {
+                    note(outside::change(world, *seed));
+                    compare::state(world)
+                }
+                Step::Clock(seed) => {
+                    note(outside::pass_time(world, *seed));
+                    Ok(())
+                }
+                Step::Reload => {
+                    note("reload".to_owned());
+                    world.reload();
+                    compare::state(world)
+                }
+                Step::Batch { jobs, fate } => {
+                    let jobs: Vec<Job> = jobs.iter().map(|seed| jobs::job(world, *seed)).collect();
+                    if traced {
+                        note(format!("{fate:?} {jobs:#?}"));
+                    }
+                    world.past.extend(jobs.iter().cloned());
+                    let again = if *fate == Fate::Unknown { 2 } else { 1 };
+                    (0..again).try_for_each(|_| batch(world, &jobs, *fate))
+                }
+            };
+            if let Err(what) = done {
+                return Err(Failure { step: at, what, trace });
+            }
+        }
+        Ok(())
+    }
+
+    /// The smallest history that still fails, as far as leaving out steps and jobs finds it.
+    pub fn shrink(&self) -> (History, Failure) {
+        let mut small = self.clone();
+        loop {
+            let Some(smaller) = small.smaller().find(|history| history.run().is_err()) else { break };
+            small = smaller;
+        }
+        match small.run_in(&mut World::new(small.seed), true) {
+            Err(failure) => (small, failure),
+            Ok(()) => (small, Failure { step: 0, what: "it does not fail".to_owned(), trace: Vec::new() }),
+        }
+    }
+
+    /// Histories with one thing less, the largest things first.
+    fn smaller(&self) -> impl Iterator<Item = History> {
+        let count = self.steps.len();
+        let halves = [count / 2, count / 4, count / 8, 1].into_iter().filter(|length| *length > 0);
+        let without_steps = halves.flat_map(move |length| {
+            (0..count).step_by(length).map(move |from| {
+                let mut steps = self.steps.clone();
+                steps.drain(from..(from + length).min(count));
+                History { seed: self.seed, steps }
+            })
+        });
+        let without_jobs = (0..count).flat_map(move |at| {
+            let jobs = if let Step::Batch { jobs, .. } = &self.steps[at] { jobs.len() } else { 0 };
+            (0..if jobs > 1 { jobs } else { 0 }).map(move |job| {
+                let mut steps = self.steps.clone();
+                if let Step::Batch { jobs, .. } = &mut steps[at] {
+                    jobs.remove(job);
+                }
+                History { seed: self.seed, steps }
+            })
+        });
+        without_steps.chain(without_jobs)
+    }
+}
+
+fn batch(world: &mut World, jobs: &[Job], fate: Fate) -> Result<(), String> {
+    world.ids = world.ids.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+    let ids = Ids::new(world.now, world.ids);
+    let changes = plan(&world.snapshot, jobs, world.now, ids, &world.settings);
+    let mut after = world.reference.clone();
+    let told = after.run(jobs, world.now, &world.settings);
+    compare::told(world, &changes, &told, &after)?;
+    if let Some(seen) = &mut world.seen {
+        for (job, answer) in jobs.iter().zip(&changes.answers) {
+            *seen.entry(kind(job, answer)).or_default() += 1;
+        }
+    }
+    if fate == Fate::Killed {
+        return Ok(());
+    }
+    compare::write(&mut world.snapshot, &changes)?;
+    world.snapshot.apply(changes);
+    world.reference = after;
+    compare::state(world)
+}
+
+/// What kind of job it is, and how it was answered: `Cleared true`.
+fn kind(job: &Job, answer: &Answer) -> String {
+    let job = match job {
+        Job::Slot(_, event) => format!("{event:?}"),
+        Job::End(end) => match &end.cause {
+            crate::planner::job::EndCause::GivenUp { overdue, .. } => format!("{overdue:?}"),
+            cause => format!("{cause:?}"),
+        },
+        job => format!("{job:?}"),
+    };
+    let answer = match answer {
+        Answer::Reserve(Ok(reserved)) => {
+            let place = if reserved.queue_position.is_some() { "waits" } else { "placed" };
+            format!("{place} new={}", reserved.is_new)
+        }
+        Answer::Reserve(Err(refusal)) => format!("{refusal:?}"),
+        Answer::End(Ok(status)) => format!("{status:?}"),
+        Answer::End(Err(refusal)) => format!("{refusal:?}"),
+        Answer::Slot(fits) => format!("{fits}"),
+        Answer::KeepWarm(report) => format!("made={} let_go={}", report.made.min(1), report.let_go.min(1)),
+        Answer::Nothing => String::new(),
+    };
+    let word = |text: &str| text.split([' ', '(', '{']).next().unwrap_or_default().to_owned();
+    if answer.contains('=') { format!("{} {answer}", word(&job)) } else { format!("{} {}", word(&job), word(&answer)) }
+}

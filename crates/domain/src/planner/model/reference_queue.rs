@@ -1,0 +1,263 @@
+//! The plain rules: who gets what is free, what is returned, and what is kept warm.
+
+use super::reference::{Batch, NEW};
+use crate::event::Kind;
+use crate::planner::bot::OpenBot;
+use crate::pool::Size;
+use crate::requirements::fits;
+use crate::{Attributes, BotId, Platform, Pool, Requirements, Slot, SlotName, SlotStatus, slot};
+
+pub fn attributes_of_new(pool: &Pool) -> Attributes {
+    match pool.attribute_sets.first() {
+        Some(first) if pool.provider != "ec2" => first.clone(),
+        _ => Attributes::default(),
+    }
+}
+
+/// How large a slot is for a bot, if it fits.
+fn size(pool: &Pool, slot: &Attributes, required: Option<&Requirements>) -> Option<Size> {
+    let sets: &[Attributes] = if pool.provider == "ec2" { &pool.attribute_sets } else { std::slice::from_ref(slot) };
+    sets.iter().filter(|set| fits(required, set)).map(|set| (set.usage_class, set.cpu, set.mem)).min()
+}
+
+impl Batch<'_> {
+    /// Each of those who wait, in their order, gets the best of what is there for it.
+    pub fn serve(&mut self, platform: Platform) {
+        if !self.all.pools.iter().any(|pool| pool.platform == platform && pool.place.is_some()) {
+            return;
+        }
+        let mut runners = self.runners.clone();
+        let mut tried: Vec<Option<Requirements>> = Vec::new();
+        // Who wants the same as somebody before it that got nothing gets nothing either.
+        let mut in_vain: Vec<Option<Requirements>> = Vec::new();
+        let mut given = 0;
+        for id in self.all.queue(platform) {
+            if given == crate::planner::MOST_AT_ONCE {
+                self.told.unfinished = true;
+                return;
+            }
+            let Some(bot) = self.all.bot(id).cloned() else { continue };
+            if in_vain.contains(&bot.requirements) {
+                continue;
+            }
+            let required = bot.requirements.as_ref();
+            let not_before = bot.queued.as_ref().and_then(|queued| queued.not_before);
+            let runner = runners.iter().position(|runner| fits(required, runner));
+            let may_provision = match not_before {
+                None => true,
+                Some(time) => runner.is_some() || (time <= self.now && !tried.contains(&bot.requirements)),
+            };
+            let Some(slot) = self.best(&bot, may_provision).or_else(|| self.grow(&bot, may_provision)) else {
+                in_vain.push(bot.requirements.clone());
+                continue;
+            };
+            let of_runner = self.all.slot(&slot).and_then(|slot| self.all.pool(&slot.pool));
+            if of_runner.is_some_and(|pool| pool.provider == "ec2") {
+                match (runner, not_before) {
+                    (Some(at), _) => drop(runners.swap_remove(at)),
+                    (None, Some(_)) => tried.push(bot.requirements.clone()),
+                    (None, None) => {}
+                }
+            }
+            self.give(&slot, id);
+            given += 1;
+        }
+    }
+
+    /// Whether it may be given out.
+    fn is_free(&self, slot: &Slot) -> bool {
+        let expires = self.all.pool(&slot.pool).is_some_and(|pool| pool.expire_after_ms.is_some());
+        let is_good = !expires || slot.expires_at.is_none_or(|end| end > self.now);
+        let idle = slot.status == SlotStatus::Idle && is_good;
+        idle || (self.loose.contains(&slot.name) && slot.status == SlotStatus::Creating)
+    }
+
+    fn best(&self, bot: &OpenBot, may_provision: bool) -> Option<SlotName> {
+        let mut fitting = Vec::new();
+        for slot in self.all.slots.iter().filter(|slot| self.is_free(slot)) {
+            let Some(pool) = self.all.pool(&slot.pool) else { continue };
+            let Some(place) = pool.place.filter(|_| pool.platform == bot.platform) else { continue };
+            let provisioned = pool.provider == "ec2";
+            let Some(size) = size(pool, &slot.attributes, bot.requirements.as_ref()) else { continue };
+            let to_start = !(pool.hot && slot.status == SlotStatus::Idle);
+            if may_provision || !provisioned {
+                fitting.push(((provisioned, size, place, to_start, slot.last_used_at, slot.number), slot.name.clone()));
+            }
+        }
+        fitting.into_iter().min().map(|(_, name)| name)
+    }
+
+    /// A new slot of the pool whose new ones are the smallest that fit.
+    fn grow(&mut self, bot: &OpenBot, may_provision: bool) -> Option<SlotName> {
+        let mut fitting = Vec::new();
+        for pool in self.all.pools.iter().filter(|pool| pool.platform == bot.platform) {
+            let provisioned = pool.provider == "ec2";
+            let size = size(pool, &attributes_of_new(pool), bot.requirements.as_ref());
+            let has_room = pool.slots < pool.max_slots;
+            if let (Some(place), Some(size), true, true) = (pool.place, size, has_room, may_provision || !provisioned) {
+                fitting.push(((provisioned, size, place), pool.name.clone()));
+            }
+        }
+        let (_, pool) = fitting.into_iter().min()?;
+        Some(self.make(&pool))
+    }
+
+    fn make(&mut self, name: &str) -> SlotName {
+        let of_pool: Vec<i64> =
+            self.all.slots.iter().filter(|slot| slot.pool == name).map(|slot| slot.number).collect();
+        let number = (1..).find(|number| !of_pool.contains(number)).unwrap_or(0);
+        let attributes = self.all.pool(name).map(attributes_of_new).unwrap_or_default();
+        if let Some(pool) = self.pool_mut(name) {
+            pool.slots += 1;
+        }
+        let slot = Slot {
+            name: SlotName::new(name, number),
+            pool: name.to_owned(),
+            number,
+            status: SlotStatus::Creating,
+            status_since: self.now,
+            bot_id: None,
+            incarnation: NEW,
+            generation: 1,
+            token_number: 0,
+            agent: None,
+            bots_since_fresh: 0,
+            provider_ref: None,
+            description: slot::idle(None),
+            last_used_at: None,
+            error_message: None,
+            recovery_attempts: 0,
+            created_at: self.now,
+            attributes,
+            expires_at: None,
+            awaits_clearing: false,
+        };
+        let made = slot.name.clone();
+        self.all.slots.push(slot);
+        made
+    }
+
+    fn give(&mut self, name: &SlotName, id: BotId) {
+        let Some(slot) = self.all.slot(name).cloned() else { return };
+        let Some(pool) = self.all.pool(&slot.pool).cloned() else { return };
+        let awaited = pool.hot && slot.status == SlotStatus::Idle;
+        let runs_there = awaited || slot.provider_ref.is_some();
+        self.put(name, if runs_there { SlotStatus::Busy } else { SlotStatus::Creating });
+        let now = self.now;
+        if let Some(slot) = self.slot_mut(name) {
+            slot.bot_id = Some(id);
+            slot.last_used_at = Some(now);
+            slot.bots_since_fresh += 1;
+            slot.error_message = None;
+            slot.description = slot::busy(id, now);
+        }
+        self.told.refill |= pool.min_idle > 0;
+        if awaited {
+            self.wake(name);
+        } else {
+            self.ask(name, Some(id));
+        }
+        if let Some(bot) = self.bot_mut(id) {
+            bot.pool = Some(pool.name.clone());
+            bot.slot = Some(name.clone());
+            bot.connection = Self::new_connection();
+            bot.wait_until = bot.queued.take().map(|queued| queued.timeout_at);
+        }
+        match self.told.new_bots.iter_mut().find(|(_, new, _)| *new == id) {
+            Some(new) => {
+                new.2 = awaited;
+                self.tells_created(id, Some(name.to_string()));
+            }
+            None => {
+                self.told.grants.push((id, name.clone(), awaited));
+                self.tells(id, Kind::Assigned, name.to_string());
+            }
+        }
+    }
+
+    /// What came free and nobody wanted is made ready for the next.
+    pub fn return_loose(&mut self) {
+        for name in self.loose.clone() {
+            let Some(slot) = self.all.slot(&name).cloned() else { continue };
+            let Some(pool) = self.all.pool(&slot.pool).cloned() else { continue };
+            let served = |other: &Pool| other.platform == pool.platform && other.place.is_some();
+            if self.all.pools.iter().any(served) {
+                self.make_ready(&slot, &pool);
+            }
+        }
+        self.loose.clear();
+    }
+
+    fn make_ready(&mut self, slot: &Slot, pool: &Pool) {
+        let is_ready = if pool.hot {
+            slot.status == SlotStatus::Idle
+        } else {
+            slot.provider_ref.is_some() || pool.provider == "ec2"
+        };
+        self.put(&slot.name, if is_ready { SlotStatus::Idle } else { SlotStatus::Creating });
+        if !is_ready {
+            self.ask(&slot.name, None);
+        }
+        let description = slot::idle(slot.last_used_at);
+        if let Some(slot) = self.slot_mut(&slot.name) {
+            slot.description = description;
+        }
+    }
+
+    pub fn keep_warm(&mut self, name: &str) {
+        let Some(pool) = self.all.pool(name).filter(|pool| pool.place.is_some()).cloned() else { return };
+        let provisioned = pool.provider == "ec2";
+        let of_pool =
+            |batch: &Self| -> Vec<Slot> { batch.all.slots.iter().filter(|slot| slot.pool == name).cloned().collect() };
+        let now = self.now;
+        let expires = pool.expire_after_ms.is_some();
+        let is_good = |slot: &Slot| !expires || slot.expires_at.is_none_or(|end| end > now);
+        let is_idle = |slot: &&Slot| slot.status == SlotStatus::Idle;
+        let count = |of: usize| of as i64;
+        if !provisioned && pool.min_idle > 0 {
+            let slots = of_pool(self);
+            let ready = slots.iter().filter(is_idle).filter(|slot| is_good(slot)).count()
+                + slots.iter().filter(|slot| slot.status == SlotStatus::Creating && slot.bot_id.is_none()).count();
+            let broken = slots.iter().filter(|slot| slot.status == SlotStatus::Error).count();
+            let hopeless = (count(broken) - pool.min_idle).max(0);
+            let missing = pool.min_idle - count(ready) - hopeless;
+            for _ in 0..missing.min(pool.max_slots - pool.slots).max(0) {
+                let made = self.make(name);
+                let Some(slot) = self.all.slot(&made).cloned() else { continue };
+                self.make_ready(&slot, &pool);
+                self.warm.made += 1;
+            }
+        }
+        let new = attributes_of_new(&pool);
+        let slots = of_pool(self);
+        let mut idle: Vec<&Slot> = slots.iter().filter(is_idle).collect();
+        if !provisioned {
+            let mut sets: Vec<Attributes> = idle.iter().map(|slot| slot.attributes.clone()).collect();
+            sets.sort_by_key(ToString::to_string);
+            sets.dedup();
+            sets.retain(|set| *set != new);
+            sets.insert(0, new.clone());
+            if let Some(pool) = self.pool_mut(name) {
+                pool.attribute_sets = sets;
+            }
+        }
+        let draining = slots.iter().filter(|slot| slot.status == SlotStatus::Draining).count();
+        let excess = (count(slots.len()) - count(draining) - pool.max_slots).max(0);
+        idle.sort_by_key(|slot| (slot.attributes == new, slot.last_used_at, slot.number));
+        let good = idle.iter().filter(|slot| is_good(slot)).take(usize::try_from(excess).unwrap_or(0));
+        let mut leaving: Vec<SlotName> = good.map(|slot| slot.name.clone()).collect();
+        leaving.extend(idle.iter().filter(|slot| !is_good(slot)).map(|slot| slot.name.clone()));
+        let unsettled = slots.iter().any(|slot| {
+            let on_its_way = matches!(slot.status, SlotStatus::Creating | SlotStatus::Error | SlotStatus::Draining);
+            on_its_way || slot.awaits_clearing
+        });
+        if leaving.is_empty() && !provisioned && !unsettled {
+            let other = idle.iter().filter(|slot| is_good(slot) && slot.attributes != new);
+            leaving.extend(other.take(1).map(|slot| slot.name.clone()));
+        }
+        for slot in leaving {
+            self.put(&slot, SlotStatus::Draining);
+            self.warm.let_go += 1;
+        }
+    }
+}

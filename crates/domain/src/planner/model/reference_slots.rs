@@ -1,0 +1,304 @@
+//! The plain rules: what happens to slots.
+
+use super::reference::Batch;
+use crate::event::{Actor, Kind};
+use crate::planner::bot::Queued;
+use crate::planner::changes::{NewDeployment, NewEvent, ReleasedDeployment, Returned};
+use crate::planner::job::SlotEvent;
+use crate::{BotId, SlotName, SlotStatus, Status, slot};
+
+impl Batch<'_> {
+    /// Whether it fits the slot as it is.
+    pub fn happens(&mut self, name: &SlotName, event: &SlotEvent) -> bool {
+        use SlotStatus::{Busy, Creating, Draining, Error, Idle};
+        let Some(slot) = self.all.slot(name).cloned() else { return false };
+        let hot = self.all.pool(&slot.pool).is_some_and(|pool| pool.hot);
+        let (status, since, bot_id) = (slot.status, slot.status_since, slot.bot_id);
+        match event {
+            SlotEvent::Cleared { bot } => {
+                if bot_id != Some(*bot) || status == Error {
+                    return false;
+                }
+                self.leaves_gate(name);
+                self.note_hold(name);
+                self.empties(name, status);
+            }
+            SlotEvent::AgentWaits { claim, agent } => {
+                let other = slot.agent.is_some() && bot_id.is_some();
+                if !claim.is_current(&slot) || other {
+                    return false;
+                }
+                if status == Creating && bot_id.is_none() {
+                    self.comes_free(name, true);
+                }
+                if let Some(slot) = self.slot_mut(name) {
+                    slot.agent = Some(agent.clone());
+                }
+                self.wake(name);
+            }
+            SlotEvent::Started { bot, provider_ref, holder } => {
+                self.release(name, *bot, *holder);
+                if bot_id == *bot && status != Error {
+                    self.told.awaited.extend(bot);
+                    if let Some(slot) = self.slot_mut(name) {
+                        slot.provider_ref = Some(provider_ref.clone());
+                    }
+                    if status == Creating && bot.is_some() {
+                        self.put(name, Busy);
+                    } else if status == Creating && !hot {
+                        self.comes_free(name, false);
+                    }
+                    self.wake(name);
+                }
+            }
+            SlotEvent::NotBegun { bot, holder } => self.release(name, *bot, *holder),
+            SlotEvent::NoCapacity { bot, holder, message } => {
+                let is_holders = self
+                    .all
+                    .deployment(name)
+                    .is_some_and(|found| found.bot == Some(*bot) && found.holder == Some(*holder));
+                if bot_id != Some(*bot) || status == Error || !is_holders || !self.goes_back(name, *bot, message) {
+                    return false;
+                }
+                self.all.deployments.retain(|(of, _)| of != name);
+                self.told.reconnected.retain(|other| other != bot);
+                self.told.awaited.retain(|other| other != bot);
+                self.told.returned.push(Returned { bot: *bot, slot: name.clone(), holder: *holder });
+                self.told.gate_moves = true;
+                self.empties(name, status);
+            }
+            SlotEvent::Silent { bot, generation } => {
+                let fits = bot_id == Some(*bot) && slot.generation == *generation && status != Error;
+                let unheard = self.all.bot(*bot).is_some_and(|bot| bot.status == Status::Reserved);
+                if !fits || !unheard {
+                    return false;
+                }
+                if let Some(bot) = self.bot_mut(*bot) {
+                    bot.connection = Self::new_connection();
+                }
+                self.told.reconnected.push(*bot);
+                self.ends_tokens(name);
+                self.ask(name, Some(*bot));
+            }
+            SlotEvent::Broken { bot, message } => {
+                if bot_id != *bot || (bot.is_none() && status != Creating && status != Draining) {
+                    return false;
+                }
+                self.breaks(name, message);
+            }
+            SlotEvent::Failed { since: then, message } => {
+                if bot_id.is_some() || since != *then {
+                    return false;
+                }
+                self.breaks(name, message);
+            }
+            SlotEvent::Stray { since: then } => {
+                if status != Idle || since != *then {
+                    return false;
+                }
+                self.breaks(name, "something runs in it that was not started for anyone");
+            }
+            SlotEvent::Recovering { since: then, message } => {
+                let stuck = bot_id.is_none() && (status == Creating || status == Busy);
+                if since != *then || !(stuck || status == Error) {
+                    return false;
+                }
+                if stuck {
+                    self.breaks(name, message);
+                }
+                let now = self.now;
+                if let Some(slot) = self.slot_mut(name) {
+                    slot.recovery_attempts += 1;
+                    slot.status_since = now;
+                }
+            }
+            SlotEvent::Recovered { since: then } => {
+                if status != Error || since != *then {
+                    return false;
+                }
+                self.comes_free(name, false);
+            }
+            SlotEvent::Lost { since: then, counts } => {
+                if status != Idle || since != *then {
+                    return false;
+                }
+                if let Some(slot) = self.slot_mut(name) {
+                    slot.provider_ref = None;
+                    slot.recovery_attempts += i64::from(*counts);
+                }
+                self.comes_free(name, false);
+            }
+            SlotEvent::Drain => {
+                if status == Draining {
+                    return false;
+                }
+                self.put(name, Draining);
+            }
+            SlotEvent::Gone => {
+                if status != Draining || bot_id.is_some() {
+                    return false;
+                }
+                self.leaves_gate(name);
+                self.all.slots.retain(|slot| slot.name != *name);
+                if let Some(pool) = self.pool_mut(&slot.pool) {
+                    pool.slots -= 1;
+                    let platform = pool.platform;
+                    self.served.push(platform);
+                }
+            }
+        }
+        true
+    }
+
+    /// Takes its slot from a bot that nothing was heard of. False when something was, or its user has stopped it.
+    fn goes_back(&mut self, name: &SlotName, id: BotId, message: &str) -> bool {
+        let now = self.now;
+        let Some(bot) = self.all.bot(id).cloned() else { return false };
+        if bot.status != Status::Reserved || bot.stop_asked || bot.slot.as_ref() != Some(name) || bot.pool.is_none() {
+            return false;
+        }
+        let returns = bot.returns + 1;
+        let pause_ms = match returns {
+            1 => 3_000,
+            2 => 6_000,
+            3 => 12_000,
+            _ => 24_000,
+        };
+        let timeout_at = bot.wait_until.unwrap_or(self.after_ms(bot.queue_timeout_ms));
+        let not_before = Some(self.after_ms(pause_ms));
+        let pool = bot.pool.clone().unwrap_or_default();
+        if let Some(bot) = self.bot_mut(id) {
+            bot.returns = returns;
+            bot.queued = Some(Queued { pool, queued_at: now, timeout_at, not_before });
+            bot.slot = None;
+            bot.connection = None;
+        }
+        if returns == 1 {
+            self.tells(id, Kind::Requeued, message.to_owned());
+        }
+        self.served.push(bot.platform);
+        true
+    }
+
+    pub fn tells(&mut self, id: BotId, kind: Kind, reason: String) {
+        let Some(bot) = self.all.bot(id) else { return };
+        let (user_id, reason, actor) = (bot.user, Some(reason), Actor::Greenroom);
+        self.told.events.push(NewEvent { bot_id: id, user_id, kind, from: None, to: None, reason, actor });
+    }
+
+    /// Nothing of its bot is in it any more. One that was to go has none then; any other comes free.
+    fn empties(&mut self, name: &SlotName, status: SlotStatus) {
+        if status != SlotStatus::Draining {
+            return self.comes_free(name, false);
+        }
+        if let Some(slot) = self.slot_mut(name) {
+            slot.bot_id = None;
+            slot.awaits_clearing = false;
+        }
+    }
+
+    /// In this status from now on. It is not to be given out.
+    pub fn put(&mut self, name: &SlotName, status: SlotStatus) {
+        let now = self.now;
+        self.loose.retain(|loose| loose != name);
+        let pool = self.all.slot(name).and_then(|slot| self.all.pool(&slot.pool));
+        let expires_at = pool.and_then(|pool| pool.expire_after_ms).map(|after| self.after_ms(after));
+        if let Some(slot) = self.slot_mut(name) {
+            slot.status = status;
+            slot.status_since = now;
+            if status == SlotStatus::Idle {
+                slot.expires_at = expires_at;
+            }
+        }
+    }
+
+    /// Nobody has it, and the next may.
+    pub fn comes_free(&mut self, name: &SlotName, agent_waits: bool) {
+        let Some(pool) = self.all.slot(name).and_then(|slot| self.all.pool(&slot.pool)).cloned() else { return };
+        self.told.asked.retain(|asked| asked.slot != *name);
+        let must_start = pool.hot && !agent_waits;
+        self.put(name, if must_start { SlotStatus::Creating } else { SlotStatus::Idle });
+        let new = super::reference_queue::attributes_of_new(&pool);
+        if !agent_waits {
+            self.ends_tokens(name);
+        }
+        if let Some(slot) = self.slot_mut(name) {
+            slot.bot_id = None;
+            slot.awaits_clearing = false;
+            slot.error_message = None;
+            if !agent_waits {
+                slot.bots_since_fresh = 0;
+                slot.attributes = new;
+            }
+            if pool.provider == "ec2" {
+                slot.provider_ref = None;
+            }
+        }
+        self.loose.push(name.clone());
+        self.served.push(pool.platform);
+    }
+
+    fn ends_tokens(&mut self, name: &SlotName) {
+        if let Some(slot) = self.slot_mut(name) {
+            slot.generation += 1;
+            slot.token_number = 0;
+            slot.agent = None;
+        }
+    }
+
+    /// In error, unless it was to go anyway.
+    pub fn breaks(&mut self, name: &SlotName, message: &str) {
+        self.leaves_gate(name);
+        let goes = self.all.slot(name).is_some_and(|slot| slot.status == SlotStatus::Draining);
+        self.put(name, if goes { SlotStatus::Draining } else { SlotStatus::Error });
+        let now = self.now;
+        if let Some(slot) = self.slot_mut(name) {
+            slot.bot_id = None;
+            slot.awaits_clearing = false;
+            slot.error_message = Some(message.to_owned());
+            slot.description = slot::error(message, now);
+        }
+    }
+
+    pub fn ask(&mut self, name: &SlotName, bot: Option<BotId>) {
+        let Some(pool) = self.all.slot(name).and_then(|slot| self.all.pool(&slot.pool)) else { return };
+        let (pool, host) = (pool.name.clone(), pool.host.clone());
+        let timeout_at = self.now + self.settings.deploy_timeout;
+        self.told.asked.push(NewDeployment { slot: name.clone(), pool, host, bot, timeout_at });
+        self.told.gate_moves = true;
+    }
+
+    fn leaves_gate(&mut self, name: &SlotName) {
+        self.all.deployments.retain(|(of, _)| of != name);
+        self.told.asked.retain(|asked| asked.slot != *name);
+        if !self.told.cancelled.contains(name) {
+            self.told.cancelled.push(name.clone());
+        }
+        self.told.gate_moves = true;
+    }
+
+    fn release(&mut self, name: &SlotName, bot: Option<BotId>, holder: uuid::Uuid) {
+        self.all.deployments.retain(|(of, found)| of != name || found.bot != bot || found.holder != Some(holder));
+        self.told.released.push(ReleasedDeployment { slot: name.clone(), bot, holder });
+        self.told.gate_moves = true;
+    }
+
+    pub fn wake(&mut self, name: &SlotName) {
+        if !self.told.woken.contains(name) {
+            self.told.woken.push(name.clone());
+        }
+    }
+
+    /// The time for which bots hold a slot of the pool: nine parts what it was, one part this time.
+    pub fn note_hold(&mut self, name: &SlotName) {
+        let Some(slot) = self.all.slot(name).cloned() else { return };
+        let Some(since) = slot.last_used_at else { return };
+        let held = (self.now.as_millisecond() - since.as_millisecond()).max(0);
+        if let Some(pool) = self.pool_mut(&slot.pool) {
+            pool.mean_hold_ms = match pool.mean_hold_ms {
+                None => Some(held),
+                Some(mean) => Some(mean + (held - mean) / 10),
+            };
+        }
+    }
+}

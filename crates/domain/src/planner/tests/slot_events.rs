@@ -1,0 +1,240 @@
+//! What happens to a slot, where it fits and where it comes too late.
+
+use super::*;
+
+fn one(of: Pool, change: impl FnOnce(&mut Slot)) -> (Planner, SlotName) {
+    let name = of.name.clone();
+    let mut planner = Planner::new(&[of]);
+    let added = planner.add_idle(&name, 1, change);
+    (planner, added)
+}
+
+/// A hot slot that is being started for nobody.
+fn creating() -> (Planner, SlotName) {
+    let mut planner = Planner::new(&[Pool { min_idle: 1, ..hot_pool("hot", 0, 1) }]);
+    planner.run(&[Job::KeepWarm]);
+    (planner, slot("hot", 1))
+}
+
+fn waits(planner: &Planner, name: &SlotName, agent: &str) -> SlotEvent {
+    SlotEvent::AgentWaits { claim: SlotClaim::current(planner.slot(name)), agent: agent.to_owned() }
+}
+
+fn message() -> String {
+    "it broke".to_owned()
+}
+
+#[test]
+fn an_agent_that_waits_makes_its_slot_idle() {
+    let (mut planner, name) = creating();
+    let event = waits(&planner, &name, "one");
+    let changes = planner.event(&name, event);
+    assert!(fits(&changes) && changes.actions.contains(&Action::WakeAgent(name.clone())));
+    assert_eq!(planner.slot(&name).status, SlotStatus::Idle);
+    let mut late = SlotClaim::current(planner.slot(&name));
+    late.generation = Some(0);
+    assert!(!fits(&planner.event(&name, SlotEvent::AgentWaits { claim: late, agent: "two".to_owned() })));
+}
+
+#[test]
+fn another_agent_in_an_idle_slot_does_not_renew_it() {
+    let (mut planner, name) = one(Pool { expire_after_ms: Some(60_000), ..hot_pool("hot", 0, 1) }, |_| {});
+    let end = planner.now + Duration::from_secs(60);
+    let ending = Slot { expires_at: Some(end), ..planner.slot(&name).clone() };
+    planner.snapshot.set_slot(&name, Some(ending));
+    let before = planner.slot(&name).clone();
+    planner.wait(30);
+    let event = waits(&planner, &name, "another");
+    assert!(fits(&planner.event(&name, event)));
+    assert_eq!(planner.slot(&name), &Slot { agent: Some("another".to_owned()), ..before });
+}
+
+#[test]
+fn the_same_agent_again_changes_nothing() {
+    let (mut planner, name) = one(hot_pool("hot", 0, 1), |_| {});
+    let event = waits(&planner, &name, "agent");
+    let changes = planner.event(&name, event);
+    assert!(fits(&changes) && changes.is_empty());
+}
+
+#[test]
+fn an_agent_is_refused_where_another_has_the_bot() {
+    let (mut planner, name) = one(hot_pool("hot", 0, 1), |_| {});
+    planner.run(&[reserve(request(1, 1))]);
+    let event = waits(&planner, &name, "another");
+    assert!(!fits(&planner.event(&name, event)));
+}
+
+#[test]
+fn a_slot_that_was_started_for_its_bot_is_busy_and_the_bot_is_awaited() {
+    let mut planner = Planner::new(&[pool("cold", 0, 1)]);
+    planner.run(&[reserve(request(1, 1))]);
+    let name = slot("cold", 1);
+    let holder = planner.pass_gate(&name);
+    let started = |bot| SlotEvent::Started { bot, provider_ref: "ref".to_owned(), holder };
+    let changes = planner.event(&name, started(Some(bot(2))));
+    assert!(changes.slots.is_empty() && changes.awaited.is_empty(), "it was for another");
+    let changes = planner.event(&name, started(Some(bot(1))));
+    assert_eq!(changes.awaited, [bot(1)]);
+    assert_eq!(planner.slot(&name).status, SlotStatus::Busy);
+    assert!(planner.snapshot.facts.deployments.is_empty());
+}
+
+#[test]
+fn a_stopped_slot_that_was_made_for_nobody_is_idle() {
+    let mut planner = Planner::new(&[Pool { min_idle: 1, ..pool("cold", 0, 1) }]);
+    planner.run(&[Job::KeepWarm]);
+    let name = slot("cold", 1);
+    let holder = planner.pass_gate(&name);
+    planner.event(&name, SlotEvent::Started { bot: None, provider_ref: "ref".to_owned(), holder });
+    assert_eq!(planner.slot(&name).status, SlotStatus::Idle);
+}
+
+#[test]
+fn a_late_start_for_nobody_does_not_keep_a_freed_hot_slot_from_being_started() {
+    let (mut planner, name) = one(Pool { recycle_after: 1, ..hot_pool("hot", 0, 1) }, |_| {});
+    planner.run(&[reserve(request(1, 1))]);
+    planner.run(&[planner.exits(1, 0)]);
+    let late = SlotEvent::Started { bot: None, provider_ref: "ref".to_owned(), holder: Uuid::nil() };
+    let jobs = [Job::Slot(name.clone(), SlotEvent::Cleared { bot: bot(1) }), Job::Slot(name.clone(), late)];
+    let changes = planner.run(&jobs);
+    assert_eq!(changes.deployments.len(), 1, "otherwise it would be Creating for ever");
+}
+
+#[test]
+fn what_was_not_begun_leaves_the_gate() {
+    let (mut planner, name) = creating();
+    let holder = planner.pass_gate(&name);
+    planner.event(&name, SlotEvent::NotBegun { bot: None, holder: Uuid::nil() });
+    assert_eq!(planner.snapshot.facts.deployments.len(), 1, "another holds it");
+    planner.event(&name, SlotEvent::NotBegun { bot: None, holder });
+    assert!(planner.snapshot.facts.deployments.is_empty());
+    assert!(!fits(&planner.event(&slot("hot", 9), SlotEvent::NotBegun { bot: None, holder })));
+}
+
+#[test]
+fn a_silent_slot_is_started_again_under_a_new_connection() {
+    let (mut planner, name) = one(hot_pool("hot", 0, 1), |_| {});
+    planner.run(&[reserve(request(1, 1))]);
+    let before = planner.bot(1).connection;
+    let silent = |generation| SlotEvent::Silent { bot: bot(1), generation };
+    assert!(!fits(&planner.event(&name, silent(0))));
+    let changes = planner.event(&name, silent(1));
+    assert_eq!((changes.reconnected.len(), changes.deployments.len()), (1, 1));
+    assert_ne!(planner.bot(1).connection, before);
+    assert_eq!((planner.slot(&name).generation, &planner.slot(&name).agent), (2, &None));
+    assert!(!fits(&planner.event(&name, silent(1))), "a repeat comes too late");
+    planner.snapshot.note_status(bot(1), Status::Starting);
+    assert!(!fits(&planner.event(&name, silent(2))), "it has spoken");
+}
+
+#[test]
+fn a_bot_that_was_silent_and_goes_back_is_written_once() {
+    let mut planner = Planner::new(&[runner_pool("ec2", 0, 1)]);
+    planner.run(&[reserve(request(1, 1))]);
+    let name = slot("ec2", 1);
+    let holder = planner.pass_gate(&name);
+    let silent = SlotEvent::Silent { bot: bot(1), generation: 1 };
+    let full = SlotEvent::NoCapacity { bot: bot(1), holder, message: message() };
+    let changes = planner.run(&[Job::Slot(name.clone(), silent), Job::Slot(name, full)]);
+    assert_eq!((changes.returned.len(), changes.reconnected.len(), changes.deployments.len()), (1, 0, 0));
+}
+
+#[test]
+fn a_cleared_slot_fits_only_its_bot() {
+    let (mut planner, name) = one(pool("cold", 0, 1), |_| {});
+    planner.run(&[reserve(request(1, 1))]);
+    planner.run(&[planner.exits(1, 0)]);
+    assert!(!fits(&planner.event(&name, SlotEvent::Cleared { bot: bot(2) })));
+    assert!(fits(&planner.event(&name, SlotEvent::Cleared { bot: bot(1) })));
+    assert!(!fits(&planner.event(&name, SlotEvent::Cleared { bot: bot(1) })));
+    assert_eq!(planner.slot(&name).status, SlotStatus::Idle);
+}
+
+#[test]
+fn a_slot_that_breaks_is_in_error_with_its_message() {
+    let (mut planner, name) = creating();
+    let broken = |bot| SlotEvent::Broken { bot, message: message() };
+    assert!(!fits(&planner.event(&name, broken(Some(bot(1))))));
+    let changes = planner.event(&name, broken(None));
+    assert_eq!(changes.cancelled_deployments, std::slice::from_ref(&name));
+    let after = planner.slot(&name);
+    assert_eq!((after.status, after.error_message.clone()), (SlotStatus::Error, Some(message())));
+    assert!(!fits(&planner.event(&name, broken(None))), "it is in error already");
+}
+
+#[test]
+fn a_slot_that_is_to_go_still_is_when_it_breaks() {
+    let (mut planner, name) = one(pool("cold", 0, 1), |slot| slot.status = SlotStatus::Draining);
+    assert!(fits(&planner.event(&name, SlotEvent::Broken { bot: None, message: message() })));
+    assert_eq!(planner.slot(&name).status, SlotStatus::Draining);
+    assert_eq!(planner.slot(&name).error_message, Some(message()));
+}
+
+#[test]
+fn what_was_seen_of_an_idle_slot_fits_only_while_it_is_as_it_was() {
+    type Seen = fn(Timestamp) -> SlotEvent;
+    let cases: [(Seen, SlotStatus); 3] = [
+        (|since| SlotEvent::Failed { since, message: message() }, SlotStatus::Error),
+        (|since| SlotEvent::Stray { since }, SlotStatus::Error),
+        (|since| SlotEvent::Lost { since, counts: true }, SlotStatus::Creating),
+    ];
+    for (seen, after) in cases {
+        let (mut planner, name) = one(hot_pool("hot", 0, 1), |_| {});
+        let since = planner.now;
+        planner.wait(1);
+        assert!(!fits(&planner.event(&name, seen(since + Duration::from_millis(1)))));
+        assert!(fits(&planner.event(&name, seen(since))));
+        assert_eq!(planner.slot(&name).status, after);
+        assert!(!fits(&planner.event(&name, seen(since))), "a repeat comes too late");
+    }
+}
+
+#[test]
+fn a_lost_slot_is_made_anew_and_may_count_as_an_attempt() {
+    for counts in [true, false] {
+        let (mut planner, name) = one(pool("cold", 0, 1), |_| {});
+        let since = planner.now;
+        let changes = planner.event(&name, SlotEvent::Lost { since, counts });
+        let after = planner.slot(&name);
+        assert_eq!((after.recovery_attempts, &after.provider_ref), (i64::from(counts), &None));
+        assert_eq!((after.status, changes.deployments.len()), (SlotStatus::Creating, 1));
+    }
+}
+
+#[test]
+fn an_attempt_to_recover_is_counted_once() {
+    let (mut planner, name) = one(pool("cold", 0, 1), |slot| slot.status = SlotStatus::Error);
+    let since = planner.now;
+    planner.wait(1);
+    let recovering = SlotEvent::Recovering { since, message: message() };
+    assert!(fits(&planner.event(&name, recovering.clone())));
+    assert!(!fits(&planner.event(&name, recovering)));
+    assert_eq!(planner.slot(&name).recovery_attempts, 1);
+    let since = planner.slot(&name).status_since;
+    assert!(!fits(&planner.event(&name, SlotEvent::Recovered { since: since - Duration::from_secs(1) })));
+    assert!(fits(&planner.event(&name, SlotEvent::Recovered { since })));
+    assert_eq!(planner.slot(&name).status, SlotStatus::Idle);
+}
+
+#[test]
+fn a_slot_that_nobody_has_and_that_is_not_free_is_recovered() {
+    let (mut planner, name) = creating();
+    let since = planner.now;
+    assert!(fits(&planner.event(&name, SlotEvent::Recovering { since, message: message() })));
+    assert_eq!((planner.slot(&name).status, planner.slot(&name).recovery_attempts), (SlotStatus::Error, 1));
+    let (mut planner, name) = one(pool("cold", 0, 1), |_| {});
+    assert!(!fits(&planner.event(&name, SlotEvent::Recovering { since, message: message() })), "it is free");
+}
+
+#[test]
+fn a_slot_goes_when_it_is_drained_and_has_no_bot() {
+    let (mut planner, name) = one(pool("cold", 0, 1), |_| {});
+    assert!(!fits(&planner.event(&name, SlotEvent::Gone)));
+    assert!(fits(&planner.event(&name, SlotEvent::Drain)));
+    assert!(!fits(&planner.event(&name, SlotEvent::Drain)));
+    assert!(fits(&planner.event(&name, SlotEvent::Gone)));
+    assert!(planner.snapshot.slot(&name).is_none());
+    assert_eq!(planner.snapshot.pool("cold").unwrap().pool.slots, 0);
+    assert!(!fits(&planner.event(&name, SlotEvent::Drain)));
+}
