@@ -2,6 +2,10 @@
 
 use std::process::ExitCode;
 
+/// A fifth of the time of a bot's way was spent in the C library's allocator.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     greenroom::cli::main()
 }

@@ -20,6 +20,8 @@ use crate::store::{EventRow, Kind, Store, StoreError};
 const POLL: Duration = Duration::from_millis(500);
 /// Events are read no more often than this.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(3);
+/// The same while nobody listens to a user or a bot: agents of this replica are woken by placement itself.
+const PAUSE_UNHEARD: Duration = Duration::from_millis(25);
 /// How soon a missing id is looked for again.
 const POLL_MISSING: Duration = Duration::from_millis(20);
 const BATCH: i64 = 1_000;
@@ -125,11 +127,18 @@ impl Feed {
                 () = stopping.cancelled() => return,
             }
             // Under load events are read in groups, not one commit at a time.
-            let rest = SHORTEST_PAUSE.saturating_sub(looked.elapsed());
+            let pause = if self.is_heard() { SHORTEST_PAUSE } else { PAUSE_UNHEARD };
+            let rest = pause.saturating_sub(looked.elapsed());
             if !rest.is_zero() {
                 tokio::time::sleep(rest).await;
             }
         }
+    }
+
+    /// Whether anybody listens to a user or a bot.
+    fn is_heard(&self) -> bool {
+        let lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        !(lines.users.is_empty() && lines.bots.is_empty())
     }
 
     fn publish(&self, events: Vec<EventRow>, position: Option<EventId>) {

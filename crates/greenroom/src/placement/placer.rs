@@ -176,15 +176,12 @@ impl Placer {
                 Ok((Applied::Conflict, _)) => {
                     last = "a bot, a deployment or a key kept changing";
                     metrics::counter!("greenroom_placement_conflicts_total", "what" => "row").increment(1);
-                    self.copy.look_again(&batch.jobs).await?;
                 }
                 // It may be committed all the same: read everything, and look for what these jobs may have made.
                 Err(error @ StoreError::Unavailable { .. }) if may_be_committed => {
                     tracing::warn!(%error, "placement write failed; reading everything again");
                     may_be_committed = false;
                     self.copy.forget();
-                    self.copy.bring_up_to_date().await?;
-                    self.copy.look_again(&batch.jobs).await?;
                 }
                 Err(error) => {
                     self.copy.forget();
