@@ -66,3 +66,6 @@ ALTER TABLE users ADD COLUMN min_priority BIGINT NOT NULL DEFAULT 0;
 
 -- A user's events are found by its bots.
 DROP INDEX events_by_user;
+
+-- How far a replica has followed the journal: rows before are not needed by it.
+ALTER TABLE replicas ADD COLUMN followed BIGINT NOT NULL DEFAULT 0;

@@ -11,7 +11,7 @@ use domain::ConnectionId;
 use futures_util::StreamExt;
 use redis::aio::{ConnectionManager, ConnectionManagerConfig};
 use secrecy::{ExposeSecret, SecretString};
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
@@ -35,8 +35,21 @@ pub fn channel(connection: ConnectionId) -> String {
 #[derive(Clone, Debug, Default)]
 pub struct Bus {
     redis: Option<Arc<Redis>>,
-    /// Another replica says that something has happened.
-    heard: Arc<Notify>,
+    /// Counts how often another replica said that something has happened.
+    heard: watch::Sender<u64>,
+}
+
+/// Hears what other replicas say from now on.
+#[derive(Debug)]
+pub struct BusListener(watch::Receiver<u64>);
+
+impl BusListener {
+    /// Wakes when another replica has written events.
+    pub async fn heard(&mut self) {
+        if self.0.changed().await.is_err() {
+            std::future::pending().await
+        }
+    }
 }
 
 struct Redis {
@@ -89,7 +102,7 @@ impl Bus {
             name: Uuid::new_v4().simple().to_string(),
             trouble: Mutex::default(),
         };
-        let bus = Self { redis: Some(Arc::new(redis)), heard: Arc::default() };
+        let bus = Self { redis: Some(Arc::new(redis)), heard: watch::Sender::default() };
         let (redis, heard) = (bus.redis.clone(), bus.heard.clone());
         let work = async move {
             let Some(redis) = redis else { return };
@@ -125,9 +138,8 @@ impl Bus {
         }
     }
 
-    /// Wakes when another replica has written events.
-    pub async fn heard(&self) {
-        self.heard.notified().await;
+    pub fn listen(&self) -> BusListener {
+        BusListener(self.heard.subscribe())
     }
 
     /// Whether the bus can be used, as of a few seconds ago: `None` when it is in the process.
@@ -207,7 +219,7 @@ impl Redis {
         }
     }
 
-    async fn keep_hearing(&self, heard: &Notify) {
+    async fn keep_hearing(&self, heard: &watch::Sender<u64>) {
         loop {
             let listening = async {
                 let mut listener = self.client.get_async_pubsub().await?;
@@ -217,12 +229,12 @@ impl Redis {
             // That it is away is told by the ping.
             if let Ok(Ok(mut listener)) = tokio::time::timeout(PATIENCE, listening).await {
                 // What was said before is found by looking.
-                heard.notify_one();
+                heard.send_modify(|count| *count += 1);
                 let mut said = listener.on_message();
                 // A connection that has gone without a word is not noticed: after a while it is made anew.
                 while let Ok(Some(word)) = tokio::time::timeout(LISTENED_FOR, said.next()).await {
                     if word.get_payload_bytes() != self.name.as_bytes() {
-                        heard.notify_one();
+                        heard.send_modify(|count| *count += 1);
                     }
                 }
             }

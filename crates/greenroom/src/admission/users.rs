@@ -45,6 +45,7 @@ impl Admission {
             created_at: now,
             updated_at: now,
         };
+        self.store.change_in(tx, &Changed::user(user.id), now).await?;
         tx.insert_user(&user).await?;
         let key = self.insert_key(tx, user.id, now).await?;
         Ok((user, key))

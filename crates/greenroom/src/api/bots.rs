@@ -2,6 +2,7 @@
 
 use axum::body::Bytes;
 use axum::extract::State;
+use axum::http::header::LOCATION;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use domain::BotId;
@@ -35,7 +36,8 @@ pub struct ReservedBot {
     post, path = "/bots", tag = "For users", request_body = NewBotBody,
     params(("Idempotency-Key" = Option<String>, Header, description = "The same key finds the same bot again")),
     responses(
-        (status = 201, description = "Reserved", body = ReservedBot),
+        (status = 201, description = "Reserved", body = ReservedBot,
+         headers(("Location" = String, description = "Where the bot is: `/bots/{id}`"))),
         (status = 200, description = "The same key again: the same bot", body = ReservedBot),
         (status = 409, description = "`duplicate_bot`: a bot of yours is already at this meeting; `bot_id` says which",
          body = ProblemShape, content_type = "application/problem+json"),
@@ -84,8 +86,9 @@ async fn reserve(app: &App, key: &ApiKey, headers: &HeaderMap, body: &[u8]) -> R
     let status = if is_new { StatusCode::CREATED } else { StatusCode::OK };
     let mut bot = BotShape::from(bot);
     (bot.queue_position, bot.estimated_wait_ms) = (queue_position, estimated_wait_ms);
+    let location = [(LOCATION, format!("/bots/{}", bot.id))];
     let reserved = ReservedBot { bot, queue_position, estimated_wait_ms };
-    Ok((status, axum::Json(reserved)).into_response())
+    Ok((status, location, axum::Json(reserved)).into_response())
 }
 
 /// Ask a bot to leave

@@ -14,13 +14,13 @@ use tokio::sync::{broadcast, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::bus::Bus;
-use crate::store::{EventRow, Kind, Store, StoreError};
+use crate::store::{EventRow, Store, StoreError};
 
 /// How long another replica's event may take to be seen where the bus does not tell of it.
 const POLL: Duration = Duration::from_millis(500);
 /// Events are read no more often than this.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(3);
-/// The same while nobody listens to a user or a bot: agents of this replica are woken by placement itself.
+/// The same while nobody listens to a user or a bot.
 const PAUSE_UNHEARD: Duration = Duration::from_millis(25);
 /// How soon a missing id is looked for again.
 const POLL_MISSING: Duration = Duration::from_millis(20);
@@ -42,7 +42,7 @@ pub struct Feed {
 struct Lines {
     users: HashMap<UserId, Line>,
     bots: HashMap<BotId, Line>,
-    /// Who waits in a slot hears that something is assigned to it.
+    /// Who waits in a slot hears that something is assigned to it: placement says so.
     slots: HashMap<SlotName, broadcast::Sender<()>>,
 }
 
@@ -83,9 +83,15 @@ impl Feed {
         subscribe(&mut self.lines.lock().unwrap_or_else(PoisonError::into_inner).slots, slot.clone(), 1)
     }
 
-    /// Wakes who waits in a slot here and now, before the event has been read back.
+    /// Wakes the agent that waits in a slot.
     pub fn wake_slot(&self, slot: &SlotName) {
         send(&mut self.lines.lock().unwrap_or_else(PoisonError::into_inner).slots, slot, &());
+    }
+
+    /// Wakes every agent that waits: it is not known which slots have changed.
+    pub fn wake_all_slots(&self) {
+        let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        lines.slots.retain(|_, line| line.send(()).is_ok());
     }
 
     fn listener(&self, subscribe: impl FnOnce(&mut Lines) -> broadcast::Receiver<Arc<EventRow>>) -> Listener {
@@ -95,7 +101,7 @@ impl Feed {
 
     /// Follows the events until `stopping`.
     pub async fn follow(self, store: Store, bus: Bus, stopping: CancellationToken) {
-        let mut follower = Follower::default();
+        let (mut follower, mut others) = (Follower::default(), bus.listen());
         let mut failing = false;
         loop {
             let looked = Instant::now();
@@ -122,7 +128,7 @@ impl Feed {
             };
             tokio::select! {
                 () = store.told() => bus.stir(),
-                () = bus.heard() => {}
+                () = others.heard() => {}
                 () = tokio::time::sleep(wait) => {}
                 () = stopping.cancelled() => return,
             }
@@ -153,10 +159,6 @@ impl Feed {
         for event in events.into_iter().map(Arc::new) {
             send(&mut lines.users, &event.user_id, &event);
             send(&mut lines.bots, &event.bot_id, &event);
-            // A bot that got its slot at once has one event that names it.
-            if let (Kind::Created | Kind::Assigned, Some(slot)) = (event.kind, &event.reason) {
-                send(&mut lines.slots, &SlotName::stored(slot.clone()), &());
-            }
         }
     }
 }

@@ -9,7 +9,7 @@ use domain::planner::job::{EndCause, SlotEvent};
 use domain::planner::{Job, Snapshot};
 use domain::{BotId, SlotName, UserId};
 
-use crate::actions::Actions;
+use crate::lifecycle::Lifecycle;
 use crate::store::{Position, Store, StoreError};
 
 /// More users or idempotency keys than this are not kept in memory: they are looked up again.
@@ -19,13 +19,13 @@ const MOST_KEYS: usize = 200_000;
 #[derive(Debug)]
 pub struct Copy {
     store: Store,
-    actions: Actions,
+    lifecycle: Lifecycle,
     held: Option<(Snapshot, Position)>,
 }
 
 impl Copy {
-    pub fn new(store: Store, actions: Actions) -> Self {
-        Self { store, actions, held: None }
+    pub fn new(store: Store, lifecycle: Lifecycle) -> Self {
+        Self { store, lifecycle, held: None }
     }
 
     /// The copy as it was read last.
@@ -46,7 +46,7 @@ impl Copy {
         } else if changed_here {
             self.follow().await?;
         }
-        let heard = self.actions.take_heard();
+        let heard = self.lifecycle.actions.take_heard();
         if let Some((snapshot, _)) = &mut self.held {
             for (bot, status) in heard {
                 snapshot.note_status(bot, status);
@@ -55,7 +55,7 @@ impl Copy {
         Ok(())
     }
 
-    /// Follows what others have changed. False when there was nothing.
+    /// Follows what others have changed, and wakes agents whose slots got a bot. False when there was nothing.
     pub async fn follow(&mut self) -> Result<bool, StoreError> {
         let Some((snapshot, position)) = &mut self.held else {
             self.read_all().await?;
@@ -64,18 +64,25 @@ impl Copy {
         let since = self.store.placement_since(*position).await?;
         if since.position.token == position.token {
             position.journal = since.position.journal;
+            self.store.note_followed(*position);
             return Ok(false);
         }
-        match since.changed {
-            Some(changed) => {
-                if let Err(error) = self.store.refresh_snapshot(snapshot, &changed).await {
-                    self.forget();
-                    return Err(error);
-                }
-                *position = since.position;
-                metrics::counter!("greenroom_placement_reads_total", "what" => "journal").increment(1);
+        let Some(changed) = since.changed else {
+            self.read_all().await?;
+            self.lifecycle.feed.wake_all_slots();
+            return Ok(true);
+        };
+        if let Err(error) = self.store.refresh_snapshot(snapshot, &changed).await {
+            self.forget();
+            return Err(error);
+        }
+        *position = since.position;
+        self.store.note_followed(*position);
+        metrics::counter!("greenroom_placement_reads_total", "what" => "journal").increment(1);
+        for name in changed.slots.into_iter().map(SlotName::stored) {
+            if snapshot.slot(&name).is_some_and(|slot| slot.bot_id.is_some()) {
+                self.lifecycle.feed.wake_slot(&name);
             }
-            None => self.read_all().await?,
         }
         Ok(true)
     }
@@ -85,6 +92,7 @@ impl Copy {
         let position = self.store.placement_position().await?;
         let snapshot = self.store.load_snapshot().await?;
         self.held = Some((snapshot, position));
+        self.store.note_followed(position);
         metrics::counter!("greenroom_placement_reads_total", "what" => "everything").increment(1);
         Ok(())
     }

@@ -27,13 +27,14 @@ const ATTEMPTS_TOGETHER: u32 = 4;
 const ATTEMPTS_ALONE: u32 = 20;
 /// For how long a replica places before others have their turn.
 const LONGEST_TURN: Duration = Duration::from_millis(20);
+/// For how long after others have changed something in between the token is held before anything is planned, so that they
+/// cannot do so again.
+const CONTENDED: Duration = Duration::from_millis(50);
 /// How long it places without turns after it waited for one in vain.
 const WITHOUT_TURNS: Duration = Duration::from_secs(10);
-/// How often it is looked whether there are other replicas.
-const LOOK_FOR_REPLICAS: Duration = Duration::from_secs(1);
-/// For how long what was changed can be followed by a replica that is behind, and how often older rows are deleted.
-const JOURNAL_KEPT: Duration = Duration::from_secs(300);
-const PRUNE_EVERY: Duration = Duration::from_secs(60);
+/// How soon a replica that has nothing to place follows what others have changed, where the bus does not tell of it.
+const FOLLOW_EVERY: Duration = Duration::from_millis(100);
+const PRUNE_EVERY: Duration = Duration::from_secs(10);
 
 pub struct Placer {
     store: Store,
@@ -42,14 +43,15 @@ pub struct Placer {
     lifecycle: Lifecycle,
     settings: Settings,
     copy: Copy,
-    /// Whether there is nobody to tell what was changed, and when that was looked up.
-    alone: bool,
-    looked: Option<Instant>,
     /// This replica's turn, and since when.
     turn: Option<(PlacementTurn, Instant)>,
+    /// Until then the token is held before anything is planned.
+    contended: Option<Instant>,
     /// Until then no turn is waited for.
     without_turns: Option<Instant>,
     pruned: Instant,
+    /// How many batches were written.
+    written: u64,
 }
 
 /// What was written, and as of when.
@@ -91,7 +93,7 @@ impl Batch {
 impl Placer {
     pub fn new(admission: &Admission, lifecycle: Lifecycle, settings: Settings) -> Self {
         let store = admission.store.clone();
-        let copy = Copy::new(store.clone(), lifecycle.actions.clone());
+        let copy = Copy::new(store.clone(), lifecycle.clone());
         let (clock, random) = (admission.clock.clone(), admission.random.clone());
         Self {
             store,
@@ -100,18 +102,21 @@ impl Placer {
             lifecycle,
             settings,
             copy,
-            alone: false,
-            looked: None,
             turn: None,
+            contended: None,
             without_turns: None,
             pruned: Instant::now(),
+            written: 0,
         }
     }
 
     pub async fn run(mut self, mut messages: mpsc::UnboundedReceiver<Message>, ending: CancellationToken) {
         let mut inbox = Vec::with_capacity(LARGEST_BATCH);
+        let mut others = self.lifecycle.bus.listen();
         loop {
+            let is_only = self.store.is_only_replica();
             tokio::select! {
+                biased;
                 count = messages.recv_many(&mut inbox, LARGEST_BATCH) => if count == 0 { return },
                 () = ending.cancelled() => {
                     // What was handed in before the end is still done.
@@ -120,12 +125,14 @@ impl Placer {
                         return;
                     }
                 }
+                () = others.heard(), if !is_only => self.follow_others().await,
+                () = tokio::time::sleep(FOLLOW_EVERY), if !is_only => self.follow_others().await,
             }
             let mut submitted = Vec::with_capacity(inbox.len());
             for message in inbox.drain(..) {
                 match message {
                     Message::Job(job) => submitted.push(job),
-                    Message::Look(look) => match self.catch_up().await {
+                    Message::Look(look) => match self.copy.bring_up_to_date().await {
                         Ok(()) => look(self.copy.get().map(|(snapshot, _)| snapshot).ok_or_else(nothing_read)),
                         Err(error) => look(Err(error)),
                     },
@@ -171,7 +178,7 @@ impl Placer {
                 Ok((Applied::Stale, _)) => {
                     last = "others kept changing what it was planned on";
                     metrics::counter!("greenroom_placement_conflicts_total", "what" => "token").increment(1);
-                    self.copy.follow().await?;
+                    self.contended = Some(Instant::now() + CONTENDED);
                 }
                 Ok((Applied::Conflict, _)) => {
                     last = "a bot, a deployment or a key kept changing";
@@ -192,8 +199,15 @@ impl Placer {
         Err(StoreError::conflict("placement.apply", last))
     }
 
+    /// Plans and writes once. Mostly nobody else changes anything meanwhile, and the write finds out if somebody did. Who
+    /// lost that way holds the token first: others then wait until it has written.
     async fn plan_and_write(&mut self, batch: &Batch, again: bool) -> Result<(Applied, Written), StoreError> {
-        self.catch_up().await?;
+        let is_contended = self.contended.is_some_and(|until| Instant::now() < until);
+        let held = if again || is_contended { Some(self.store.hold_token().await?) } else { None };
+        self.copy.bring_up_to_date().await?;
+        if held.is_some() {
+            self.copy.follow().await?;
+        }
         self.copy.look_up(&batch.jobs).await?;
         if again {
             self.copy.look_again(&batch.jobs).await?;
@@ -204,13 +218,17 @@ impl Placer {
         let mut changes = plan(snapshot, &batch.jobs, now, Ids::new(now, seed), &self.settings);
         if changes.is_empty() {
             // Nothing is written that would prove the copy: the token does.
-            let applied = if self.copy.follow().await? { Applied::Stale } else { Applied::Committed };
+            let is_stale = held.is_none() && self.copy.follow().await?;
+            let applied = if is_stale { Applied::Stale } else { Applied::Committed };
             return Ok((applied, Written { changes, now }));
         }
         let token = Uuid::from_bytes(self.random.bytes().map_err(|error| StoreError::failed("placement", &error))?);
-        let changed = (!self.alone).then(|| told(&changes));
+        let changed = (!self.store.is_only_replica()).then(|| told(&changes));
         let tokens = (position.token, token);
-        let applied = self.store.apply(&changes, &batch.details, tokens, changed.as_ref(), now).await?;
+        let applied = match held {
+            Some(tx) => self.store.apply_in(tx, &changes, &batch.details, tokens, changed.as_ref(), now).await?,
+            None => self.store.apply(&changes, &batch.details, tokens, changed.as_ref(), now).await?,
+        };
         if applied == Applied::Committed {
             answer::log(&changes);
             self.copy.apply(&mut changes, token);
@@ -221,7 +239,10 @@ impl Placer {
 
     /// Where there are other replicas: waits for the turn, and follows what they have changed.
     async fn take_turn(&mut self) {
-        if self.alone || self.turn.is_some() || self.without_turns.is_some_and(|until| Instant::now() < until) {
+        if self.store.is_only_replica()
+            || self.turn.is_some()
+            || self.without_turns.is_some_and(|until| Instant::now() < until)
+        {
             return;
         }
         match self.store.take_placement_turn().await {
@@ -248,19 +269,20 @@ impl Placer {
         }
     }
 
-    /// Brings the copy up to date with this process, and now and then looks for other replicas.
-    async fn catch_up(&mut self) -> Result<(), StoreError> {
-        if self.looked.is_none_or(|at| at.elapsed() >= LOOK_FOR_REPLICAS) {
-            self.alone = self.store.live_replicas().await? <= 1;
-            self.looked = Some(Instant::now());
+    /// Nothing is to be placed: follows what others place, so that the next turn costs little and agents that wait here are
+    /// woken. What cannot be read now is read with the next batch.
+    async fn follow_others(&mut self) {
+        if let Err(error) = self.copy.follow().await {
+            tracing::debug!(%error, "placement journal could not be read");
         }
-        self.copy.bring_up_to_date().await
     }
 
-    /// In debug builds: what must hold does hold after every batch.
-    fn check(&self) {
+    /// In debug builds: what must hold does hold after every batch; where there is much to look at, after every 50th.
+    fn check(&mut self) {
+        self.written += 1;
         if cfg!(debug_assertions)
             && let Some((snapshot, _)) = self.copy.get()
+            && (snapshot.slots().len() < 200 || self.written.is_multiple_of(50))
         {
             let found = domain::planner::invariants::violations(snapshot, false);
             debug_assert!(found.is_empty(), "{found:?}");
@@ -284,8 +306,7 @@ impl Placer {
             return;
         }
         self.pruned = Instant::now();
-        let before = self.clock.now().saturating_sub(JOURNAL_KEPT).unwrap_or(jiff::Timestamp::MIN);
-        if let Err(error) = self.store.prune_placement_journal(before).await {
+        if let Err(error) = self.store.prune_placement_journal().await {
             tracing::warn!(%error, "placement journal pruning failed");
         }
     }

@@ -17,7 +17,7 @@ use super::columns::Rows;
 use super::connect::Pools;
 use super::fence::Changed;
 use super::lanes::Lane;
-use super::{Store, StoreError, TxInner, measured};
+use super::{Store, StoreError, Tx, TxInner, measured};
 
 /// What a request says that placement does not look at.
 #[derive(Clone, Debug)]
@@ -69,19 +69,59 @@ impl Store {
     ) -> Result<Applied, StoreError> {
         let parts = parts(changes, details, (before, after), journal, now);
         let applied = match &self.pools {
-            Pools::Postgres(pools) => postgres(pools.of(Lane::Placement), parts, before, after).await?,
-            Pools::Sqlite { .. } => self.apply_to_sqlite(parts, before, after).await?,
+            Pools::Postgres(pools) => {
+                let mut connection = pools.of(Lane::Placement).acquire().await.map_err(failed)?;
+                apply_to_postgres(&mut connection, parts, before, after).await?
+            }
+            Pools::Sqlite { .. } => {
+                let mut tx = self.begin_in(Lane::Placement).await?;
+                let applied = tx.apply(parts, before, after).await?;
+                if applied == Applied::Committed {
+                    tx.commit().await?;
+                }
+                applied
+            }
         };
-        if applied == Applied::Committed && !changes.events.is_empty() {
-            self.told.notify_one();
-        }
+        self.tell_applied(changes, applied);
         Ok(applied)
     }
 
-    async fn apply_to_sqlite(&self, parts: Vec<Part>, before: Uuid, after: Uuid) -> Result<Applied, StoreError> {
-        let failed = |source| StoreError::call("placement.apply", source);
-        let mut tx = self.begin_in(Lane::Placement).await?;
-        let TxInner::Sqlite(inner, _) = &mut tx.inner else { return Ok(Applied::Stale) };
+    /// The same in a transaction that holds the token ([`Store::hold_token`]).
+    pub async fn apply_in(
+        &self,
+        mut tx: Tx,
+        changes: &Changes,
+        details: &HashMap<usize, BotDetails>,
+        (before, after): (Uuid, Uuid),
+        journal: Option<&Changed>,
+        now: Timestamp,
+    ) -> Result<Applied, StoreError> {
+        let parts = parts(changes, details, (before, after), journal, now);
+        let applied = tx.apply(parts, before, after).await?;
+        if applied == Applied::Committed {
+            tx.commit().await?;
+        }
+        self.tell_applied(changes, applied);
+        Ok(applied)
+    }
+
+    fn tell_applied(&self, changes: &Changes, applied: Applied) {
+        if applied == Applied::Committed && !changes.events.is_empty() {
+            self.told.notify_one();
+        }
+    }
+}
+
+fn failed(source: sqlx::Error) -> StoreError {
+    StoreError::call("placement.apply", source)
+}
+
+impl Tx {
+    async fn apply(&mut self, parts: Vec<Part>, before: Uuid, after: Uuid) -> Result<Applied, StoreError> {
+        let inner = match &mut self.inner {
+            TxInner::Sqlite(inner, _) => inner,
+            TxInner::Postgres(inner) => return apply_to_postgres(inner, parts, before, after).await,
+        };
         let fence = sqlx::query("UPDATE placement SET token = $1 WHERE id = 1 AND token = $2");
         let fence = fence.bind(after.to_string()).bind(before.to_string());
         if measured("placement.fence", fence.execute(&mut **inner)).await.map_err(failed)?.rows_affected() == 0 {
@@ -100,14 +140,17 @@ impl Store {
                 Err(error) => return Err(failed(error)),
             }
         }
-        tx.commit().await?;
         Ok(Applied::Committed)
     }
 }
 
 /// All parts in one statement. No two of them write the same row.
-async fn postgres(pool: &sqlx::PgPool, parts: Vec<Part>, before: Uuid, after: Uuid) -> Result<Applied, StoreError> {
-    let failed = |source| StoreError::call("placement.apply", source);
+async fn apply_to_postgres(
+    connection: &mut sqlx::PgConnection,
+    parts: Vec<Part>,
+    before: Uuid,
+    after: Uuid,
+) -> Result<Applied, StoreError> {
     let mut sql = String::with_capacity(4_096);
     sql.push_str("WITH fence AS (UPDATE placement SET token = $1 WHERE id = 1 AND token = $2 RETURNING 1 AS fitted)");
     let mut arguments = PgArguments::default();
@@ -141,7 +184,7 @@ async fn postgres(pool: &sqlx::PgPool, parts: Vec<Part>, before: Uuid, after: Uu
     let _ = write!(sql, " SELECT (SELECT count(*) FROM fence) AS fitted{checks}");
     // The same parts make the same text, so that it is planned once.
     let query = sqlx::query_with(sqlx::AssertSqlSafe(sql), arguments);
-    match measured("placement.apply", query.fetch_one(pool)).await {
+    match measured("placement.apply", query.fetch_one(connection)).await {
         Ok(row) => {
             let fitted: i64 = sqlx::Row::try_get(&row, "fitted").map_err(failed)?;
             Ok(if fitted == 1 { Applied::Committed } else { Applied::Stale })

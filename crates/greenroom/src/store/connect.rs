@@ -19,10 +19,11 @@ pub(super) const WAIT_FOR_CONNECTION: Duration = Duration::from_secs(30);
 const TRY_AGAIN: Duration = Duration::from_millis(20);
 /// For users, and as many for everything else.
 const SQLITE_READERS: u32 = 4;
-/// Of one process, 12 in all. docs/operations.md says so.
-const FOR_USERS: u32 = 4;
-const FOR_BOTS: u32 = 4;
-const FOR_PLACEMENT: u32 = 2;
+/// Of one process, 11 in all. docs/operations.md says so.
+const FOR_USERS: u32 = 3;
+const FOR_BOTS: u32 = 3;
+/// For its turn, for the transaction that it writes in, and for what it reads meanwhile.
+const FOR_PLACEMENT: u32 = 3;
 const FOR_LEASES: u32 = 2;
 /// A process that hangs in the middle of a transaction must not hold its locks for ever, and a statement that waits for
 /// such a lock must end. And plans: every statement is one that looks up few rows by an index, whatever its parameters

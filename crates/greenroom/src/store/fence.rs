@@ -2,35 +2,16 @@
 //! changes slots, pools, the queue, users, keys or which bots run, replaces the token in the same transaction and first of
 //! all, so that nobody waits for it while holding anything else.
 
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+
 use domain::{BotId, SlotName, UserId};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use super::sql::{Sql, args, sql};
+use super::lanes::Lane;
+use super::sql::{args, sql};
 use super::{Run, Store, StoreError, Tx, TxInner};
-
-/// What placement decides on: who writes one of these replaces the token in the same transaction.
-const DECIDED_ON: [&str; 7] = ["slots", "pools", "queue", "users", "api_keys", "idempotency_keys", "open_bots"];
-/// Except where nobody can have decided on it: a user that is not there yet, and its first key.
-const MADE_ANEW: [&str; 2] = ["users.insert", "keys.insert"];
-
-/// Whether a statement may only be run in a transaction that replaces the token.
-pub(super) fn needs_token(sql: &Sql) -> bool {
-    let writes = |table: &&str| {
-        ["INSERT INTO ", "UPDATE ", "DELETE FROM "].iter().any(|verb| {
-            let mut rest = sql.postgres;
-            while let Some(at) = rest.find(verb) {
-                rest = &rest[at + verb.len()..];
-                if rest.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').next() == Some(*table) {
-                    return true;
-                }
-            }
-            false
-        })
-    };
-    !MADE_ANEW.contains(&sql.name) && DECIDED_ON.iter().any(|table| writes(&table))
-}
 
 /// What a change of the token was about: what is to be read again.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -72,6 +53,17 @@ impl Changed {
     }
 }
 
+/// What placement and the rest of this process tell each other.
+#[derive(Debug, Default)]
+pub(super) struct PlacementState {
+    /// This process has changed what placement decides on, other than by placement.
+    pub changed: AtomicBool,
+    /// How far placement has followed the journal.
+    pub followed: AtomicI64,
+    /// Whether no other replica lived when this one last told that it does.
+    pub is_alone: AtomicBool,
+}
+
 /// Where a copy in memory stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Position {
@@ -91,14 +83,37 @@ impl Store {
     /// Begins a transaction that changes what placement decides on. It replaces the token before anything else.
     pub async fn begin_changing(&self, changed: &Changed, now: Timestamp) -> Result<Tx, StoreError> {
         let mut tx = self.begin().await?;
+        self.change_in(&mut tx, changed, now).await?;
+        Ok(tx)
+    }
+
+    /// Replaces the token in a transaction that has written nothing yet that others wait for.
+    pub async fn change_in(&self, tx: &mut Tx, changed: &Changed, now: Timestamp) -> Result<(), StoreError> {
         tx.replace_token(changed, now).await?;
-        tx.changes_placement = Some(self.placement_changed.clone());
+        tx.changes_placement = Some(self.placement.clone());
+        Ok(())
+    }
+
+    /// Begins the transaction that a plan is written in, and holds the token: from here on nobody else can change what the
+    /// plan is made on.
+    pub async fn hold_token(&self) -> Result<Tx, StoreError> {
+        let mut tx = self.begin_in(Lane::Placement).await?;
+        // SQLite has one writer, which this transaction is.
+        if self.is_shared() {
+            let hold = sql!("placement.hold", "SELECT token FROM placement WHERE id = 1 FOR UPDATE");
+            tx.first(hold, vec![]).await?.ok_or_else(no_row)?;
+        }
         Ok(tx)
     }
 
     /// Whether this process has committed a change of what placement decides on since this was asked last.
     pub fn take_placement_changed(&self) -> bool {
-        self.placement_changed.swap(false, std::sync::atomic::Ordering::SeqCst)
+        self.placement.changed.swap(false, Ordering::SeqCst)
+    }
+
+    /// Placement has followed the journal up to here: no row before it is needed by this replica.
+    pub fn note_followed(&self, position: Position) {
+        self.placement.followed.store(position.journal, Ordering::SeqCst);
     }
 
     /// The token as it is now, and the end of the journal.
@@ -151,21 +166,23 @@ impl Store {
         Ok(Since { position, changed: is_complete.then_some(changed) })
     }
 
-    /// Forgets what everybody has followed long ago; who has not reads everything again.
-    pub async fn prune_placement_journal(&self, before: Timestamp) -> Result<(), StoreError> {
+    /// Deletes rows that every replica has followed. One that is not known yet reads everything.
+    pub async fn prune_placement_journal(&self) -> Result<(), StoreError> {
         let mut tx = self.begin().await?;
-        tx.run(sql!("placement.prune", "DELETE FROM placement_journal WHERE at < $1"), args![before]).await?;
+        let prune = sql!(
+            "placement.prune",
+            "DELETE FROM placement_journal
+              WHERE id <= $1
+                AND NOT EXISTS (SELECT 1 FROM replicas WHERE replicas.followed < placement_journal.id)"
+        );
+        tx.run(prune, args![self.placement.followed.load(Ordering::SeqCst)]).await?;
         tx.commit().await
     }
 
-    /// How many replicas live, by the clock of the database.
-    pub async fn live_replicas(&self) -> Result<i64, StoreError> {
-        if !self.is_shared() {
-            return Ok(1);
-        }
-        let found =
-            sql!("placement.replicas", "SELECT count(*) AS n FROM replicas WHERE lease_until > clock_timestamp()");
-        self.placing().first(found, vec![]).await?.map_or(Ok(0), |row| row.int("n"))
+    /// Whether this replica is the only one that lives, as far as it knows. It may be wrong for a second: the token holds
+    /// all the same.
+    pub fn is_only_replica(&self) -> bool {
+        !self.is_shared() || self.placement.is_alone.load(Ordering::SeqCst)
     }
 }
 
@@ -212,24 +229,5 @@ impl Tx {
             args![before, token, now, text],
         )
         .await
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_statement_that_writes_what_placement_decides_on_needs_the_token() {
-        for text in
-            ["UPDATE slots SET a = 1", "WITH x AS (DELETE FROM queue) SELECT 1", "INSERT INTO pools (a) VALUES (1)"]
-        {
-            assert!(needs_token(&Sql { name: "some", sqlite: text, postgres: text }), "{text}");
-        }
-        for text in
-            ["SELECT * FROM slots", "UPDATE slot_locks SET a = 1", "UPDATE bots SET slots = 1", "INSERT INTO events"]
-        {
-            assert!(!needs_token(&Sql { name: "some", sqlite: text, postgres: text }), "{text}");
-        }
     }
 }

@@ -8,7 +8,7 @@
 //! - [`bots`]: what was asked
 //! - [`pools`], [`slots`], [`queue`], [`deployments`], [`slot_locks`], [`images`]: where it runs, or waits to
 //! - [`failures`], [`budgets`]: what providers said, and how often they may be asked
-//! - [`fence`], [`placement_turn`], [`load`], [`apply`], [`columns`]: placement's copy in memory, and what it writes
+//! - [`guarded`], [`fence`], [`placement_turn`], [`load`], [`apply`], [`columns`]: placement's copy in memory, and what it writes
 //! - [`sessions`], [`commands`], [`transcript`]: what the bot and its user say to each other
 //! - [`overdue`], [`listening`]: what has lasted too long, and when bots could be heard
 //! - [`replicas`], [`leases`], [`keepers`]: who brings records and the world together, and what that did
@@ -25,6 +25,7 @@ mod error;
 mod events;
 mod failures;
 mod fence;
+mod guarded;
 mod images;
 mod keepers;
 mod lanes;
@@ -47,7 +48,7 @@ mod transcript;
 mod users;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use sqlx::{Postgres, Sqlite, Transaction};
@@ -66,7 +67,9 @@ pub use domain::planner::changes::NewEvent;
 pub use error::StoreError;
 pub use events::EventRow;
 pub use failures::FailureRow;
+use fence::PlacementState;
 pub use fence::{Changed, Position, Since};
+use guarded::TOKEN_NOT_REPLACED;
 pub use images::{Image, PullRow, Pulled};
 pub use keepers::KeeperRow;
 use lanes::{Lane, WriteTurn};
@@ -88,8 +91,7 @@ pub struct Store {
     /// Whose calls these are: each lane has connections of its own.
     lane: Lane,
     told: Arc<Notify>,
-    /// Whether this process has changed what placement decides on, other than by placement.
-    placement_changed: Arc<AtomicBool>,
+    placement: Arc<PlacementState>,
 }
 
 /// A transaction. Dropped without [`Tx::commit`], it leaves no trace.
@@ -100,7 +102,7 @@ pub struct Tx {
     told: Option<Arc<Notify>>,
     has_events: bool,
     /// What to set after the commit, if what placement decides on is among what was written.
-    changes_placement: Option<Arc<AtomicBool>>,
+    changes_placement: Option<Arc<PlacementState>>,
 }
 
 #[derive(Debug)]
@@ -138,7 +140,7 @@ impl Store {
     pub async fn open(url: &str) -> Result<Self, StoreError> {
         let pools = connect::connect(url).await?;
         migrate::migrate(&pools).await?;
-        Ok(Self { pools, lane: Lane::Bots, told: Arc::default(), placement_changed: Arc::default() })
+        Ok(Self { pools, lane: Lane::Bots, told: Arc::default(), placement: Arc::default() })
     }
 
     /// The same for what users and operators ask: their calls use connections that nobody else needs.
@@ -150,7 +152,7 @@ impl Store {
     /// SQLite file.
     pub async fn look_at(url: &str) -> Result<Option<Looked>, StoreError> {
         let Some(pools) = connect::connect_to_look(url).await? else { return Ok(None) };
-        let store = Self { pools, lane: Lane::Bots, told: Arc::default(), placement_changed: Arc::default() };
+        let store = Self { pools, lane: Lane::Bots, told: Arc::default(), placement: Arc::default() };
         let found = migrate::look(&mut store.reader()).await?.unwrap_or(0);
         Ok(Some(Looked { store, found, known: migrate::known() }))
     }
@@ -246,11 +248,9 @@ impl Run for Reader<'_> {
 impl Run for Tx {
     async fn all(&mut self, sql: &'static Sql, args: Vec<Arg>) -> Result<Vec<Row>, StoreError> {
         let call = sql.name;
-        // Every test proves it for the statements that it runs; placement's own writes test the token (see `apply`).
-        debug_assert!(
-            self.changes_placement.is_some() || !fence::needs_token(sql),
-            "{call} writes what placement decides on, in a transaction that does not replace the token"
-        );
+        if sql.writes_guarded_table && self.changes_placement.is_none() {
+            return Err(StoreError::conflict(call, TOKEN_NOT_REPLACED));
+        }
         let failed = |source| StoreError::call(call, source);
         match &mut self.inner {
             TxInner::Sqlite(tx, _) => {
@@ -279,8 +279,8 @@ impl Tx {
         if let Some(told) = self.told.filter(|_| self.has_events) {
             told.notify_one();
         }
-        if let Some(changed) = self.changes_placement {
-            changed.store(true, Ordering::SeqCst);
+        if let Some(placement) = self.changes_placement {
+            placement.changed.store(true, Ordering::SeqCst);
         }
         Ok(())
     }

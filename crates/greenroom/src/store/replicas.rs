@@ -2,6 +2,7 @@
 //! locks, named leases) is its own as long as its row is here. The row ends by the clock of the database, so that the
 //! clocks of replicas need not agree, and a holder needs no renewal of its own.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -56,7 +57,7 @@ impl Store {
         tx.commit().await
     }
 
-    /// Tells that a replica lives. False when it was taken for dead, and holds nothing any more.
+    /// Tells that a replica lives, and how far it has followed placement's journal. False when it was taken for dead, and holds nothing any more.
     pub async fn renew_replica(&self, replica: Uuid, time: Duration) -> Result<bool, StoreError> {
         let mut tx = self.begin().await?;
         let renewed = tx
@@ -64,15 +65,21 @@ impl Store {
                 sql!(
                     "replicas.renew",
                     sqlite: "UPDATE replicas
-                                SET lease_until = strftime('%Y-%m-%dT%H:%M:%fZ', 'now', ($2 / 1000.0) || ' seconds')
-                              WHERE id = $1 RETURNING id",
-                    postgres: "UPDATE replicas SET lease_until = clock_timestamp() + $2 * interval '1 millisecond'
-                                WHERE id = $1 RETURNING id",
+                                SET lease_until = strftime('%Y-%m-%dT%H:%M:%fZ', 'now', ($2 / 1000.0) || ' seconds'),
+                                    followed = $3
+                              WHERE id = $1 RETURNING 0 AS others",
+                    postgres: "UPDATE replicas SET lease_until = clock_timestamp() + $2 * interval '1 millisecond',
+                                      followed = $3
+                                WHERE id = $1
+                               RETURNING (SELECT count(*) FROM replicas AS other
+                                           WHERE other.id <> $1 AND other.lease_until > clock_timestamp()) AS others",
                 ),
-                args![replica, milliseconds(time)],
+                args![replica, milliseconds(time), self.placement.followed.load(Ordering::SeqCst)],
             )
             .await?;
         tx.commit().await?;
+        let others = renewed.as_ref().map(|row| row.int("others")).transpose()?;
+        self.placement.is_alone.store(others == Some(0), Ordering::SeqCst);
         Ok(renewed.is_some())
     }
 

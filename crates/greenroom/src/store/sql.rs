@@ -9,6 +9,7 @@ use sqlx::{Arguments, Decode, Encode, Postgres, Row as _, Type};
 use uuid::Uuid;
 
 use super::StoreError;
+use super::guarded::writes_guarded_table;
 
 /// A statement, by the name under which it is measured.
 #[derive(Clone, Copy, Debug)]
@@ -16,15 +17,23 @@ pub struct Sql {
     pub name: &'static str,
     pub sqlite: &'static str,
     pub postgres: &'static str,
+    pub writes_guarded_table: bool,
+}
+
+impl Sql {
+    pub const fn new(name: &'static str, sqlite: &'static str, postgres: &'static str) -> Self {
+        let writes_guarded_table = writes_guarded_table(sqlite) || writes_guarded_table(postgres);
+        Self { name, sqlite, postgres, writes_guarded_table }
+    }
 }
 
 /// One text for both databases, or one for each.
 macro_rules! sql {
     ($name:literal, $($text:expr),+ $(,)?) => {
-        &$crate::store::sql::Sql { name: $name, sqlite: concat!($($text),+), postgres: concat!($($text),+) }
+        const { &$crate::store::sql::Sql::new($name, concat!($($text),+), concat!($($text),+)) }
     };
     ($name:literal, sqlite: $sqlite:expr, postgres: $postgres:expr $(,)?) => {
-        &$crate::store::sql::Sql { name: $name, sqlite: $sqlite, postgres: $postgres }
+        const { &$crate::store::sql::Sql::new($name, $sqlite, $postgres) }
     };
 }
 
@@ -32,10 +41,8 @@ macro_rules! sql {
 /// PostgreSQL locks the rows, in a mode that lets others refer to them.
 macro_rules! sql_locking {
     ($name:literal, $($text:expr),+ $(,)?) => {
-        &$crate::store::sql::Sql {
-            name: $name,
-            sqlite: concat!($($text),+),
-            postgres: concat!($($text),+, " FOR NO KEY UPDATE"),
+        const {
+            &$crate::store::sql::Sql::new($name, concat!($($text),+), concat!($($text),+, " FOR NO KEY UPDATE"))
         }
     };
 }
@@ -59,10 +66,12 @@ macro_rules! rows {
 /// A statement over many rows that are sent as one JSON array in `$1`: `before r after`.
 macro_rules! sql_over {
     ($name:literal, $before:expr, $columns:tt, $after:expr $(,)?) => {
-        &$crate::store::sql::Sql {
-            name: $name,
-            sqlite: concat!($before, $crate::store::sql::rows!(sqlite "$1" $columns), $after),
-            postgres: concat!($before, $crate::store::sql::rows!(postgres "$1" $columns), $after),
+        const {
+            &$crate::store::sql::Sql::new(
+                $name,
+        concat!($before, $crate::store::sql::rows!(sqlite "$1" $columns), $after),
+        concat!($before, $crate::store::sql::rows!(postgres "$1" $columns), $after),
+            )
         }
     };
 }

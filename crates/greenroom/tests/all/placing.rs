@@ -10,7 +10,8 @@ use domain::{BotId, SlotStatus, Status};
 use greenroom::admission::BotRequest;
 use greenroom::lifecycle::callbacks::Voice;
 use greenroom::placement::{PlacementError, Reserved, SlotEvent};
-use greenroom::store::{PoolRow, Store};
+use greenroom::store::{Changed, PoolRow, Store};
+use jiff::Timestamp;
 use rstest::rstest;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -196,6 +197,30 @@ async fn nobody_goes_before_its_lowest_priority(#[case] backend: Backend) {
     let refused = house.placement.reserve(eve.clone(), BotRequest { priority: -1, ..wish(1) }).await;
     assert!(refused.unwrap_err().to_string().contains("at least 0"));
     house.placement.reserve(eve, BotRequest { priority: 0, ..wish(1) }).await.unwrap();
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test]
+async fn bots_are_placed_while_others_change_what_placement_decides_on_without_pause(#[case] backend: Backend) {
+    let house = House::new(backend).await;
+    let mut changing = tokio::task::JoinSet::new();
+    for _ in 0..6 {
+        let (store, user) = (house.store.clone(), house.user);
+        changing.spawn(async move {
+            loop {
+                let tx = store.begin_changing(&Changed::user(user), Timestamp::now()).await.unwrap();
+                tx.commit().await.unwrap();
+            }
+        });
+    }
+    for number in 0..30 {
+        let bot = house.reserved(number).await;
+        house.ended(bot).await;
+    }
+    changing.shutdown().await;
+    expect_current(&house).await;
 }
 
 /// A way to PostgreSQL on which answers can get lost after the database has given them.

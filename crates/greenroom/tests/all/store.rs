@@ -53,7 +53,7 @@ fn event(bot: BotId, user: UserId) -> NewEvent {
 
 async fn insert_user(store: &Store, limit: i64) -> UserRow {
     let user = user(limit);
-    let mut tx = store.begin().await.unwrap();
+    let mut tx = store.begin_changing(&Changed::user(user.id), now()).await.unwrap();
     tx.insert_user(&user).await.unwrap();
     tx.commit().await.unwrap();
     user
@@ -61,7 +61,7 @@ async fn insert_user(store: &Store, limit: i64) -> UserRow {
 
 async fn insert_key(store: &Store, user: UserId) -> KeyRow {
     let key = KeyRow { id: KeyId(id()), user_id: user, hash: "h".repeat(64), created_at: now(), expires_at: None };
-    let mut tx = store.begin().await.unwrap();
+    let mut tx = store.begin_changing(&Changed::user(user), now()).await.unwrap();
     tx.insert_key(&key).await.unwrap();
     tx.commit().await.unwrap();
     key
