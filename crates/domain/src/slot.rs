@@ -97,7 +97,7 @@ pub struct Slot {
     pub attributes: Attributes,
     /// Until when it may be given out while it is idle.
     pub expires_at: Option<Timestamp>,
-    /// Its bot is at an end, or elsewhere, and something of it may be left.
+    /// Of a busy one: its bot is at an end, or elsewhere, and something of it may be left.
     pub awaits_clearing: bool,
 }
 

@@ -1,4 +1,5 @@
-//! Bugs that a test plants, to prove that it would be caught. In a build that is not a test, none can be.
+//! Bugs that a test plants, to prove that it would be caught. In a build that is neither a test nor has the feature `model`,
+//! none can be.
 
 /// What is done wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,7 +44,7 @@ pub enum Bug {
 }
 
 impl Bug {
-    #[cfg(test)]
+    #[cfg(any(test, feature = "model"))]
     pub const ALL: [Bug; 36] = [
         Bug::LimitIgnored,
         Bug::LimitOffByOne,
@@ -84,25 +85,25 @@ impl Bug {
     ];
 }
 
-#[cfg(test)]
+#[cfg(any(test, feature = "model"))]
 thread_local! {
     static PLANTED: std::cell::Cell<Option<Bug>> = const { std::cell::Cell::new(None) };
 }
 
 /// Plants a bug on this thread, or takes it away.
-#[cfg(test)]
+#[cfg(any(test, feature = "model"))]
 pub fn plant(bug: Option<Bug>) {
     PLANTED.set(bug);
 }
 
 /// Whether this bug is planted.
-#[cfg(test)]
+#[cfg(any(test, feature = "model"))]
 pub fn has(bug: Bug) -> bool {
     PLANTED.get() == Some(bug)
 }
 
-/// Whether this bug is planted: never, in a build that is not a test.
-#[cfg(not(test))]
+/// Whether this bug is planted: never, in a build that is not for tests.
+#[cfg(not(any(test, feature = "model")))]
 #[inline(always)]
 pub const fn has(_: Bug) -> bool {
     false

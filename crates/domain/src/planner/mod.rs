@@ -21,8 +21,8 @@ mod draft;
 pub mod ids;
 pub mod invariants;
 pub mod job;
-#[cfg(test)]
-mod model;
+#[cfg(any(test, feature = "model"))]
+pub mod model;
 pub mod queue;
 pub mod snapshot;
 #[cfg(test)]

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::fmt::Write as _;
 
-use domain::planner::changes::{Changes, GateState};
+use domain::planner::changes::{BotEnd, Changes, GateState};
 use domain::planner::queue::line_key;
 use domain::{BotId, Reason, SlotName, Status};
 use jiff::Timestamp;
@@ -357,6 +357,9 @@ fn bots(changes: &Changes, details: &HashMap<usize, BotDetails>, now: Timestamp,
 }
 
 fn ends(changes: &Changes, now: Timestamp, add: Add<'_>) {
+    // The same plan may have taken its connection before, and its slot.
+    let reconnected = |end: &BotEnd| changes.reconnected.iter().rfind(|bot| bot.bot == end.bot).map(|bot| bot.to.0);
+    let is_returned = |end: &BotEnd| changes.returned.iter().any(|bot| bot.bot == end.bot);
     let rows = Rows::default()
         .id("id", &changes.ends, |end| end.bot.0)
         .text("before", &changes.ends, |end| end.from.as_str().to_owned())
@@ -364,13 +367,17 @@ fn ends(changes: &Changes, now: Timestamp, add: Add<'_>) {
         .maybe_text("reason", &changes.ends, |end| end.reason.as_ref().map(Reason::as_str).map(str::to_owned))
         .maybe_text("error", &changes.ends, |end| end.error.clone())
         .maybe_int("exit_code", &changes.ends, |end| end.exit_code)
+        .maybe_id("connection_id", &changes.ends, reconnected)
+        .int("is_returned", &changes.ends, |end| i64::from(is_returned(end)))
         .time("now", &changes.ends, |_| now);
     add(
         "ended_bots",
         true,
         rows,
         "UPDATE bots SET status = r.status, status_since = r.now, reason = r.reason, error = coalesce(r.error, bots.error),
-                exit_code = coalesce(r.exit_code, bots.exit_code), end_time = r.now, updated_at = r.now
+                exit_code = coalesce(r.exit_code, bots.exit_code), end_time = r.now, updated_at = r.now,
+                connection_id = CASE WHEN r.is_returned = 0 THEN coalesce(r.connection_id, bots.connection_id) END,
+                slot = CASE WHEN r.is_returned = 0 THEN bots.slot END
            FROM {rows} WHERE bots.id = r.id AND bots.status = r.before AND {fenced}",
     );
     let rows = Rows::default().id("user_id", &changes.ends, |end| end.user.0).id("id", &changes.ends, |end| end.bot.0);

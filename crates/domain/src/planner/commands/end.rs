@@ -139,7 +139,7 @@ fn vacate(draft: &mut Draft<'_>, bot: &OpenBot, name: &SlotName, end: &EndBot, w
         }
         _ if has(Bug::ClearForgotten) => {}
         _ => {
-            draft.change_slot(name, |slot| slot.awaits_clearing = true);
+            draft.change_slot(name, |slot| slot.awaits_clearing = slot.status == SlotStatus::Busy);
             draft.act(Action::Clear(bot.id));
         }
     }

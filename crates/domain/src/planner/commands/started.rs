@@ -18,6 +18,9 @@ pub fn apply(draft: &mut Draft<'_>, name: &SlotName, bot: Option<BotId>, provide
     draft.change_slot(name, |slot| slot.provider_ref = Some(provider_ref.to_owned()));
     if status == SlotStatus::Creating && bot.is_some() {
         draft.put_slot(name, SlotStatus::Busy);
+        // Its bot may be at an end, or elsewhere, meanwhile.
+        let is_in_it = bot.and_then(|id| draft.bot(id)).is_some_and(|bot| bot.slot.as_ref() == Some(name));
+        draft.change_slot(name, |slot| slot.awaits_clearing = !is_in_it);
     } else if status == SlotStatus::Creating && !hot {
         // It is made, and waits to be started.
         draft.free_slot(name, false);

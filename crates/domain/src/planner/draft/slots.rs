@@ -60,6 +60,7 @@ impl<'a> Draft<'a> {
         self.change_slot(name, |slot| {
             slot.status = status;
             slot.status_since = now;
+            slot.awaits_clearing &= status == SlotStatus::Busy;
             if status == SlotStatus::Idle {
                 slot.expires_at = expires_at;
             }

@@ -9,13 +9,18 @@ use crate::planner::bot::{EndedBot, OpenBot};
 use crate::planner::changes::{Action, Changes, GateState};
 use crate::planner::invariants;
 use crate::planner::snapshot::{Deployment, Snapshot, Unsettled};
-use crate::{ConnectionId, Platform, SlotStatus};
+use crate::{BotId, ConnectionId, Platform, SlotStatus};
 
 pub fn same<T: PartialEq + Debug>(what: &str, planner: &T, reference: &T) -> Result<(), String> {
-    if planner == reference {
+    differ(what, planner, "reference", reference)
+}
+
+/// An error if the planner has it otherwise than somebody else.
+pub fn differ<T: PartialEq + Debug>(what: &str, planner: &T, whose: &str, other: &T) -> Result<(), String> {
+    if planner == other {
         return Ok(());
     }
-    Err(format!("{what} differ\n  planner:   {planner:?}\n  reference: {reference:?}"))
+    Err(format!("{what} differ\n  planner:   {planner:?}\n  {whose}: {other:?}"))
 }
 
 fn sorted<T: Ord>(mut all: Vec<T>) -> Vec<T> {
@@ -265,10 +270,14 @@ fn bots(snapshot: &Snapshot, reference: &Reference) -> Result<(), String> {
         same("counts", &(known.running, known.stopping), &count)?;
     }
     for platform in Platform::ALL {
-        let lines = snapshot.queue().lines(platform);
-        let waiting = lines.flat_map(|(_, line)| line.waiting.iter().map(|(order, bot)| (*order, *bot)));
-        let waiting: Vec<_> = sorted(waiting.collect()).into_iter().map(|(_, bot)| bot).collect();
-        same("queues", &waiting, &reference.queue(platform))?;
+        same("queues", &queue(snapshot, platform), &reference.queue(platform))?;
     }
     Ok(())
+}
+
+/// Those who wait for a slot of a platform, the first first.
+pub fn queue(snapshot: &Snapshot, platform: Platform) -> Vec<BotId> {
+    let lines = snapshot.queue().lines(platform);
+    let waiting = lines.flat_map(|(_, line)| line.waiting.iter().map(|(order, bot)| (*order, *bot)));
+    sorted(waiting.collect()).into_iter().map(|(_, bot)| bot).collect()
 }

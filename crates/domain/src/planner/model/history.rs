@@ -1,12 +1,16 @@
 //! A history: batches of jobs and what happens between them, all from one seed; run against the reference, and made smaller
-//! while it still fails.
+//! while it still fails. With a database beside it, each step is written there too.
 
 use std::collections::BTreeMap;
 
+use super::database::{Database, OutsideChanges};
 use super::random::Random;
 use super::world::World;
-use super::{compare, jobs, outside};
+use super::{compare, database, jobs, outside};
 use crate::planner::{Answer, Ids, Job, plan};
+
+/// The database that a history is written to as well, where there is one.
+type Beside<'a> = Option<&'a mut dyn Database>;
 
 #[derive(Clone, Debug)]
 pub struct History {
@@ -45,6 +49,15 @@ pub struct Failure {
     pub trace: Vec<String>,
 }
 
+impl Failure {
+    /// What happened in a history that failed, and how it did.
+    pub fn tell(&self, history: &History) -> String {
+        let Failure { step, what, trace } = self;
+        let (seed, steps) = (history.seed, history.steps.len());
+        format!("{}\nhistory {seed} fails at step {step} of {steps}: {what}", trace.join("\n"))
+    }
+}
+
 impl History {
     pub fn new(seed: u64, batches: usize) -> Self {
         let mut random = Random::new(seed);
@@ -69,22 +82,30 @@ impl History {
     }
 
     pub fn run(&self) -> Result<(), Failure> {
-        self.run_in(&mut World::new(self.seed), false)
+        self.run_in(&mut World::new(self.seed), None, false)
     }
 
     /// Runs it, and counts how often each kind of job was answered in each way.
     pub fn run_and_count(&self, seen: &mut BTreeMap<String, u64>) -> Result<(), Failure> {
         let mut world = World::new(self.seed);
         world.seen = Some(std::mem::take(seen));
-        let done = self.run_in(&mut world, false);
+        let done = self.run_in(&mut world, None, false);
         *seen = world.seen.unwrap_or_default();
         done
     }
 
-    fn run_in(&self, world: &mut World, traced: bool) -> Result<(), Failure> {
+    /// Runs it through a database, which has to agree after every step.
+    pub fn run_on(&self, database: &mut dyn Database) -> Result<(), Failure> {
+        self.run_in(&mut World::new(self.seed), Some(database), false)
+    }
+
+    fn run_in(&self, world: &mut World, mut database: Beside<'_>, traced: bool) -> Result<(), Failure> {
         let mut trace = Vec::new();
         if traced {
             trace.push(format!("{:?} {:#?}", world.settings, world.reference.pools));
+        }
+        if let Some(Err(what)) = database.as_mut().map(|database| database::begin(world, *database)) {
+            return Err(Failure { step: 0, what, trace });
         }
         for (at, step) in self.steps.iter().enumerate() {
             let mut note = |line: String| {
@@ -93,29 +114,27 @@ impl History {
                 }
             };
             let done = match step {
-                Step::Outside(seed) => {
-                    note(outside::change(world, *seed));
-                    compare::state(world)
-                }
+                Step::Outside(seed) => outside(world, *seed, &mut database, &mut note),
                 Step::Clock(seed) => {
                     note(outside::pass_time(world, *seed));
                     Ok(())
                 }
                 Step::Reload => {
                     note("reload".to_owned());
-                    world.reload();
-                    compare::state(world)
+                    reload(world, &mut database).and_then(|()| compare::state(world))
                 }
                 Step::Batch { jobs, fate } => {
                     let jobs: Vec<Job> = jobs.iter().map(|seed| jobs::job(world, *seed)).collect();
                     if traced {
                         note(format!("{fate:?} {jobs:#?}"));
                     }
-                    world.past.extend(jobs.iter().cloned());
-                    let again = if *fate == Fate::Unknown { 2 } else { 1 };
-                    (0..again).try_for_each(|_| batch(world, &jobs, *fate))
+                    batches(world, &jobs, *fate, &mut database)
                 }
             };
+            let done = done.and_then(|()| match &mut database {
+                Some(database) if !matches!(step, Step::Clock(_)) => database::agrees(world, *database),
+                _ => Ok(()),
+            });
             if let Err(what) = done {
                 return Err(Failure { step: at, what, trace });
             }
@@ -125,12 +144,21 @@ impl History {
 
     /// The smallest history that still fails, as far as leaving out steps and jobs finds it.
     pub fn shrink(&self) -> (History, Failure) {
+        self.shrink_by(|history, traced| history.run_in(&mut World::new(history.seed), None, traced))
+    }
+
+    /// The same for one that fails on a database.
+    pub fn shrink_on(&self, database: &mut dyn Database) -> (History, Failure) {
+        self.shrink_by(|history, traced| history.run_in(&mut World::new(history.seed), Some(database), traced))
+    }
+
+    fn shrink_by(&self, mut run: impl FnMut(&History, bool) -> Result<(), Failure>) -> (History, Failure) {
         let mut small = self.clone();
         loop {
-            let Some(smaller) = small.smaller().find(|history| history.run().is_err()) else { break };
+            let Some(smaller) = small.smaller().find(|history| run(history, false).is_err()) else { break };
             small = smaller;
         }
-        match small.run_in(&mut World::new(small.seed), true) {
+        match run(&small, true) {
             Err(failure) => (small, failure),
             Ok(()) => (small, Failure { step: 0, what: "it does not fail".to_owned(), trace: Vec::new() }),
         }
@@ -161,7 +189,43 @@ impl History {
     }
 }
 
-fn batch(world: &mut World, jobs: &[Job], fate: Fate) -> Result<(), String> {
+fn outside(
+    world: &mut World,
+    seed: u64,
+    database: &mut Beside<'_>,
+    note: &mut dyn FnMut(String),
+) -> Result<(), String> {
+    let before = database.is_some().then(|| world.snapshot.clone());
+    note(outside::change(world, seed));
+    if let Some((database, before)) = database.as_mut().zip(before) {
+        database.take_over(&OutsideChanges::between(&before, world), world.now)?;
+    }
+    compare::state(world)
+}
+
+/// Reads the snapshot from the database, or from its own rows.
+fn reload(world: &mut World, database: &mut Beside<'_>) -> Result<(), String> {
+    match database {
+        Some(database) => world.snapshot = database.read()?,
+        None => world.reload(),
+    }
+    Ok(())
+}
+
+fn batches(world: &mut World, jobs: &[Job], fate: Fate, database: &mut Beside<'_>) -> Result<(), String> {
+    world.past.extend(jobs.iter().cloned());
+    batch(world, jobs, fate, database)?;
+    if fate != Fate::Unknown {
+        return Ok(());
+    }
+    // Whether it was committed is found in the database.
+    if database.is_some() {
+        reload(world, database)?;
+    }
+    batch(world, jobs, fate, database)
+}
+
+fn batch(world: &mut World, jobs: &[Job], fate: Fate, database: &mut Beside<'_>) -> Result<(), String> {
     world.ids = world.ids.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
     let ids = Ids::new(world.now, world.ids);
     let changes = plan(&world.snapshot, jobs, world.now, ids, &world.settings);
@@ -172,6 +236,11 @@ fn batch(world: &mut World, jobs: &[Job], fate: Fate) -> Result<(), String> {
         for (job, answer) in jobs.iter().zip(&changes.answers) {
             *seen.entry(kind(job, answer)).or_default() += 1;
         }
+    }
+    match database {
+        Some(database) if fate == Fate::Killed => database.lose(jobs, &changes, world.now)?,
+        Some(database) => database.write(jobs, &changes, world.now)?,
+        None => {}
     }
     if fate == Fate::Killed {
         return Ok(());

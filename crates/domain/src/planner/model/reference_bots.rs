@@ -222,7 +222,7 @@ impl Batch<'_> {
             self.comes_free(&name, true);
             set(self, |slot| slot.token_number += 1);
         } else {
-            set(self, |slot| slot.awaits_clearing = true);
+            set(self, |slot| slot.awaits_clearing = slot.status == SlotStatus::Busy);
             self.told.to_clear.push(bot.id);
         }
     }

@@ -2,7 +2,7 @@
 
 use super::reference::Batch;
 use crate::event::{Actor, Kind};
-use crate::planner::bot::Queued;
+use crate::planner::bot::{OpenBot, Queued};
 use crate::planner::changes::{NewDeployment, NewEvent, ReleasedDeployment, Returned};
 use crate::planner::job::SlotEvent;
 use crate::{BotId, SlotName, SlotStatus, Status, slot};
@@ -45,6 +45,11 @@ impl Batch<'_> {
                     }
                     if status == Creating && bot.is_some() {
                         self.put(name, Busy);
+                        let is_in_it = |known: &OpenBot| bot_id == Some(known.id) && known.slot.as_ref() == Some(name);
+                        let awaits_clearing = !self.all.bots.iter().any(is_in_it);
+                        if let Some(slot) = self.slot_mut(name) {
+                            slot.awaits_clearing = awaits_clearing;
+                        }
                     } else if status == Creating && !hot {
                         self.comes_free(name, false);
                     }
@@ -206,6 +211,9 @@ impl Batch<'_> {
         if let Some(slot) = self.slot_mut(name) {
             slot.status = status;
             slot.status_since = now;
+            if status != SlotStatus::Busy {
+                slot.awaits_clearing = false;
+            }
             if status == SlotStatus::Idle {
                 slot.expires_at = expires_at;
             }

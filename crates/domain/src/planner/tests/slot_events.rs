@@ -81,6 +81,18 @@ fn a_slot_that_was_started_for_its_bot_is_busy_and_the_bot_is_awaited() {
 }
 
 #[test]
+fn a_slot_that_is_started_after_its_bot_has_ended_waits_to_be_cleared() {
+    let mut planner = Planner::new(&[pool("cold", 0, 1)]);
+    planner.run(&[reserve(request(1, 1))]);
+    let name = slot("cold", 1);
+    let holder = planner.pass_gate(&name);
+    planner.run(&[planner.exits(1, 0)]);
+    planner.event(&name, SlotEvent::Started { bot: Some(bot(1)), provider_ref: "ref".to_owned(), holder });
+    let after = planner.slot(&name);
+    assert_eq!((after.status, after.awaits_clearing), (SlotStatus::Busy, true));
+}
+
+#[test]
 fn a_stopped_slot_that_was_made_for_nobody_is_idle() {
     let mut planner = Planner::new(&[Pool { min_idle: 1, ..pool("cold", 0, 1) }]);
     planner.run(&[Job::KeepWarm]);

@@ -119,7 +119,7 @@ impl Database {
         Store::open(&self.url).await.unwrap()
     }
 
-    /// A way to read by SQL of the test's own, past the store.
+    /// A connection for SQL of the test's own, past the store.
     pub async fn reader(&self) -> Reader {
         if self.url.starts_with("sqlite:") {
             Reader::Sqlite(sqlx::SqliteConnection::connect(&self.url).await.unwrap())
@@ -156,6 +156,16 @@ pub enum Reader {
 }
 
 impl Reader {
+    /// Runs statements of the test's own, which end with a `;` each. Whoever changes what placement decides on replaces the
+    /// token among them.
+    pub async fn execute(&mut self, sql: String) {
+        let sql = sqlx::raw_sql(sqlx::AssertSqlSafe(sql));
+        match self {
+            Reader::Sqlite(connection) => drop(sql.execute(connection).await.unwrap()),
+            Reader::Postgres(connection) => drop(sql.execute(connection).await.unwrap()),
+        }
+    }
+
     pub async fn pairs(&mut self, sql: &'static str) -> Vec<(String, String)> {
         match self {
             Reader::Sqlite(connection) => sqlx::query_as(sql).fetch_all(connection).await.unwrap(),

@@ -1,0 +1,317 @@
+//! The random histories of the planner's model, through the real store: after every step the database has what the planner
+//! has. `docs/planner.md` says what a history is.
+
+use std::fmt::Display;
+
+use domain::planner::bot::{EndedBot, OpenBot};
+use domain::planner::changes::GateState;
+use domain::planner::model::{Database as HistoryDatabase, FEWER_BATCHES, History, OutsideChanges};
+use domain::planner::snapshot::{Deployment, PoolState, User};
+use domain::planner::{Changes, Job, Snapshot};
+use domain::{BotId, EventId, Platform, Pool, Slot, SlotName, UserId};
+use greenroom::store::{Applied, BotDetails, NewEvent, Store};
+use jiff::Timestamp;
+use rstest::rstest;
+use serde_json::json;
+use tokio::runtime::Handle;
+use uuid::Uuid;
+
+use crate::support::{Backend, Database, Reader};
+
+/// As many as fit into some ten seconds.
+const HISTORIES: u64 = 60;
+
+/// A store, and a connection for what changes outside of placement.
+struct Stored {
+    store: Store,
+    raw: Reader,
+    /// The token that the last write has left.
+    token: Uuid,
+    last_event: EventId,
+    _database: Database,
+}
+
+/// A value as both databases read it in a statement.
+fn value(value: Option<impl Display>) -> String {
+    value.map_or("NULL".to_owned(), |value| format!("'{}'", value.to_string().replace('\'', "''")))
+}
+
+fn text(of: impl Display) -> String {
+    value(Some(of))
+}
+
+fn time(at: Timestamp) -> String {
+    text(format!("{at:.6}"))
+}
+
+impl Stored {
+    async fn new(backend: Backend) -> Self {
+        let database = Database::new(backend).await;
+        let (store, raw) = (database.open().await, database.reader().await);
+        let token = store.placement_position().await.unwrap().token;
+        Self { store, raw, token, last_event: EventId(0), _database: database }
+    }
+
+    async fn apply(
+        &mut self,
+        jobs: &[Job],
+        changes: &Changes,
+        before: Uuid,
+        now: Timestamp,
+    ) -> Result<Applied, String> {
+        let details = jobs.iter().enumerate().filter_map(|(number, job)| Some((number, details(job)?))).collect();
+        let after = Uuid::new_v4();
+        let applied = self.store.apply(changes, &details, (before, after), None, now).await;
+        if applied.as_ref().is_ok_and(|applied| *applied == Applied::Committed) {
+            self.token = after;
+        }
+        applied.map_err(|error| error.to_string())
+    }
+
+    /// The events since they were read last.
+    async fn new_events(&mut self) -> Result<Vec<NewEvent>, String> {
+        let rows = self.store.events_after(self.last_event, 1_000).await.map_err(|error| error.to_string())?;
+        self.last_event = rows.last().map_or(self.last_event, |row| row.id);
+        let told = rows.into_iter().map(|row| NewEvent {
+            bot_id: row.bot_id,
+            user_id: row.user_id,
+            kind: row.kind,
+            from: row.from,
+            to: row.to,
+            reason: row.reason,
+            actor: row.actor,
+        });
+        Ok(told.collect())
+    }
+
+    async fn read_all(&mut self) -> Result<Snapshot, Box<dyn std::error::Error>> {
+        let mut snapshot = self.store.load_snapshot().await?;
+        let (mut users, mut keys, mut ended, mut slots) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let mut somebody_waits = false;
+        for (what, name) in self.raw.pairs(NAMES).await {
+            match what.as_str() {
+                "user" => users.push(UserId(name.parse()?)),
+                "ended" => ended.push(BotId(name.parse()?)),
+                "deployment" => slots.push(SlotName::stored(name)),
+                "queue" => somebody_waits = true,
+                "pool" => {
+                    let counted = |state: &PoolState| format!("{} {}", state.pool.name, state.pool.slots) == name;
+                    if !snapshot.pools().any(counted) {
+                        return Err(format!("`{name}` slots are written with a pool; there are others").into());
+                    }
+                }
+                user => keys.push((UserId(user.parse()?), name)),
+            }
+        }
+        self.store.load_users(&mut snapshot, &users).await?;
+        self.store.load_keys(&mut snapshot, &keys).await?;
+        self.store.refresh_bots(&mut snapshot, &ended).await?;
+        self.store.load_deployments(&mut snapshot, &slots).await?;
+        let listed = if somebody_waits { self.store.queue().await? } else { Vec::new() };
+        let queued = queue_of(&snapshot);
+        if !listed.iter().map(|row| row.bot_id).eq(queued.iter().copied()) {
+            return Err(format!("the queue is listed as {listed:?}; it is {queued:?}").into());
+        }
+        Ok(snapshot)
+    }
+}
+
+/// What is read by name: its kind and its name; of an idempotency key, its user and the key. And who is in the queue, and how
+/// many slots are written with each pool.
+const NAMES: &str = "SELECT 'user', CAST(id AS TEXT) FROM users
+    UNION ALL SELECT 'ended', CAST(id AS TEXT) FROM bots WHERE status IN ('completed', 'failed')
+    UNION ALL SELECT 'deployment', slot FROM deployments
+    UNION ALL SELECT 'queue', CAST(bot_id AS TEXT) FROM queue
+    UNION ALL SELECT 'pool', name || ' ' || slots FROM pools
+    UNION ALL SELECT CAST(user_id AS TEXT), key FROM idempotency_keys";
+
+/// Those who wait, by platform, the first first.
+fn queue_of(snapshot: &Snapshot) -> Vec<BotId> {
+    let mut platforms = Platform::ALL;
+    platforms.sort_by_key(|platform| platform.as_str());
+    let of_platform = |platform| {
+        let lines = snapshot.queue().lines(platform);
+        let mut waiting: Vec<_> = lines.flat_map(|(_, line)| &line.waiting).collect();
+        waiting.sort();
+        waiting.into_iter().map(|(_, bot)| *bot)
+    };
+    platforms.into_iter().flat_map(of_platform).collect()
+}
+
+/// What a request says that placement does not look at.
+fn details(job: &Job) -> Option<BotDetails> {
+    let Job::Reserve(request) = job else { return None };
+    let requirements = request.requirements.as_ref().map(|required| json!(required).as_object().unwrap().clone());
+    Some(BotDetails {
+        meeting_url: format!("https://meet.example/{}", request.native_meeting_id),
+        bot_display_name: None,
+        requirements,
+        config: Default::default(),
+        metadata: Default::default(),
+    })
+}
+
+impl HistoryDatabase for Stored {
+    fn empty(&mut self) -> Result<(), String> {
+        let tables = "users bots open_bots idempotency_keys pools slots queue deployments events";
+        let emptied = tables.split(' ').map(|table| format!("DELETE FROM {table};"));
+        let sql = ["DELETE FROM api_keys;".to_owned()].into_iter().chain(emptied).collect();
+        wait(self.raw.execute(sql));
+        Ok(())
+    }
+
+    fn take_over(&mut self, changed: &OutsideChanges, now: Timestamp) -> Result<(), String> {
+        self.token = Uuid::new_v4();
+        let mut sql = vec![format!("BEGIN; UPDATE placement SET token = '{}';", self.token)];
+        sql.extend(changed.users.iter().map(|(id, user)| user_rows(*id, user, now)));
+        sql.extend(changed.pools.iter().map(pool_row));
+        sql.extend(changed.slots.iter().map(slot_row));
+        sql.extend(changed.bots.iter().map(|bot| bot_rows(bot, now)));
+        sql.extend(changed.ended.iter().map(|(id, ended)| ended_rows(*id, ended, now)));
+        sql.extend(changed.deployments.iter().map(|(slot, found)| deployment_row(slot, found)));
+        sql.push("COMMIT;".to_owned());
+        wait(self.raw.execute(sql.concat()));
+        Ok(())
+    }
+
+    fn write(&mut self, jobs: &[Job], changes: &Changes, now: Timestamp) -> Result<(), String> {
+        // As the server does it.
+        if changes.is_empty() {
+            return Ok(());
+        }
+        let applied = wait(self.apply(jobs, changes, self.token, now))?;
+        if applied != Applied::Committed {
+            return Err(format!("the write was {applied:?}"));
+        }
+        let told = wait(self.new_events())?;
+        if told != changes.events {
+            return Err(format!("events in the database differ\n  planner: {:?}\n  stored: {told:?}", changes.events));
+        }
+        Ok(())
+    }
+
+    /// Another replica was first: the token is no longer the one that the plan was made under.
+    fn lose(&mut self, jobs: &[Job], changes: &Changes, now: Timestamp) -> Result<(), String> {
+        let applied = wait(self.apply(jobs, changes, Uuid::new_v4(), now))?;
+        if applied != Applied::Stale {
+            return Err(format!("a write under another token was {applied:?}"));
+        }
+        let told = wait(self.new_events())?;
+        if told.is_empty() { Ok(()) } else { Err(format!("events of a plan that was lost: {told:?}")) }
+    }
+
+    fn read(&mut self) -> Result<Snapshot, String> {
+        wait(self.read_all()).map_err(|error| error.to_string())
+    }
+}
+
+/// A history is no future: it waits for those of the store.
+fn wait<T>(future: impl Future<Output = T>) -> T {
+    tokio::task::block_in_place(|| Handle::current().block_on(future))
+}
+
+fn user_rows(id: UserId, user: &User, now: Timestamp) -> String {
+    let (id, now) = (text(id), time(now));
+    let User { max_concurrent_bots, min_priority, api_keys } = user;
+    let keys = api_keys.iter().map(|(key, until)| {
+        let (key, until) = (text(key), until.map_or("NULL".to_owned(), time));
+        format!(
+            "INSERT INTO api_keys (id, user_id, hash, created_at, expires_at) VALUES ({key}, {id}, '', {now}, {until});"
+        )
+    });
+    format!(
+        "DELETE FROM api_keys WHERE user_id = {id}; DELETE FROM users WHERE id = {id};
+         INSERT INTO users (id, email, name, max_concurrent_bots, min_priority, data, created_at, updated_at)
+         VALUES ({id}, '', '', {max_concurrent_bots}, {min_priority}, '{{}}', {now}, {now}); {}",
+        keys.collect::<String>()
+    )
+}
+
+fn pool_row(pool: &Pool) -> String {
+    let Pool { max_slots, min_idle, recycle_after, slots, .. } = pool;
+    let sets: Vec<String> = pool.attribute_sets.iter().map(ToString::to_string).collect();
+    let (name, number) = (text(&pool.name), |number: Option<i64>| number.map_or("NULL".to_owned(), |n| n.to_string()));
+    format!(
+        "DELETE FROM pools WHERE name = {name};
+         INSERT INTO pools (name, platform, provider, host, standby, recycle_after, max_slots, min_idle, configured_max_slots,
+                            configured_min_idle, place, slots, mean_hold_ms, attribute_sets, expire_after_ms)
+         VALUES ({name}, {}, {}, {}, {}, {recycle_after}, {max_slots}, {min_idle}, {max_slots}, {min_idle}, {}, {slots}, {},
+                 {}, {});",
+        text(pool.platform.as_str()),
+        text(&pool.provider),
+        text(&pool.host),
+        text(if pool.hot { "running" } else { "stopped" }),
+        number(pool.place),
+        number(pool.mean_hold_ms),
+        text(json!(sets)),
+        number(pool.expire_after_ms),
+    )
+}
+
+/// What giving it out by hand changes.
+fn slot_row(slot: &Slot) -> String {
+    format!(
+        "UPDATE slots SET status = {}, status_since = {}, bot_id = {} WHERE name = {};",
+        text(slot.status.as_str()),
+        time(slot.status_since),
+        value(slot.bot_id),
+        text(&slot.name),
+    )
+}
+
+/// What a stop, a word of the bot or an assignment by hand changes. None of them brings a bot into the queue.
+fn bot_rows(bot: &OpenBot, now: Timestamp) -> String {
+    let id = text(bot.id);
+    let leaves = if bot.queued.is_none() { format!("DELETE FROM queue WHERE bot_id = {id};") } else { String::new() };
+    format!(
+        "UPDATE bots SET status = {}, stop_asked_at = {}, connection_id = {}, pool = {}, slot = {}, line_until = {}
+          WHERE id = {id}; {leaves}",
+        text(bot.status.as_str()),
+        value(bot.stop_asked.then(|| format!("{now:.6}"))),
+        value(bot.connection),
+        value(bot.pool.as_ref()),
+        value(bot.slot.as_ref()),
+        value(bot.wait_until.map(|until| format!("{until:.6}"))),
+    )
+}
+
+fn ended_rows(id: BotId, ended: &EndedBot, now: Timestamp) -> String {
+    let id = text(id);
+    format!(
+        "UPDATE bots SET status = {}, reason = {}, stop_asked_at = {} WHERE id = {id};
+         DELETE FROM queue WHERE bot_id = {id}; DELETE FROM open_bots WHERE bot_id = {id};",
+        text(ended.status.as_str()),
+        value(ended.reason.as_ref()),
+        value(ended.stop_asked.then(|| format!("{now:.6}"))),
+    )
+}
+
+fn deployment_row(slot: &SlotName, found: &Deployment) -> String {
+    let state = match found.state {
+        GateState::Waiting => "waiting",
+        GateState::Active => "active",
+        GateState::Again => "again",
+    };
+    let (state, holder) = (text(state), value(found.holder));
+    format!("UPDATE deployments SET state = {state}, holder = {holder} WHERE slot = {};", text(slot))
+}
+
+fn number(name: &str, otherwise: u64) -> u64 {
+    std::env::var(name).map_or(otherwise, |text| text.parse().expect("a number"))
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test(flavor = "multi_thread")]
+async fn random_histories_leave_in_the_database_what_the_planner_has(#[case] backend: Backend) {
+    let mut stored = Stored::new(backend).await;
+    let from = number("MODEL_FROM", 0);
+    for seed in from..from + number("MODEL_HISTORIES", HISTORIES) {
+        let history = History::new(seed, FEWER_BATCHES);
+        if history.run_on(&mut stored).is_err() {
+            let (small, failure) = history.shrink_on(&mut stored);
+            panic!("{}", failure.tell(&small));
+        }
+    }
+}
