@@ -165,7 +165,7 @@ pub struct NewEvent {
 }
 
 /// What is to be done outside, after the commit. What is forgotten because the process ends is found in the store.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Action {
     /// An agent waits in this slot for what it was given.
     WakeAgent(SlotName),

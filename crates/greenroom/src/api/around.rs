@@ -1,6 +1,8 @@
 //! What stands around every request: its id, who asks and whether there is room for it, its body within limits, its
 //! place in the logs and metrics, and a 500 instead of a dropped connection when a handler panics.
 
+use std::cell::RefCell;
+use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -76,7 +78,8 @@ pub async fn around(State(app): State<App>, request: Request, next: Next) -> Res
         },
     };
     let method = request.method().clone();
-    let route = request.extensions().get::<MatchedPath>().map_or("unmatched", MatchedPath::as_str).to_owned();
+    let route = request.extensions().get::<MatchedPath>().cloned();
+    let route = route.as_ref().map_or("unmatched", MatchedPath::as_str);
     let span = tracing::info_span!("request", id = %id, method = %method, route = %route);
     let (begun, under_way) = (Instant::now(), UnderWay::begin());
     let header = HeaderValue::from_str(&id);
@@ -99,16 +102,55 @@ pub async fn around(State(app): State<App>, request: Request, next: Next) -> Res
     let status = response.status().as_u16();
     let took = begun.elapsed();
     span.in_scope(|| tracing::debug!(status, took_ms = took.as_secs_f64() * 1000.0, "answered"));
-    let labels = [("method", known_method(&method).to_owned()), ("route", route), ("status", status.to_string())];
-    metrics::counter!("greenroom_http_requests_total", &labels).increment(1);
-    metrics::histogram!("greenroom_http_request_seconds", &labels[..2]).record(took);
+    RequestMetrics::record(known_method(&method), route, status, took);
     response
 }
 
+/// Where requests of one kind are counted. To look it up anew for each request costs as much as to route it.
+#[derive(Clone)]
+struct RequestMetrics {
+    count: metrics::Counter,
+    seconds: metrics::Histogram,
+}
+
+/// By method and route, then by status: as many as there are routes and answers.
+type KnownMetrics = HashMap<(&'static str, String), HashMap<u16, RequestMetrics>>;
+
+thread_local! {
+    static REQUEST_METRICS: RefCell<KnownMetrics> = RefCell::default();
+}
+
+impl RequestMetrics {
+    fn new(method: &'static str, route: &str, status: u16) -> Self {
+        let labels = [("method", method.to_owned()), ("route", route.to_owned()), ("status", status.to_string())];
+        Self {
+            count: metrics::counter!("greenroom_http_requests_total", &labels),
+            seconds: metrics::histogram!("greenroom_http_request_seconds", &labels[..2]),
+        }
+    }
+
+    fn record(method: &'static str, route: &str, status: u16, took: Duration) {
+        let found = REQUEST_METRICS.with_borrow_mut(|known| {
+            let of_route = known.entry((method, route.to_owned())).or_default();
+            of_route.entry(status).or_insert_with(|| Self::new(method, route, status)).clone()
+        });
+        found.count.increment(1);
+        found.seconds.record(took);
+    }
+}
+
 /// A method as a label: what strangers make up must not make new series.
-fn known_method(method: &Method) -> &str {
-    let known = [Method::GET, Method::HEAD, Method::POST, Method::PUT, Method::PATCH, Method::DELETE, Method::OPTIONS];
-    if known.contains(method) { method.as_str() } else { "OTHER" }
+fn known_method(method: &Method) -> &'static str {
+    match *method {
+        Method::GET => "GET",
+        Method::HEAD => "HEAD",
+        Method::POST => "POST",
+        Method::PUT => "PUT",
+        Method::PATCH => "PATCH",
+        Method::DELETE => "DELETE",
+        Method::OPTIONS => "OPTIONS",
+        _ => "OTHER",
+    }
 }
 
 /// What an answer takes up until it is written; the connection holds it until then.
@@ -139,6 +181,8 @@ pub async fn read_body(State(app): State<App>, request: Request, next: Next) -> 
         }
     };
     let mut response = tokio::select! {
+        // A body that is there already needs no timer.
+        biased;
         read = collect(body, app.limits.body_bytes) => match read {
             Ok(bytes) => next.run(Request::from_parts(parts, Body::from(bytes))).await,
             Err(problem) => problem.into_response(),

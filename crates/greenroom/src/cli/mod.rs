@@ -119,7 +119,10 @@ pub fn main() -> ExitCode {
         Command::Bench { command: bench::Command::Load } => return crate::bench::load::main(),
         _ => {}
     }
-    match tokio::runtime::Runtime::new() {
+    // Placement has a thread of its own, and its database another process: with as many more as there are processors they
+    // would wait for each other.
+    let threads = std::thread::available_parallelism().map_or(1, |count| count.get().saturating_sub(1).max(1));
+    match tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build() {
         Ok(runtime) => {
             let code = runtime.block_on(run(command));
             // What hangs in a call of the system, such as opening a file that is far away, is not waited for.

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use domain::planner::bot::OpenBot;
 use domain::planner::changes::Changes;
+use domain::planner::changes::NewBot;
 use domain::planner::job::{self, Answer, EndRefusal, Refusal};
-use domain::planner::{Snapshot, changes::NewBot};
 use domain::{BotId, SlotName, Status};
 use jiff::Timestamp;
 
@@ -40,13 +40,13 @@ impl From<EndRefusal> for LifecycleError {
     }
 }
 
-/// Answers each job. Who no longer waits has gone away.
+/// Answers each job, with bots as they were when they were written. Who no longer waits has gone away.
 pub async fn answer(
-    store: &Store,
-    snapshot: Option<&Snapshot>,
+    store: Store,
     replies: Vec<Reply>,
     mut details: HashMap<usize, BotDetails>,
     changes: Changes,
+    bots: HashMap<BotId, OpenBot>,
     now: Timestamp,
 ) {
     let new: HashMap<BotId, &NewBot> = changes.new_bots.iter().map(|new| (new.id, new)).collect();
@@ -57,7 +57,7 @@ pub async fn answer(
             (Reply::Reserve(reply, permit), Answer::Reserve(Ok(reserved))) => {
                 let made = new.get(&reserved.bot).filter(|_| reserved.is_new);
                 let details = made.and_then(|new| details.remove(&new.job));
-                let bot = snapshot.and_then(|snapshot| snapshot.bot(reserved.bot));
+                let bot = bots.get(&reserved.bot);
                 match details.zip(bot) {
                     Some((details, bot)) => drop(reply.send(Ok(of(row(bot, details, now), &reserved)))),
                     None => known.push((reply, permit, reserved)),
@@ -72,23 +72,19 @@ pub async fn answer(
     if known.is_empty() {
         return;
     }
-    // They are read by another task: who asked before is no reason for the next batch to wait.
-    let store = store.clone();
-    tokio::spawn(async move {
-        let ids: Vec<BotId> = known.iter().map(|(_, _, reserved)| reserved.bot).collect();
-        let found = store.bots_by_id(&ids).await;
-        for (reply, _permit, reserved) in known {
-            let bot = match &found {
-                Ok(rows) => rows.iter().find(|row| row.id == reserved.bot).cloned(),
-                Err(error) => {
-                    let _ = reply.send(Err(error.again().into()));
-                    continue;
-                }
-            };
-            let gone = || StoreError::conflict("bots.by_id", "the bot of this idempotency key is not there").into();
-            let _ = reply.send(bot.map(|bot| of(bot, &reserved)).ok_or_else(gone));
-        }
-    });
+    let ids: Vec<BotId> = known.iter().map(|(_, _, reserved)| reserved.bot).collect();
+    let found = store.bots_by_id(&ids).await;
+    for (reply, _permit, reserved) in known {
+        let bot = match &found {
+            Ok(rows) => rows.iter().find(|row| row.id == reserved.bot).cloned(),
+            Err(error) => {
+                let _ = reply.send(Err(error.again().into()));
+                continue;
+            }
+        };
+        let gone = || StoreError::conflict("bots.by_id", "the bot of this idempotency key is not there").into();
+        let _ = reply.send(bot.map(|bot| of(bot, &reserved)).ok_or_else(gone));
+    }
 }
 
 fn of(bot: BotRow, reserved: &job::Reserved) -> Reserved {

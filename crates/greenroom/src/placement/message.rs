@@ -12,9 +12,12 @@ use crate::store::{BotDetails, StoreError};
 type Sender<T, E> = oneshot::Sender<Result<T, E>>;
 
 pub enum Message {
-    Job(Submitted),
-    Look(Box<dyn FnOnce(Result<&Snapshot, StoreError>) + Send>),
+    Job(Box<Submitted>),
+    Look(Look),
 }
+
+/// Gets to see the snapshot, or why it could not be read.
+pub type Look = Box<dyn FnOnce(Result<&Snapshot, StoreError>) + Send>;
 
 /// A job, and whom to answer.
 pub struct Submitted {

@@ -136,7 +136,7 @@ impl Placement {
         let (reply, answer) = oneshot::channel();
         let reply = Reply::Reserve(reply, permit);
         let submitted = Submitted { job: Job::Reserve(Box::new(job)), details: Some(details), reply };
-        self.inbox.send(Message::Job(submitted)).map_err(|_| PlacementError::Stopping)?;
+        self.inbox.send(Message::Job(submitted.into())).map_err(|_| PlacementError::Stopping)?;
         answer.await.map_err(|_| PlacementError::Stopping)?
     }
 
@@ -197,6 +197,6 @@ impl Placement {
     }
 
     fn submit(&self, job: Job, reply: Reply) -> Result<(), mpsc::error::SendError<Message>> {
-        self.inbox.send(Message::Job(Submitted { job, details: None, reply }))
+        self.inbox.send(Message::Job(Submitted { job, details: None, reply }.into()))
     }
 }

@@ -42,6 +42,8 @@ pub struct Placer {
     random: Random,
     lifecycle: Lifecycle,
     settings: Settings,
+    /// Where work goes that no batch has to wait for.
+    elsewhere: tokio::runtime::Handle,
     copy: Copy,
     /// This replica's turn, and since when.
     turn: Option<(PlacementTurn, Instant)>,
@@ -101,6 +103,7 @@ impl Placer {
             random,
             lifecycle,
             settings,
+            elsewhere: tokio::runtime::Handle::current(),
             copy,
             turn: None,
             contended: None,
@@ -131,7 +134,7 @@ impl Placer {
             let mut submitted = Vec::with_capacity(inbox.len());
             for message in inbox.drain(..) {
                 match message {
-                    Message::Job(job) => submitted.push(job),
+                    Message::Job(job) => submitted.push(*job),
                     Message::Look(look) => match self.copy.bring_up_to_date().await {
                         Ok(()) => look(self.copy.get().map(|(snapshot, _)| snapshot).ok_or_else(nothing_read)),
                         Err(error) => look(Err(error)),
@@ -293,8 +296,11 @@ impl Placer {
         let actions = std::mem::take(&mut changes.actions);
         self.lifecycle.actions.carry_out(actions, &self.lifecycle.feed);
         let unfinished = changes.unfinished;
-        let snapshot = self.copy.get().map(|(snapshot, _)| snapshot);
-        answer::answer(&self.store, snapshot, batch.replies, batch.details, changes, now).await;
+        let new = (changes.new_bots.iter())
+            .filter_map(|new| Some((new.id, self.copy.get()?.0.bot(new.id)?.clone())))
+            .collect();
+        // To answer many wakes many: the next batch does not wait for that.
+        self.elsewhere.spawn(answer::answer(self.store.clone(), batch.replies, batch.details, changes, new, now));
         if unfinished {
             let rest = Submitted { job: Job::ServeQueues, details: None, reply: Reply::None };
             Box::pin(self.place(Batch::new(vec![rest]))).await;

@@ -1,6 +1,7 @@
 //! What works beside the requests, from the start of a server to its end. A part that ends before, because it panicked,
 //! would leave a server that answers and does nothing: then the whole of it stops, and whoever runs it starts it again.
 
+use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -42,6 +43,25 @@ impl Background {
         });
     }
 
+    /// The same on a thread of its own, for a part that all others wait for: its next step never waits for theirs.
+    pub fn spawn_thread(
+        &mut self,
+        name: &'static str,
+        part: impl Future<Output = ()> + Send + 'static,
+    ) -> std::io::Result<()> {
+        let watch = Watch { name, ending: self.ending.clone(), broken: self.broken.clone() };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let (done, ended) = oneshot::channel::<()>();
+        std::thread::Builder::new().name(name.to_owned()).spawn(move || {
+            let _dropped_last = (done, watch);
+            runtime.block_on(part);
+        })?;
+        self.parts.spawn(async move {
+            let _ = ended.await;
+        });
+        Ok(())
+    }
+
     /// Lets all parts end, and waits for them.
     pub async fn end(&mut self) {
         self.ending.cancel();
@@ -57,6 +77,7 @@ impl Drop for Background {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 
@@ -69,10 +90,18 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_part_that_panics_on_its_own_thread_breaks_the_whole() {
+        let mut background = Background::new();
+        background.spawn_thread("ill", async { panic!("on purpose") }).unwrap();
+        background.broken.cancelled().await;
+    }
+
+    #[tokio::test]
     async fn a_part_that_ends_with_the_rest_breaks_nothing() {
         let mut background = Background::new();
-        let ending = background.ending.clone();
+        let [ending, other] = [background.ending.clone(), background.ending.clone()];
         background.spawn("well", async move { ending.cancelled().await });
+        background.spawn_thread("well too", async move { other.cancelled().await }).unwrap();
         background.end().await;
         assert!(!background.broken.is_cancelled());
     }

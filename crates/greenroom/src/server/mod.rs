@@ -66,6 +66,8 @@ pub enum ServerError {
     Show(std::io::Error),
     #[error("cannot listen on {listen}: {source}")]
     Listen { listen: String, source: std::io::Error },
+    #[error("the thread that places bots cannot be started: {0}")]
+    Thread(std::io::Error),
     #[error(transparent)]
     Bus(#[from] BadUrl),
     #[error("a part of the server ended by itself; the log says which")]
@@ -143,7 +145,7 @@ impl Server {
             ending.clone(),
         );
         let placement = placement.with_waiting_requests(config.limits.waiting_requests as usize);
-        background.spawn("placement", placing);
+        background.spawn_thread("placement", placing).map_err(ServerError::Thread)?;
         let replica = Holder { id: uuid::Uuid::new_v4(), name: format!("{}:{}", host(), address.port()) };
         let runners = Runners::connect(&config.pools, &kept.installation).await;
         let public_url = config.public_url.clone().unwrap_or_else(|| url.clone());

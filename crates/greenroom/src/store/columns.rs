@@ -1,5 +1,7 @@
 //! Many rows as one value for each column: binary arrays on PostgreSQL, one JSON document on SQLite.
 
+use std::borrow::Cow;
+
 use jiff::Timestamp;
 use sqlx::Arguments;
 use sqlx::postgres::PgArguments;
@@ -9,21 +11,30 @@ use super::sql::sortable;
 
 /// The values of one column, a row after the other.
 #[derive(Clone, Debug)]
-pub(super) enum Column {
+pub(super) enum Column<'a> {
     Ids(Vec<Option<Uuid>>),
-    Texts(Vec<Option<String>>),
+    Texts(Vec<Option<Cow<'a, str>>>),
     Ints(Vec<Option<i64>>),
     Times(Vec<Option<Timestamp>>),
+    /// The same time in every row.
+    Now(Timestamp),
 }
 
-impl Column {
+impl Column<'_> {
     fn postgres_type(&self) -> &'static str {
         match self {
             Column::Ids(_) => "uuid[]",
             Column::Texts(_) => "text[]",
             Column::Ints(_) => "bigint[]",
             Column::Times(_) => "timestamptz[]",
+            Column::Now(_) => "timestamptz",
         }
+    }
+
+    /// Its value in row `i`, as PostgreSQL finds it in the parameter `number`.
+    fn postgres_value(&self, number: usize) -> String {
+        let index = if matches!(self, Column::Now(_)) { "" } else { "[i]" };
+        format!("(${number}::{}){index}", self.postgres_type())
     }
 
     fn bind(self, arguments: &mut PgArguments) -> Result<(), sqlx::Error> {
@@ -34,64 +45,79 @@ impl Column {
             Column::Times(values) => {
                 arguments.add(values.into_iter().map(|time| time.map(jiff_sqlx::Timestamp::from)).collect::<Vec<_>>())
             }
+            Column::Now(time) => arguments.add(jiff_sqlx::Timestamp::from(time)),
         }
         .map_err(sqlx::Error::Encode)
     }
 
+    /// Writes the value of a row, in JSON.
     fn write_json(&self, row: usize, json: &mut String) {
-        let text = |json: &mut String, text: &str| {
-            json.push_str(&serde_json::Value::String(text.to_owned()).to_string());
+        let text = match self {
+            Column::Ids(values) => values.get(row).copied().flatten().map(|id| Cow::Owned(id.to_string())),
+            Column::Texts(values) => values.get(row).and_then(Option::as_deref).map(Cow::Borrowed),
+            Column::Times(values) => values.get(row).copied().flatten().map(|time| Cow::Owned(sortable(time))),
+            Column::Now(time) => Some(Cow::Owned(sortable(*time))),
+            Column::Ints(values) => {
+                return match values.get(row).copied().flatten() {
+                    Some(value) => json.push_str(&value.to_string()),
+                    None => json.push_str("null"),
+                };
+            }
         };
-        match self {
-            Column::Ids(values) => match values.get(row).copied().flatten() {
-                Some(id) => text(json, &id.to_string()),
-                None => json.push_str("null"),
-            },
-            Column::Texts(values) => match values.get(row).and_then(Option::as_deref) {
-                Some(value) => text(json, value),
-                None => json.push_str("null"),
-            },
-            Column::Ints(values) => match values.get(row).copied().flatten() {
-                Some(value) => json.push_str(&value.to_string()),
-                None => json.push_str("null"),
-            },
-            Column::Times(values) => match values.get(row).copied().flatten() {
-                Some(time) => text(json, &sortable(time)),
-                None => json.push_str("null"),
-            },
-        }
+        // A text is always JSON.
+        let written = text.map(|text| serde_json::to_string(&text).unwrap_or_default());
+        json.push_str(written.as_deref().unwrap_or("null"));
     }
 }
 
 /// Rows, by the names of their columns.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Rows {
-    columns: Vec<(&'static str, Column)>,
+pub(super) struct Rows<'a> {
+    columns: Vec<(&'static str, Column<'a>)>,
     count: usize,
 }
 
 macro_rules! columns {
     ($($name:ident($value:ty) => $variant:ident),+ $(,)?) => {
         $(
-            pub fn $name<T>(mut self, name: &'static str, items: &[T], value: impl Fn(&T) -> $value) -> Self {
+            pub fn $name<T: Copy>(mut self, name: &'static str, items: &[T], value: impl Fn(T) -> $value) -> Self {
                 self.count = items.len();
-                self.columns.push((name, Column::$variant(items.iter().map(|item| value(item).into()).collect())));
+                self.columns.push((name, Column::$variant(items.iter().map(|item| value(*item).into()).collect())));
                 self
             }
         )+
     };
 }
 
-impl Rows {
+impl<'a> Rows<'a> {
     columns! {
         id(Uuid) => Ids,
         maybe_id(Option<Uuid>) => Ids,
-        text(String) => Texts,
-        maybe_text(Option<String>) => Texts,
         int(i64) => Ints,
         maybe_int(Option<i64>) => Ints,
         time(Timestamp) => Times,
         maybe_time(Option<Timestamp>) => Times,
+    }
+
+    pub fn text<T: Copy, V: Into<Cow<'a, str>>>(self, name: &'static str, items: &[T], value: impl Fn(T) -> V) -> Self {
+        self.maybe_text(name, items, |item| Some(value(item)))
+    }
+
+    pub fn maybe_text<T: Copy, V: Into<Cow<'a, str>>>(
+        mut self,
+        name: &'static str,
+        items: &[T],
+        value: impl Fn(T) -> Option<V>,
+    ) -> Self {
+        self.count = items.len();
+        self.columns.push((name, Column::Texts(items.iter().map(|item| value(*item).map(Into::into)).collect())));
+        self
+    }
+
+    /// The same time in every row, after the other columns.
+    pub fn now(mut self, now: Timestamp) -> Self {
+        self.columns.push(("now", Column::Now(now)));
+        self
     }
 
     pub fn len(&self) -> usize {
@@ -102,13 +128,14 @@ impl Rows {
         self.count == 0
     }
 
-    /// As a table of PostgreSQL whose parameters begin at `first`.
+    /// As a table of PostgreSQL whose parameters begin at `first`. `unnest` of many arrays would keep a table of its own for
+    /// each of them.
     pub fn postgres(&self, first: usize) -> String {
-        let arrays: Vec<String> = (self.columns.iter().enumerate())
-            .map(|(at, (_, column))| format!("${}::{}", first + at, column.postgres_type()))
+        let columns: Vec<String> = (self.columns.iter().enumerate())
+            .map(|(at, (name, column))| format!("{} AS {name}", column.postgres_value(first + at)))
             .collect();
-        let names: Vec<&str> = self.columns.iter().map(|(name, _)| *name).collect();
-        format!("unnest({}) AS r({})", arrays.join(", "), names.join(", "))
+        let rows = self.columns.first().map_or("text[]", |(_, column)| column.postgres_type());
+        format!("(SELECT {} FROM generate_series(1, cardinality(${first}::{rows})) AS i) AS r", columns.join(", "))
     }
 
     pub fn bind(self, arguments: &mut PgArguments) -> Result<(), sqlx::Error> {
@@ -119,10 +146,10 @@ impl Rows {
         self.columns.len()
     }
 
-    /// As a table of SQLite whose one parameter is `$1`.
-    pub fn sqlite(&self) -> String {
+    /// As a table of SQLite whose one parameter has this number.
+    pub fn sqlite(&self, number: usize) -> String {
         let names = self.columns.iter().enumerate().map(|(at, (name, _))| format!("value ->> {at} AS {name}"));
-        format!("(SELECT {} FROM json_each($1)) AS r", names.collect::<Vec<_>>().join(", "))
+        format!("(SELECT {} FROM json_each(${number})) AS r", names.collect::<Vec<_>>().join(", "))
     }
 
     pub fn json(&self) -> String {

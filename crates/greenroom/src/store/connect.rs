@@ -17,6 +17,8 @@ use super::lanes::{Lane, WriteTurns};
 /// How long a call may wait for a connection. Under a burst calls wait in line; they are not refused.
 pub(super) const WAIT_FOR_CONNECTION: Duration = Duration::from_secs(30);
 const TRY_AGAIN: Duration = Duration::from_millis(20);
+/// How many pages the log of SQLite has before they go into the file: 16 MiB.
+const WAL_PAGES: &str = "4000";
 /// For users, and as many for everything else.
 const SQLITE_READERS: u32 = 4;
 /// Of one process, 11 in all. docs/operations.md says so.
@@ -144,6 +146,10 @@ async fn sqlite_once(url: &str) -> Result<Pools, StoreError> {
         .journal_mode(SqliteJournalMode::Wal)
         .synchronous(SqliteSynchronous::Full)
         .foreign_keys(true)
+        // Pages that many batches write go from the log into the file once for all of them.
+        .pragma("wal_autocheckpoint", WAL_PAGES)
+        // A statement that may fail half-way would make a file for each batch.
+        .pragma("temp_store", "MEMORY")
         .busy_timeout(WAIT_FOR_CONNECTION);
     keep_private(&options)?;
     let failed = |source| StoreError::call("connect", source);

@@ -110,14 +110,14 @@ mod tests {
             for macro_name in ["sql!(", "sql_over!(", "sql_locking!("] {
                 for (at, _) in code.match_indices(macro_name) {
                     let (name, text) = statement(&code, at + macro_name.len() - 1);
-                    let writes = |table: &&str| {
+                    let writes = |table: &str| {
                         VERBS.iter().any(|verb| {
                             text.match_indices(&format!("{verb}{table}")).any(|(at, word)| {
                                 !text[at + word.len()..].starts_with(|next: char| next.is_alphanumeric() || next == '_')
                             })
                         })
                     };
-                    if TABLES.iter().any(|table| writes(&table)) {
+                    if TABLES.iter().any(|table| writes(table)) {
                         found.push((file.clone(), name));
                     }
                 }

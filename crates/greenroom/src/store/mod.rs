@@ -8,7 +8,7 @@
 //! - [`bots`]: what was asked
 //! - [`pools`], [`slots`], [`queue`], [`deployments`], [`slot_locks`], [`images`]: where it runs, or waits to
 //! - [`failures`], [`budgets`]: what providers said, and how often they may be asked
-//! - [`guarded`], [`fence`], [`placement_turn`], [`load`], [`apply`], [`columns`]: placement's copy in memory, and what it writes
+//! - [`guarded`], [`fence`], [`placement_turn`], [`load`], [`apply`], [`changed`], [`columns`]: placement's copy in memory, and what it writes
 //! - [`sessions`], [`commands`], [`transcript`]: what the bot and its user say to each other
 //! - [`overdue`], [`listening`]: what has lasted too long, and when bots could be heard
 //! - [`replicas`], [`leases`], [`keepers`]: who brings records and the world together, and what that did
@@ -17,6 +17,7 @@
 mod apply;
 mod bots;
 mod budgets;
+mod changed;
 mod columns;
 mod commands;
 mod connect;
@@ -54,9 +55,10 @@ use std::time::Instant;
 use sqlx::{Postgres, Sqlite, Transaction};
 use tokio::sync::Notify;
 
-pub use apply::{Applied, BotDetails};
+pub use apply::Applied;
 pub use bots::{BotChunk, BotFilter, BotRow, Change};
 pub use budgets::{LONGEST_HOLD, Turn};
+pub use changed::BotDetails;
 pub use commands::CommandRow;
 use connect::Pools;
 pub use deployments::{DeploymentRow, Served};

@@ -9,7 +9,7 @@ mod bots;
 mod free_slots;
 mod slots;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -48,6 +48,8 @@ pub struct Draft<'a> {
     /// Those of them that this plan has freed or made: what nobody gets goes back to its pool.
     to_return: BTreeSet<SlotName>,
     groups: Vec<Group<'a>>,
+    /// The actions of this plan, to find each at once.
+    acted: HashSet<Action>,
 }
 
 impl<'a> Draft<'a> {
@@ -68,6 +70,7 @@ impl<'a> Draft<'a> {
             freed: BTreeSet::new(),
             to_return: BTreeSet::new(),
             groups: groups(base),
+            acted: HashSet::new(),
         }
     }
 
@@ -139,7 +142,7 @@ impl Draft<'_> {
 
     /// Has something done after the commit; what was asked for already is not done twice.
     pub fn act(&mut self, action: Action) {
-        if !self.changes.actions.contains(&action) {
+        if self.acted.insert(action.clone()) {
             self.changes.actions.push(action);
         }
     }

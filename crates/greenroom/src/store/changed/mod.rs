@@ -1,0 +1,81 @@
+//! What a plan changes, as statements over rows: one for each table, or two where a table is changed in two ways. No two of
+//! them write the same row.
+//!
+//! - [`bots`], [`slots`], [`queue`]: which rows
+
+mod bots;
+mod queue;
+mod slots;
+
+use std::collections::HashMap;
+
+use domain::planner::changes::Changes;
+use jiff::Timestamp;
+use serde_json::{Map, Value};
+use uuid::Uuid;
+
+use super::columns::Rows;
+use super::fence::Changed;
+
+/// What a request says that placement does not look at.
+#[derive(Clone, Debug)]
+pub struct BotDetails {
+    pub meeting_url: String,
+    pub bot_display_name: Option<String>,
+    pub requirements: Option<Map<String, Value>>,
+    pub config: Map<String, Value>,
+    pub metadata: Map<String, Value>,
+}
+
+/// A part of the write: one statement, with `{rows}` for its rows and `{fenced}` for the test that the token fitted.
+pub struct Part<'a> {
+    pub name: &'static str,
+    pub sql: &'static str,
+    pub rows: Rows<'a>,
+    /// Whether each row must have been found, or could be inserted.
+    pub counted: bool,
+}
+
+#[derive(Default)]
+pub struct Parts<'a>(Vec<Part<'a>>);
+
+impl<'a> Parts<'a> {
+    fn add(&mut self, name: &'static str, counted: bool, rows: Rows<'a>, sql: &'static str) {
+        if !rows.is_empty() {
+            self.0.push(Part { name, sql, rows, counted });
+        }
+    }
+}
+
+/// Everything that a plan changes. `journal` says it to other replicas, if there are any.
+pub fn parts<'a>(
+    changes: &'a Changes,
+    details: &'a HashMap<usize, BotDetails>,
+    (before, after): (Uuid, Uuid),
+    journal: Option<&'a Changed>,
+    now: Timestamp,
+) -> Vec<Part<'a>> {
+    let mut parts = Parts::default();
+    bots::bots(&mut parts, changes, details, now);
+    slots::slots(&mut parts, changes, now);
+    queue::queue_and_gate(&mut parts, changes, now);
+    if let Some(changed) = journal {
+        let rows = Rows::default()
+            .id("before", &[before], |id| id)
+            .id("token", &[after], |id| id)
+            .text("changed", &[changed], |changed| serde_json::to_string(changed).unwrap_or_default())
+            .now(now);
+        parts.add(
+            "written_journal",
+            false,
+            rows,
+            "INSERT INTO placement_journal (before, token, at, changed)
+             SELECT before, token, now, changed FROM {rows} WHERE {fenced}",
+        );
+    }
+    parts.0
+}
+
+fn document(map: &Map<String, Value>) -> String {
+    serde_json::to_string(map).unwrap_or_else(|_| "{}".to_owned())
+}

@@ -1,0 +1,102 @@
+//! Who joins and leaves the queue, and what comes to the deploy gate or leaves it.
+
+use domain::SlotName;
+use domain::planner::changes::{Changes, GateState};
+use domain::planner::queue::line_key;
+use jiff::Timestamp;
+
+use super::Parts;
+use crate::store::columns::Rows;
+
+pub fn queue_and_gate<'a>(parts: &mut Parts<'a>, changes: &'a Changes, now: Timestamp) {
+    let rows = Rows::default().id("id", &changes.left_queue, |id| id.0);
+    parts.add("left_queue", true, rows, "DELETE FROM queue WHERE bot_id IN (SELECT id FROM {rows}) AND {fenced}");
+    let waiting: Vec<_> = (changes.queued.iter())
+        .filter_map(|id| changes.bots.get(id)?.as_ref())
+        .filter_map(|bot| Some((bot, bot.queued.as_ref()?)))
+        .collect();
+    let rows = Rows::default()
+        .id("bot_id", &waiting, |(bot, _)| bot.id.0)
+        .text("platform", &waiting, |(bot, _)| bot.platform.as_str())
+        .text("pool", &waiting, |(_, queued)| queued.pool.as_str())
+        .int("priority", &waiting, |(bot, _)| bot.priority)
+        .int("turn", &waiting, |(bot, _)| bot.turn)
+        .int("arrival", &waiting, |(bot, _)| bot.arrival)
+        .text("wants", &waiting, |(bot, _)| line_key(bot.requirements.as_ref()))
+        .time("queued_at", &waiting, |(_, queued)| queued.queued_at)
+        .time("timeout_at", &waiting, |(_, queued)| queued.timeout_at)
+        .maybe_time("not_before", &waiting, |(_, queued)| queued.not_before);
+    parts.add(
+        "joined_queue",
+        false,
+        rows,
+        "INSERT INTO queue (bot_id, platform, pool, priority, turn, arrival, wants, queued_at, timeout_at, not_before)
+         SELECT bot_id, platform, pool, priority, turn, arrival, wants, queued_at, timeout_at, not_before
+           FROM {rows} WHERE {fenced}",
+    );
+    gate(parts, changes, now);
+}
+
+fn gate<'a>(parts: &mut Parts<'a>, changes: &'a Changes, now: Timestamp) {
+    // One that a bot is taken from, in whatever way, is deleted once.
+    let at_gate: Vec<(&SlotName, GateState)> =
+        changes.ends.iter().filter_map(|end| end.at_gate.as_ref()).map(|(slot, state)| (slot, *state)).collect();
+    let rows =
+        Rows::default()
+            .text("slot", &at_gate, |(slot, _)| slot.as_str())
+            .text("state", &at_gate, |(_, state)| if state == GateState::Waiting { "waiting" } else { "again" });
+    parts.add(
+        "given_up_deployments",
+        true,
+        rows,
+        "DELETE FROM deployments WHERE (slot, state) IN (SELECT slot, state FROM {rows}) AND {fenced}",
+    );
+    let returned: Vec<_> = changes.returned.iter().collect();
+    let rows = Rows::default()
+        .text("slot", &returned, |bot| bot.slot.as_str())
+        .id("bot_id", &returned, |bot| bot.bot.0)
+        .id("holder", &returned, |bot| bot.holder);
+    parts.add(
+        "returned_deployments",
+        true,
+        rows,
+        "DELETE FROM deployments WHERE (slot, bot_id, holder) IN (SELECT slot, bot_id, holder FROM {rows}) AND {fenced}",
+    );
+    let cancelled: Vec<_> = changes.cancelled_deployments.iter().collect();
+    let rows = Rows::default().text("slot", &cancelled, SlotName::as_str);
+    parts.add(
+        "cancelled_deployments",
+        false,
+        rows,
+        "DELETE FROM deployments WHERE slot IN (SELECT slot FROM {rows}) AND {fenced}",
+    );
+    let released: Vec<_> = changes.released_deployments.iter().collect();
+    let rows = Rows::default()
+        .text("slot", &released, |released| released.slot.as_str())
+        .maybe_id("bot_id", &released, |released| released.bot.map(|id| id.0))
+        .id("holder", &released, |released| released.holder);
+    parts.add(
+        "released_deployments",
+        false,
+        rows,
+        "DELETE FROM deployments
+          WHERE slot IN (SELECT slot FROM {rows} WHERE deployments.bot_id IS NOT DISTINCT FROM r.bot_id
+                                                   AND deployments.holder = r.holder) AND {fenced}",
+    );
+    let asked: Vec<_> = changes.deployments.iter().collect();
+    let rows = Rows::default()
+        .text("slot", &asked, |new| new.slot.as_str())
+        .text("pool", &asked, |new| new.pool.as_str())
+        .text("host", &asked, |new| new.host.as_str())
+        .maybe_id("bot_id", &asked, |new| new.bot.map(|id| id.0))
+        .time("timeout_at", &asked, |new| new.timeout_at)
+        .now(now);
+    parts.add(
+        "asked_deployments",
+        false,
+        rows,
+        "INSERT INTO deployments (slot, pool, host, bot_id, state, asked_at, timeout_at)
+         SELECT slot, pool, host, bot_id, 'waiting', now, timeout_at FROM {rows} WHERE {fenced}
+         ON CONFLICT DO NOTHING",
+    );
+}
