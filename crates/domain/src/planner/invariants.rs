@@ -3,53 +3,26 @@
 use std::collections::HashMap;
 use std::fmt;
 
-use super::snapshot::Snapshot;
+use super::snapshot::{PoolState, Snapshot};
 use crate::{BotId, SlotName, UserId};
 
 /// Something that must not be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Violation {
     /// Two slots name the same bot.
-    BotInTwoSlots {
-        bot: BotId,
-        slots: [SlotName; 2],
-    },
+    BotInTwoSlots { bot: BotId, slots: [SlotName; 2] },
     /// A bot has this slot, and the slot has another bot.
-    SlotOfTwoBots {
-        slot: SlotName,
-        bots: [BotId; 2],
-    },
+    SlotOfTwoBots { slot: SlotName, bots: [BotId; 2] },
     /// A bot of one platform is in a slot of a pool of another.
-    WrongPlatform {
-        bot: BotId,
-        slot: SlotName,
-    },
+    WrongPlatform { bot: BotId, slot: SlotName },
     /// Two running bots of one user are at one meeting.
-    TwoAtAMeeting {
-        user: UserId,
-        bots: [BotId; 2],
-    },
-    LimitPassed {
-        user: UserId,
-        running: i64,
-        stopping: i64,
-        limit: i64,
-    },
-    /// A pool has more slots than were ever allowed, or counts them wrong.
-    PoolMiscounted {
-        pool: String,
-        counted: i64,
-        found: i64,
-    },
+    TwoAtAMeeting { user: UserId, bots: [BotId; 2] },
+    /// A pool counts its slots wrong.
+    PoolMiscounted { pool: String, counted: i64, found: i64 },
     /// A bot waits in no queue, has no slot, and nobody runs it.
-    BotLost {
-        bot: BotId,
-    },
+    BotLost { bot: BotId },
     /// A bot waits in the queue although it has a slot.
-    QueuedWithSlot {
-        bot: BotId,
-        slot: SlotName,
-    },
+    QueuedWithSlot { bot: BotId, slot: SlotName },
 }
 
 impl fmt::Display for Violation {
@@ -65,9 +38,6 @@ impl fmt::Display for Violation {
             Violation::TwoAtAMeeting { user, bots: [one, other] } => {
                 write!(f, "bots {one} and {other} of user {user} are at one meeting")
             }
-            Violation::LimitPassed { user, running, stopping, limit } => {
-                write!(f, "user {user} has {running} running and {stopping} stopping bots; its limit is {limit}")
-            }
             Violation::PoolMiscounted { pool, counted, found } => {
                 write!(f, "pool {pool} counts {counted} slots and has {found}")
             }
@@ -77,8 +47,8 @@ impl fmt::Display for Violation {
     }
 }
 
-/// Everything that is wrong. Limits are compared only when `check_limits`: an operator may lower one below what runs.
-pub fn violations(snapshot: &Snapshot, check_limits: bool) -> Vec<Violation> {
+/// Everything that is wrong, whatever was before. What is more than its limit is told by [`overgrown`].
+pub fn violations(snapshot: &Snapshot) -> Vec<Violation> {
     let mut found = Vec::new();
     let mut slots_of: HashMap<BotId, SlotName> = HashMap::new();
     let mut sizes: HashMap<&str, i64> = HashMap::new();
@@ -102,16 +72,11 @@ pub fn violations(snapshot: &Snapshot, check_limits: bool) -> Vec<Violation> {
         }
     }
     let mut meetings = HashMap::new();
-    let mut users: HashMap<UserId, (i64, i64)> = HashMap::new();
     for bot in snapshot.bots() {
-        let counts = users.entry(bot.user).or_default();
-        if bot.status.is_running() {
-            counts.0 += 1;
-            if let Some(other) = meetings.insert(bot.meeting(), bot.id) {
-                found.push(Violation::TwoAtAMeeting { user: bot.user, bots: [other, bot.id] });
-            }
-        } else {
-            counts.1 += 1;
+        if bot.status.is_running()
+            && let Some(other) = meetings.insert(bot.meeting(), bot.id)
+        {
+            found.push(Violation::TwoAtAMeeting { user: bot.user, bots: [other, bot.id] });
         }
         match (&bot.queued, &bot.slot) {
             (Some(_), Some(slot)) => found.push(Violation::QueuedWithSlot { bot: bot.id, slot: slot.clone() }),
@@ -125,13 +90,66 @@ pub fn violations(snapshot: &Snapshot, check_limits: bool) -> Vec<Violation> {
             found.push(Violation::SlotOfTwoBots { slot: slot.name.clone(), bots: [other, bot.id] });
         }
     }
-    if check_limits {
-        for (user, (running, stopping)) in users {
-            let Some(limit) = snapshot.user(user).map(|user| user.max_concurrent_bots) else { continue };
-            if running > limit || running + stopping > limit.saturating_mul(2) {
-                found.push(Violation::LimitPassed { user, running, stopping, limit });
-            }
+    found
+}
+
+/// How much of what it may have a user or a pool has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Usage {
+    pub count: i64,
+    pub limit: i64,
+}
+
+/// What a usage is of.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Limited {
+    /// Running bots.
+    Running(UserId),
+    /// Running bots, and those that leave: twice as many.
+    Open(UserId),
+    Slots(String),
+}
+
+impl Limited {
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Limited::Running(_) | Limited::Open(_) => "limit_passed",
+            Limited::Slots(_) => "pool_overgrown",
         }
     }
-    found
+}
+
+impl fmt::Display for Limited {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Limited::Running(user) => write!(f, "running bots of user {user}"),
+            Limited::Open(user) => write!(f, "running and stopping bots of user {user}"),
+            Limited::Slots(pool) => write!(f, "slots of pool {pool}"),
+        }
+    }
+}
+
+pub type Usages = HashMap<Limited, Usage>;
+
+/// How much every pool has, and every user that is known.
+pub fn usages(snapshot: &Snapshot) -> Usages {
+    let mut usages = Usages::new();
+    for (id, user) in snapshot.users() {
+        let (limit, counts) = (user.max_concurrent_bots, snapshot.counts(id));
+        usages.insert(Limited::Running(id), Usage { count: counts.running, limit });
+        let open = Usage { count: counts.running + counts.stopping, limit: limit.saturating_mul(2) };
+        usages.insert(Limited::Open(id), open);
+    }
+    for PoolState { pool, .. } in snapshot.pools() {
+        usages.insert(Limited::Slots(pool.name.clone()), Usage { count: pool.slots, limit: pool.max_slots });
+    }
+    usages
+}
+
+/// What has grown past its limit. An operator may lower a limit below what is there: that is no growth.
+pub fn overgrown<'a>(before: &'a Usages, now: &'a Usages) -> impl Iterator<Item = (&'a Limited, &'a Usage)> {
+    now.iter().filter(|(of, usage)| {
+        usage.count > usage.limit
+            && before.get(of).is_some_and(|before| before.limit == usage.limit && before.count < usage.count)
+    })
 }

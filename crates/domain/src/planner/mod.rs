@@ -32,7 +32,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::slot;
+use crate::{Slot, slot};
 pub use changes::{Action, Changes};
 use draft::Draft;
 pub use ids::Ids;
@@ -134,8 +134,11 @@ fn finish(mut draft: Draft<'_>, outcomes: Vec<Outcome>, report: WarmReport) -> C
     changes.pools.retain(|name, pool| draft.base.pool(name).is_none_or(|state| state.pool != *pool));
     changes.slots.retain(|name, change| draft.base.slot(name) != change.slot.as_ref());
     for slot in changes.slots.values().filter_map(|change| change.slot.as_ref()) {
-        let before = draft.base.slot(&slot.name);
-        if before.is_none_or(|before| before.description != slot.description) {
+        // One that was not at the provider before could not be described there.
+        let is_described = |before: &Slot| {
+            before.description == slot.description && (before.provider_ref.is_some() || slot.provider_ref.is_none())
+        };
+        if !draft.base.slot(&slot.name).is_some_and(is_described) {
             let (pool, description) = (slot.pool.clone(), slot.description.clone());
             changes.actions.push(Action::Describe { pool, slot: slot.name.clone(), description });
         }

@@ -246,6 +246,11 @@ impl Snapshot {
         self.users.get(&id)
     }
 
+    /// Users that asked before.
+    pub fn users(&self) -> impl Iterator<Item = (UserId, &User)> {
+        self.users.iter().map(|(id, user)| (*id, user))
+    }
+
     pub fn users_known(&self) -> usize {
         self.users.len()
     }

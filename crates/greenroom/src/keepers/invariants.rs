@@ -4,15 +4,17 @@
 //! - a bot is in no queue and in no slot, and nobody runs it: it is ended as failed, so that its user knows;
 //! - a slot names a bot that is elsewhere: it is cleared.
 //!
-//! Two running bots of a user at one meeting, or a limit that is passed, are only told: which of the bots is one too many is
-//! for a person to say. Each violation is counted in `greenroom_invariant_violations_total`, by its kind, and logged.
+//! Two running bots of a user at one meeting, a limit that is passed or a pool that has grown too large are only told: which
+//! bot or slot is one too many is for a person to say. A limit that was lowered below what is there is no violation; one
+//! whose excess grows is. Each violation is counted in `greenroom_invariant_violations_total`, by its kind, and logged.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use domain::lifecycle::Overdue;
-use domain::planner::invariants::{Violation, violations};
+use domain::planner::Snapshot;
+use domain::planner::invariants::{Usages, Violation, overgrown, usages, violations};
 use domain::{Slot, SlotName};
 
 use super::{Did, Keeper};
@@ -33,11 +35,13 @@ pub struct Invariants {
     placement: Placement,
     /// The last slot that was compared.
     last: Mutex<Option<(String, i64)>>,
+    /// How much users and pools had when it was last looked at.
+    usages: Mutex<Usages>,
 }
 
 impl Invariants {
     pub fn new(lifecycle: Lifecycle, placement: Placement) -> Self {
-        Self { lifecycle, placement, last: Mutex::default() }
+        Self { lifecycle, placement, last: Mutex::default(), usages: Mutex::default() }
     }
 
     /// Compares some slots of the store with the copy, and has the copy read again where they differ.
@@ -49,14 +53,11 @@ impl Invariants {
         let rows = store.slots_after(None, None, after, COMPARED).await?;
         let last = rows.last().filter(|_| rows.len() as i64 == COMPARED).map(|slot| (slot.pool.clone(), slot.number));
         *self.last.lock().unwrap_or_else(PoisonError::into_inner) = last;
-        let differing = self.placement.look(move |snapshot| differing(snapshot, &rows)).await?;
+        let look = move |snapshot: &Snapshot, token| (differing(snapshot, &rows), token);
+        let (differing, token) = self.placement.look(look).await?;
         // Only where nothing was changed meanwhile is a difference one.
-        if let Some(slot) = differing
-            && store.placement_position().await?.token == before.token
-        {
-            tracing::error!(%slot, "placement copy differs from the store");
-            metrics::counter!("greenroom_invariant_violations_total", "kind" => "copy").increment(1);
-            did.add("violations", 1);
+        if let Some(slot) = differing.filter(|_| token == before.token) {
+            report("copy", &format!("slot {slot} is another in placement's memory"), did);
             let tx = store.begin_changing(&Changed::everything(), self.lifecycle.clock.now()).await?;
             tx.commit().await?;
         }
@@ -89,8 +90,14 @@ impl Invariants {
 }
 
 /// A slot that is otherwise in the copy.
-fn differing(snapshot: &domain::planner::Snapshot, rows: &[Slot]) -> Option<SlotName> {
+fn differing(snapshot: &Snapshot, rows: &[Slot]) -> Option<SlotName> {
     rows.iter().find(|row| snapshot.slot(&row.name) != Some(*row)).map(|row| row.name.clone())
+}
+
+fn report(kind: &'static str, violation: &str, did: &mut Did) {
+    tracing::error!(kind, violation, "invariant violated");
+    metrics::counter!("greenroom_invariant_violations_total", "kind" => kind).increment(1);
+    did.add("violations", 1);
 }
 
 fn kind(violation: &Violation) -> &'static str {
@@ -99,7 +106,6 @@ fn kind(violation: &Violation) -> &'static str {
         Violation::SlotOfTwoBots { .. } => "slot_of_two_bots",
         Violation::WrongPlatform { .. } => "wrong_platform",
         Violation::TwoAtAMeeting { .. } => "two_at_a_meeting",
-        Violation::LimitPassed { .. } => "limit_passed",
         Violation::PoolMiscounted { .. } => "pool_miscounted",
         Violation::BotLost { .. } => "bot_lost",
         Violation::QueuedWithSlot { .. } => "queued_with_slot",
@@ -118,16 +124,22 @@ impl Keeper for Invariants {
 
     async fn run(&self) -> Result<Did, StoreError> {
         let mut did = Did::default();
-        let found = self.placement.look(|snapshot| {
+        let look = self.placement.look(move |snapshot, _| {
             // More would hold up placement while it is looked at; there the comparison with the store has to do.
-            if snapshot.slots().len() > MOST_SLOTS { Vec::new() } else { violations(snapshot, false) }
+            let is_large = snapshot.slots().len() > MOST_SLOTS;
+            (!is_large).then(|| (violations(snapshot), usages(snapshot)))
         });
-        let found = found.await?;
+        let Some((found, now)) = look.await? else {
+            self.compare(&mut did).await?;
+            return Ok(did);
+        };
         for violation in &found {
-            tracing::error!(violation = %violation, "invariant violated");
-            metrics::counter!("greenroom_invariant_violations_total", "kind" => kind(violation)).increment(1);
-            did.add("violations", 1);
+            report(kind(violation), &violation.to_string(), &mut did);
             self.repair(violation, &mut did).await?;
+        }
+        let before = std::mem::replace(&mut *self.usages.lock().unwrap_or_else(PoisonError::into_inner), now.clone());
+        for (of, usage) in overgrown(&before, &now) {
+            report(of.kind(), &format!("there are {} {of}; {} are allowed", usage.count, usage.limit), &mut did);
         }
         self.compare(&mut did).await?;
         Ok(did)

@@ -4,6 +4,7 @@ use domain::Status;
 use domain::planner::job::WarmReport;
 use domain::planner::{Job, Snapshot};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
+use uuid::Uuid;
 
 use super::{PlacementError, Reserved};
 use crate::lifecycle::LifecycleError;
@@ -16,8 +17,8 @@ pub enum Message {
     Look(Look),
 }
 
-/// Gets to see the snapshot, or why it could not be read.
-pub type Look = Box<dyn FnOnce(Result<&Snapshot, StoreError>) + Send>;
+/// Gets to see the snapshot and its token, or why it could not be read.
+pub type Look = Box<dyn FnOnce(Result<(&Snapshot, Uuid), StoreError>) + Send>;
 
 /// A job, and whom to answer.
 pub struct Submitted {

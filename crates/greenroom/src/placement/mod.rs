@@ -20,6 +20,7 @@ use domain::planner::{Job, QueueOrder, Settings, Snapshot};
 use domain::{Attributes, BotId, Deadlines, Platform, SlotName, Status};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
 
 use crate::actions::Actions;
 use crate::admission::keys::ApiKey;
@@ -182,14 +183,14 @@ impl Placement {
         let _ = self.submit(Job::RetryWaiting(attributes), Reply::None);
     }
 
-    /// Looks at placement's copy in memory, brought up to date before.
+    /// Looks at placement's copy in memory, brought up to date before, and at the token that it is of.
     pub async fn look<T: Send + 'static>(
         &self,
-        look: impl FnOnce(&Snapshot) -> T + Send + 'static,
+        look: impl FnOnce(&Snapshot, Uuid) -> T + Send + 'static,
     ) -> Result<T, StoreError> {
         let (reply, answer) = oneshot::channel();
-        let message = Message::Look(Box::new(move |snapshot| {
-            let _ = reply.send(snapshot.map(look));
+        let message = Message::Look(Box::new(move |found| {
+            let _ = reply.send(found.map(|(snapshot, token)| look(snapshot, token)));
         }));
         let stopping = || StoreError::failed("placement", &PlacementError::Stopping);
         self.inbox.send(message).map_err(|_| stopping())?;

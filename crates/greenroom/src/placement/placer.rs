@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use domain::planner::changes::Changes;
-use domain::planner::{Ids, Job, Settings, plan};
+use domain::planner::{Ids, Job, Settings, invariants, plan};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
@@ -135,8 +135,11 @@ impl Placer {
             for message in inbox.drain(..) {
                 match message {
                     Message::Job(job) => submitted.push(*job),
-                    Message::Look(look) => match self.copy.bring_up_to_date().await {
-                        Ok(()) => look(self.copy.get().map(|(snapshot, _)| snapshot).ok_or_else(nothing_read)),
+                    Message::Look(look) => match self.copy.follow().await {
+                        Ok(_) => {
+                            let found = self.copy.get().map(|(snapshot, position)| (snapshot, position.token));
+                            look(found.ok_or_else(nothing_read));
+                        }
                         Err(error) => look(Err(error)),
                     },
                 }
@@ -287,7 +290,7 @@ impl Placer {
             && let Some((snapshot, _)) = self.copy.get()
             && (snapshot.slots().len() < 200 || self.written.is_multiple_of(50))
         {
-            let found = domain::planner::invariants::violations(snapshot, false);
+            let found = invariants::violations(snapshot);
             debug_assert!(found.is_empty(), "{found:?}");
         }
     }

@@ -76,14 +76,20 @@ mod tests {
 
     /// The store's own source, file by file, without its tests.
     fn sources() -> Vec<(String, String)> {
-        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/store");
-        let files = std::fs::read_dir(folder).unwrap().map(|file| file.unwrap().path());
-        let read = files.map(|path| {
-            let text = std::fs::read_to_string(&path).unwrap();
-            let code = text.split("#[cfg(test)]").next().unwrap_or_default().to_owned();
-            (path.file_name().unwrap().to_string_lossy().into_owned(), code)
-        });
-        read.collect()
+        let mut folders = vec![std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/store")];
+        let mut sources = Vec::new();
+        while let Some(folder) = folders.pop() {
+            for path in std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+                if path.is_dir() {
+                    folders.push(path);
+                    continue;
+                }
+                let text = std::fs::read_to_string(&path).unwrap();
+                let code = text.split("#[cfg(test)]").next().unwrap_or_default().to_owned();
+                sources.push((path.file_name().unwrap().to_string_lossy().into_owned(), code));
+            }
+        }
+        sources
     }
 
     /// The text from the first quotation mark to the last of the macro call that begins at `at`, and the name.

@@ -37,6 +37,7 @@ mod histories;
 mod hostile;
 mod hot;
 mod images;
+mod invariants;
 mod keepers;
 mod killed;
 mod lifecycle;

@@ -163,9 +163,22 @@ async fn health_readiness_and_metrics_need_no_token() {
         "greenroom_bots{status=\"deploying\"} 1",
         "greenroom_http_requests_total{method=\"POST\",route=\"/bots\",status=\"201\"} 1",
         "greenroom_slots{pool=\"google-meet\",status=\"idle\"} 0",
-        "greenroom_database_call_seconds_count{call=\"bots.insert\"} 1",
+        "greenroom_database_call_seconds_count{call=\"users.insert\"} 1",
         "greenroom_http_request_seconds_count{method=\"POST\",route=\"/bots\"} 1",
     ] {
         assert!(metrics.as_str().unwrap().contains(line), "`{line}` is not in\n{metrics}");
     }
+}
+
+#[tokio::test]
+async fn a_new_bot_is_found_where_its_answer_says() {
+    let database = Database::new(Backend::Sqlite).await;
+    let server = Process::start(&database).await;
+    let user = server.admin().user(3).await;
+    let request = user.request(reqwest::Method::POST, "/bots").json(&json!({"meeting_url": meet_link(1)}));
+    let answer = request.send().await.unwrap();
+    assert_eq!(answer.status(), 201);
+    let location = answer.headers()["location"].to_str().unwrap().to_owned();
+    let made: serde_json::Value = answer.json().await.unwrap();
+    assert_eq!(user.get(&location).await["bot"]["id"], made["bot"]["id"]);
 }

@@ -82,7 +82,7 @@ async fn a_stream_that_is_cut_again_and_again_tells_every_event_once_and_in_orde
         })
         .collect();
     let mut heard = Vec::new();
-    for count in 1..=4 * 8 * 5 {
+    for count in 1..=4 * 8 * 4 {
         heard.push(listener.next().await);
         if count % 7 == 0 {
             let last = listener.last_id.clone();
@@ -205,7 +205,7 @@ async fn a_long_past_is_told_whole_to_many_streams_of_one_user_and_another_need_
     let database = Database::new(backend).await;
     let server = Process::start(&database).await;
     let (user, other) = (server.admin().user(500).await, server.admin().user(500).await);
-    for number in 0..130 {
+    for number in 0..260 {
         user.bot(&meet_link(number)).await;
     }
     let bot = other.bot(&meet_link(1)).await;

@@ -9,7 +9,7 @@ use crate::planner::bot::{EndedBot, OpenBot};
 use crate::planner::changes::{Action, Changes, GateState};
 use crate::planner::invariants;
 use crate::planner::snapshot::{Deployment, Snapshot, Unsettled};
-use crate::{BotId, ConnectionId, Platform, SlotStatus};
+use crate::{BotId, ConnectionId, Platform, Slot, SlotStatus};
 
 pub fn same<T: PartialEq + Debug>(what: &str, planner: &T, reference: &T) -> Result<(), String> {
     differ(what, planner, "reference", reference)
@@ -76,7 +76,8 @@ fn actions(world: &World, changes: &Changes, told: &Told, after: &Reference) -> 
     expected.extend((!changes.queued.is_empty()).then_some(Action::WatchQueue));
     for slot in &after.slots {
         let before = world.reference.slot(&slot.name);
-        if before.is_none_or(|before| before.description != slot.description) {
+        let is_made = |before: &Slot| before.provider_ref.is_none() && slot.provider_ref.is_some();
+        if before.is_none_or(|before| before.description != slot.description || is_made(before)) {
             let (pool, description) = (slot.pool.clone(), slot.description.clone());
             expected.push(Action::Describe { pool, slot: slot.name.clone(), description });
         }
@@ -242,7 +243,7 @@ pub fn state(world: &mut World) -> Result<(), String> {
     for (id, ended) in reference.ended.iter().rev().take(4) {
         same("ended bots", &snapshot.facts.ended.get(id), &Some(ended))?;
     }
-    let found = invariants::violations(snapshot, false);
+    let found = invariants::violations(snapshot);
     match found.first() {
         Some(violation) => Err(format!("invariant: {violation}")),
         None => Ok(()),

@@ -104,7 +104,7 @@ pub(super) fn agrees(world: &World, database: &mut dyn Database) -> Result<(), S
     for key in &world.reference.keys {
         same("keys", &planner.key(key.user, &key.key), &stored.key(key.user, &key.key))?;
     }
-    match invariants::violations(stored, false).first() {
+    match invariants::violations(stored).first() {
         Some(violation) => Err(format!("invariant in the database: {violation}")),
         None => Ok(()),
     }

@@ -7,7 +7,7 @@ use super::database::{Database, OutsideChanges};
 use super::random::Random;
 use super::world::World;
 use super::{compare, database, jobs, outside};
-use crate::planner::{Answer, Ids, Job, plan};
+use crate::planner::{Answer, Ids, Job, invariants, plan};
 
 /// The database that a history is written to as well, where there is one.
 type Beside<'a> = Option<&'a mut dyn Database>;
@@ -245,9 +245,13 @@ fn batch(world: &mut World, jobs: &[Job], fate: Fate, database: &mut Beside<'_>)
     if fate == Fate::Killed {
         return Ok(());
     }
+    let usages = invariants::usages(&world.snapshot);
     compare::write(&mut world.snapshot, &changes)?;
     world.snapshot.apply(changes);
     world.reference = after;
+    if let Some((of, usage)) = invariants::overgrown(&usages, &invariants::usages(&world.snapshot)).next() {
+        return Err(format!("{of} grew to {usage:?}"));
+    }
     compare::state(world)
 }
 

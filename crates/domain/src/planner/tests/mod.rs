@@ -173,7 +173,7 @@ impl Planner {
         self.plans += 1;
         super::model::compare::write(&mut self.snapshot, &changes).unwrap();
         self.snapshot.apply(changes.clone());
-        assert_eq!(super::invariants::violations(&self.snapshot, false), []);
+        assert_eq!(super::invariants::violations(&self.snapshot), []);
         changes
     }
 
