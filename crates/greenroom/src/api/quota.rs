@@ -178,7 +178,7 @@ impl Quotas {
             callers: Mutex::default(),
             bytes: [BYTES_OF_USERS, BYTES_OF_BOTS, BYTES_OF_OPERATORS, BYTES_OF_STRANGERS].map(of_bytes),
             streams: streams_per_caller,
-            replays: Arc::new(Semaphore::new(2)),
+            replays: Arc::new(Semaphore::new(1)),
             lookups: Semaphore::new(1),
             new_lookups: Semaphore::new(1),
             doubtful_lookups: Semaphore::new(1),

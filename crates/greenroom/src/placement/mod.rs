@@ -5,13 +5,13 @@
 //! - this file: what other parts ask of it
 //! - [`message`]: what is asked, on its way
 //! - [`placer`]: load, plan, apply
-//! - [`copy`]: the copy in memory, and how it is kept current
+//! - [`snapshot_cache`]: the copy in memory, and how it is kept current
 //! - [`answer`]: what those who asked are told
 
 mod answer;
-mod copy;
 mod message;
 mod placer;
+mod snapshot_cache;
 
 use std::sync::Arc;
 

@@ -4,15 +4,17 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
+use domain::UserId;
 use domain::planner::changes::Changes;
-use domain::planner::{Ids, Job, Settings, invariants, plan};
+use domain::planner::job::{Answer, Refusal};
+use domain::planner::{Ids, Job, Settings, Snapshot, invariants, plan};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use super::answer;
-use super::copy::Copy;
 use super::message::{Message, Reply, Submitted};
+use super::snapshot_cache::SnapshotCache;
 use crate::admission::Admission;
 use crate::clock::Clock;
 use crate::lifecycle::Lifecycle;
@@ -44,7 +46,7 @@ pub struct Placer {
     settings: Settings,
     /// Where work goes that no batch has to wait for.
     elsewhere: tokio::runtime::Handle,
-    copy: Copy,
+    cache: SnapshotCache,
     /// This replica's turn, and since when.
     turn: Option<(PlacementTurn, Instant)>,
     /// Until then the token is held before anything is planned.
@@ -95,7 +97,7 @@ impl Batch {
 impl Placer {
     pub fn new(admission: &Admission, lifecycle: Lifecycle, settings: Settings) -> Self {
         let store = admission.store.clone();
-        let copy = Copy::new(store.clone(), lifecycle.clone());
+        let cache = SnapshotCache::new(store.clone(), lifecycle.clone());
         let (clock, random) = (admission.clock.clone(), admission.random.clone());
         Self {
             store,
@@ -104,7 +106,7 @@ impl Placer {
             lifecycle,
             settings,
             elsewhere: tokio::runtime::Handle::current(),
-            copy,
+            cache,
             turn: None,
             contended: None,
             without_turns: None,
@@ -135,9 +137,9 @@ impl Placer {
             for message in inbox.drain(..) {
                 match message {
                     Message::Job(job) => submitted.push(*job),
-                    Message::Look(look) => match self.copy.follow().await {
+                    Message::Look(look) => match self.cache.follow().await {
                         Ok(_) => {
-                            let found = self.copy.get().map(|(snapshot, position)| (snapshot, position.token));
+                            let found = self.cache.get().map(|(snapshot, position)| (snapshot, position.token));
                             look(found.ok_or_else(nothing_read));
                         }
                         Err(error) => look(Err(error)),
@@ -194,10 +196,10 @@ impl Placer {
                 Err(error @ StoreError::Unavailable { .. }) if may_be_committed => {
                     tracing::warn!(%error, "placement write failed; reading everything again");
                     may_be_committed = false;
-                    self.copy.forget();
+                    self.cache.forget();
                 }
                 Err(error) => {
-                    self.copy.forget();
+                    self.cache.forget();
                     return Err(error);
                 }
             }
@@ -209,22 +211,34 @@ impl Placer {
     /// lost that way holds the token first: others then wait until it has written.
     async fn plan_and_write(&mut self, batch: &Batch, again: bool) -> Result<(Applied, Written), StoreError> {
         let is_contended = self.contended.is_some_and(|until| Instant::now() < until);
-        let held = if again || is_contended { Some(self.store.hold_token().await?) } else { None };
-        self.copy.bring_up_to_date().await?;
+        let held = if again || is_contended {
+            // Whoever holds the token needs no turn, and the turn has a connection.
+            self.end_turn(true).await;
+            Some(self.store.hold_token().await?)
+        } else {
+            None
+        };
+        self.cache.bring_up_to_date().await?;
         if held.is_some() {
-            self.copy.follow().await?;
+            self.cache.follow().await?;
         }
-        self.copy.look_up(&batch.jobs).await?;
+        self.cache.look_up(&batch.jobs).await?;
         if again {
-            self.copy.look_again(&batch.jobs).await?;
+            self.cache.look_again(&batch.jobs).await?;
         }
-        let Some((snapshot, position)) = self.copy.get() else { return Err(nothing_read()) };
+        let Some((snapshot, position)) = self.cache.get() else { return Err(nothing_read()) };
         let now = self.clock.now();
         let seed = u64::from_le_bytes(self.random.bytes().map_err(|error| StoreError::failed("placement", &error))?);
         let mut changes = plan(snapshot, &batch.jobs, now, Ids::new(now, seed), &self.settings);
+        // Another replica, or this one before it was started anew, may know the key of a request that is to be refused.
+        let unknown = unknown_keys(&batch.jobs, &changes, snapshot);
+        if !unknown.is_empty() && self.cache.look_up_keys(&unknown).await? {
+            let Some((snapshot, _)) = self.cache.get() else { return Err(nothing_read()) };
+            changes = plan(snapshot, &batch.jobs, now, Ids::new(now, seed), &self.settings);
+        }
         if changes.is_empty() {
             // Nothing is written that would prove the copy: the token does.
-            let is_stale = held.is_none() && self.copy.follow().await?;
+            let is_stale = held.is_none() && self.cache.follow().await?;
             let applied = if is_stale { Applied::Stale } else { Applied::Committed };
             return Ok((applied, Written { changes, now }));
         }
@@ -237,7 +251,7 @@ impl Placer {
         };
         if applied == Applied::Committed {
             answer::log(&changes);
-            self.copy.apply(&mut changes, token);
+            self.cache.apply(&mut changes, token);
             self.check();
         }
         Ok((applied, Written { changes, now }))
@@ -255,7 +269,7 @@ impl Placer {
             Ok(Some(turn)) => {
                 self.turn = Some((turn, Instant::now()));
                 // What cannot be followed now is found out by the write.
-                if let Err(error) = self.copy.follow().await {
+                if let Err(error) = self.cache.follow().await {
                     tracing::warn!(%error, "placement journal could not be read");
                 }
             }
@@ -278,7 +292,7 @@ impl Placer {
     /// Nothing is to be placed: follows what others place, so that the next turn costs little and agents that wait here are
     /// woken. What cannot be read now is read with the next batch.
     async fn follow_others(&mut self) {
-        if let Err(error) = self.copy.follow().await {
+        if let Err(error) = self.cache.follow().await {
             tracing::debug!(%error, "placement journal could not be read");
         }
     }
@@ -287,7 +301,7 @@ impl Placer {
     fn check(&mut self) {
         self.written += 1;
         if cfg!(debug_assertions)
-            && let Some((snapshot, _)) = self.copy.get()
+            && let Some((snapshot, _)) = self.cache.get()
             && (snapshot.slots().len() < 200 || self.written.is_multiple_of(50))
         {
             let found = invariants::violations(snapshot);
@@ -300,7 +314,7 @@ impl Placer {
         self.lifecycle.actions.carry_out(actions, &self.lifecycle.feed);
         let unfinished = changes.unfinished;
         let new = (changes.new_bots.iter())
-            .filter_map(|new| Some((new.id, self.copy.get()?.0.bot(new.id)?.clone())))
+            .filter_map(|new| Some((new.id, self.cache.get()?.0.bot(new.id)?.clone())))
             .collect();
         // To answer many wakes many: the next batch does not wait for that.
         self.elsewhere.spawn(answer::answer(self.store.clone(), batch.replies, batch.details, changes, new, now));
@@ -319,6 +333,16 @@ impl Placer {
             tracing::warn!(%error, "placement journal pruning failed");
         }
     }
+}
+
+/// The idempotency keys of requests that are refused although it is not known whether they were granted before.
+fn unknown_keys(jobs: &[Job], changes: &Changes, snapshot: &Snapshot) -> Vec<(UserId, String)> {
+    let refused = jobs.iter().zip(&changes.answers).filter_map(|(job, answer)| match (job, answer) {
+        (Job::Reserve(request), Answer::Reserve(Err(refusal))) if *refusal != Refusal::KeyExpired => Some(request),
+        _ => None,
+    });
+    let keys = refused.filter_map(|request| Some((request.user, request.idempotency.as_ref()?.0.clone())));
+    keys.filter(|(user, key)| snapshot.key(*user, key).is_none()).collect()
 }
 
 /// What others have to read again.

@@ -21,12 +21,12 @@ const TRY_AGAIN: Duration = Duration::from_millis(20);
 const WAL_PAGES: &str = "4000";
 /// For users, and as many for everything else.
 const SQLITE_READERS: u32 = 4;
-/// Of one process, 11 in all. docs/operations.md says so.
-const FOR_USERS: u32 = 3;
+/// Of one process, 8 in all. docs/operations.md says so.
+const FOR_USERS: u32 = 2;
 const FOR_BOTS: u32 = 3;
-/// For its turn, for the transaction that it writes in, and for what it reads meanwhile.
-const FOR_PLACEMENT: u32 = 3;
-const FOR_LEASES: u32 = 2;
+/// For its turn or the transaction that it writes in, and for what it reads meanwhile.
+const FOR_PLACEMENT: u32 = 2;
+const FOR_LEASES: u32 = 1;
 /// A process that hangs in the middle of a transaction must not hold its locks for ever, and a statement that waits for
 /// such a lock must end. And plans: every statement is one that looks up few rows by an index, whatever its parameters
 /// are; a table that has grown since it was analysed would be scanned or hashed as a whole, and a plan made anew for each

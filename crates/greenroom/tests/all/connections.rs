@@ -128,7 +128,7 @@ async fn on_sqlite_a_heartbeat_and_a_placement_wait_behind_one_write_of_a_user_a
 }
 
 #[tokio::test]
-async fn one_process_has_at_most_11_connections_to_postgres() {
+async fn one_process_has_at_most_8_connections_to_postgres() {
     let database = Database::new(Backend::Postgres).await;
     let store = database.open().await;
     let mut holding = tokio::task::JoinSet::new();
@@ -145,7 +145,7 @@ async fn one_process_has_at_most_11_connections_to_postgres() {
                       WHERE datname = current_database() AND application_name = 'greenroom'";
         sqlx::query_scalar::<_, i64>(count).fetch_one(&mut reader).await.unwrap()
     };
-    until("every connection is open", async || count().await >= 6).await;
-    assert!(count().await <= 11);
+    until("every connection is open", async || count().await >= 5).await;
+    assert!(count().await <= 8);
     holding.abort_all();
 }

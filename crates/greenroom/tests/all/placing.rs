@@ -223,6 +223,28 @@ async fn bots_are_placed_while_others_change_what_placement_decides_on_without_p
     expect_current(&house).await;
 }
 
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test]
+async fn an_idempotency_key_finds_its_bot_at_a_server_that_has_not_seen_it(#[case] backend: Backend) {
+    let database: Arc<Database> = Database::new(backend).await.into();
+    let plan = Plan::of([PoolRow { max_slots: 5, ..pool("meet") }]);
+    let first = House::planned(database.clone(), &plan).await;
+    let request = BotRequest { idempotency: Some(("a key".to_owned(), "hash".to_owned())), ..wish(7) };
+    let made = first.ask(request.clone()).await;
+    // The bot runs, so without its key the request would be one for a second bot at the same meeting.
+    let second = House::planned(database, &plan).await;
+    let again = second.placement.reserve(first.key(), request.clone()).await.unwrap();
+    assert_eq!((again.bot.id, again.is_new), (made.bot.id, false));
+    let other = BotRequest { idempotency: Some(("a key".to_owned(), "another".to_owned())), ..request.clone() };
+    let refused = second.placement.reserve(first.key(), other).await.unwrap_err();
+    assert!(refused.to_string().contains("another body"), "{refused}");
+    let other = BotRequest { idempotency: Some(("another key".to_owned(), "hash".to_owned())), ..request };
+    let refused = second.placement.reserve(first.key(), other).await.unwrap_err();
+    assert!(refused.to_string().contains("already at this meeting"), "{refused}");
+}
+
 /// A way to PostgreSQL on which answers can get lost after the database has given them.
 struct Proxy {
     url: String,

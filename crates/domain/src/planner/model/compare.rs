@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::fmt::Debug;
 
-use super::reference::{NEW, Reference, Told};
+use super::reference::{ExpectedPlan, NEW, Reference};
 use super::world::World;
 use crate::planner::bot::{EndedBot, OpenBot};
 use crate::planner::changes::{Action, Changes, GateState};
@@ -29,7 +29,7 @@ fn sorted<T: Ord>(mut all: Vec<T>) -> Vec<T> {
 }
 
 /// What the plan says, against what the reference was told. `after` is the reference after it.
-pub fn told(world: &World, changes: &Changes, told: &Told, after: &Reference) -> Result<(), String> {
+pub fn told(world: &World, changes: &Changes, told: &ExpectedPlan, after: &Reference) -> Result<(), String> {
     same("answers", &changes.answers, &told.answers)?;
     let new = changes.new_bots.iter().map(|new| (new.job, new.id, new.is_awaited)).collect();
     same("new bots", &new, &told.new_bots)?;
@@ -68,7 +68,7 @@ fn queue_moves(world: &World, changes: &Changes, after: &Reference) -> Result<()
     same("left the queue", &sorted(changes.left_queue.clone()), &left)
 }
 
-fn actions(world: &World, changes: &Changes, told: &Told, after: &Reference) -> Result<(), String> {
+fn actions(world: &World, changes: &Changes, told: &ExpectedPlan, after: &Reference) -> Result<(), String> {
     let mut expected: Vec<Action> = told.woken.iter().cloned().map(Action::WakeAgent).collect();
     expected.extend(told.to_clear.iter().copied().map(Action::Clear));
     expected.extend(told.gate_moves.then_some(Action::PassGate));

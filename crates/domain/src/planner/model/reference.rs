@@ -34,7 +34,7 @@ pub struct Reference {
 
 /// What a batch comes to, besides the state that it leaves.
 #[derive(Clone, Debug, Default)]
-pub struct Told {
+pub struct ExpectedPlan {
     pub answers: Vec<Answer>,
     /// The job, the bot, and whether an agent waits for it.
     pub new_bots: Vec<(usize, BotId, bool)>,
@@ -66,7 +66,7 @@ pub struct Batch<'a> {
     pub all: &'a mut Reference,
     pub now: Timestamp,
     pub settings: &'a Settings,
-    pub told: Told,
+    pub told: ExpectedPlan,
     /// Slots that came free in this batch and that nobody has got yet.
     pub loose: Vec<SlotName>,
     /// Platforms whose queue is served.
@@ -76,12 +76,12 @@ pub struct Batch<'a> {
 }
 
 impl Reference {
-    pub fn run(&mut self, jobs: &[Job], now: Timestamp, settings: &Settings) -> Told {
+    pub fn run(&mut self, jobs: &[Job], now: Timestamp, settings: &Settings) -> ExpectedPlan {
         let mut batch = Batch {
             all: self,
             now,
             settings,
-            told: Told::default(),
+            told: ExpectedPlan::default(),
             loose: Vec::new(),
             served: Vec::new(),
             runners: Vec::new(),

@@ -17,13 +17,13 @@ const MOST_USERS: usize = 100_000;
 const MOST_KEYS: usize = 200_000;
 
 #[derive(Debug)]
-pub struct Copy {
+pub struct SnapshotCache {
     store: Store,
     lifecycle: Lifecycle,
     held: Option<(Snapshot, Position)>,
 }
 
-impl Copy {
+impl SnapshotCache {
     pub fn new(store: Store, lifecycle: Lifecycle) -> Self {
         Self { store, lifecycle, held: None }
     }
@@ -129,6 +129,13 @@ impl Copy {
         self.store.load_users(snapshot, &users.into_iter().collect::<Vec<_>>()).await?;
         self.store.refresh_bots(snapshot, &bots).await?;
         self.store.load_deployments(snapshot, &slots).await
+    }
+
+    /// Looks up what was asked for under these idempotency keys. False when nothing was.
+    pub async fn look_up_keys(&mut self, keys: &[(UserId, String)]) -> Result<bool, StoreError> {
+        let Some((snapshot, _)) = &mut self.held else { return Ok(false) };
+        self.store.load_keys(snapshot, keys).await?;
+        Ok(keys.iter().any(|(user, key)| snapshot.key(*user, key).is_some()))
     }
 
     /// Looks again at everything that a write may have found otherwise than planned: the bots of these jobs, and the keys
