@@ -2,7 +2,8 @@
 
 use std::process::ExitCode;
 
-/// A fifth of the time of a bot's way was spent in the C library's allocator.
+/// A fifth of the time of a bot's way was spent in the C library's allocator. Without huge pages: with them ten thousand
+/// connections took 120 MiB more.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
