@@ -271,7 +271,9 @@ async fn a_slot_is_made_ready_for_nobody_only_after_those_with_a_bot(#[case] bac
 async fn slots_that_are_made_ready_for_nobody_leave_one_place_behind_the_gate_to_bots(#[case] backend: Backend) {
     let hot = PoolRow { hot: true, min_idle: 6, max_slots: 10, ..pool("meet") };
     let stage = Stage::with(backend, [hot], 4, Fake::hanging()).await;
-    until("three of six are being started", async || stage.at_gate().await == (3, 3)).await;
+    // Passing the gate comes before the start: a bot that passes next must not overtake one of the three.
+    until("three of six are being started", async || stage.at_gate().await == (3, 3) && stage.fake.starting() == 3)
+        .await;
     stage.look();
     let bot = stage.house.reserved(0).await;
     let slot = stage.bot(bot).await.slot.unwrap();

@@ -145,13 +145,22 @@ fn vacate(draft: &mut Draft<'_>, bot: &OpenBot, name: &SlotName, end: &EndBot, w
     }
 }
 
+/// A hold that is at least so long counts towards the pool's mean; of shorter ones, as large a share as their length is of
+/// this. Otherwise a pool of short bots would be written with every end.
+pub const COUNTED_HOLD_MS: i64 = 10_000;
+
 /// How long a bot has held the slot: the pool's mean leans towards it by a tenth.
 pub fn note_hold(draft: &mut Draft<'_>, name: &SlotName) {
     let Some(slot) = draft.slot(name) else { return };
-    let Some(since) = slot.last_used_at else { return };
+    let (Some(since), Some(bot)) = (slot.last_used_at, slot.bot_id) else { return };
     let (pool, held) = (slot.pool.clone(), draft.now.duration_since(since).as_millis().max(0));
     let held = i64::try_from(held).unwrap_or(i64::MAX);
-    draft.change_pool(&pool, |pool| {
-        pool.mean_hold_ms = Some(pool.mean_hold_ms.map_or(held, |mean| mean + (held - mean) / 10));
-    });
+    let is_first = draft.pool(&pool).is_none_or(|pool| pool.mean_hold_ms.is_none());
+    // The end of a bot's id is random.
+    let drawn = i64::from(bot.0.as_u128() as u32) % COUNTED_HOLD_MS;
+    if is_first || drawn < held {
+        draft.change_pool(&pool, |pool| {
+            pool.mean_hold_ms = Some(pool.mean_hold_ms.map_or(held, |mean| mean + (held - mean) / 10));
+        });
+    }
 }

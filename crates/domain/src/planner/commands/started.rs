@@ -24,6 +24,10 @@ pub fn apply(draft: &mut Draft<'_>, name: &SlotName, bot: Option<BotId>, provide
     } else if status == SlotStatus::Creating && !hot {
         // It is made, and waits to be started.
         draft.free_slot(name, false);
+    } else if status == SlotStatus::Creating {
+        // The agent's time to begin waiting counts from here, however long the slot was at the gate.
+        let now = draft.now;
+        draft.change_slot(name, |slot| slot.status_since = now);
     }
     // An agent that was faster than this may say now that it waits.
     draft.act(Action::WakeAgent(name.clone()));

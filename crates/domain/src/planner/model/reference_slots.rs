@@ -52,6 +52,11 @@ impl Batch<'_> {
                         }
                     } else if status == Creating && !hot {
                         self.comes_free(name, false);
+                    } else if status == Creating {
+                        let now = self.now;
+                        if let Some(slot) = self.slot_mut(name) {
+                            slot.status_since = now;
+                        }
                     }
                     self.wake(name);
                 }
@@ -300,12 +305,15 @@ impl Batch<'_> {
     /// The time for which bots hold a slot of the pool: nine parts what it was, one part this time.
     pub fn note_hold(&mut self, name: &SlotName) {
         let Some(slot) = self.all.slot(name).cloned() else { return };
-        let Some(since) = slot.last_used_at else { return };
+        let (Some(since), Some(bot)) = (slot.last_used_at, slot.bot_id) else { return };
         let held = (self.now.as_millisecond() - since.as_millisecond()).max(0);
+        // Holds of ten seconds and more count; of those of a second one in ten, by the number that ends the bot's id.
+        let counts = (bot.0.as_u128() % (1 << 32)) % 10_000 < u128::try_from(held).unwrap_or(0);
         if let Some(pool) = self.pool_mut(&slot.pool) {
             pool.mean_hold_ms = match pool.mean_hold_ms {
                 None => Some(held),
-                Some(mean) => Some(mean + (held - mean) / 10),
+                Some(mean) if counts => Some(mean + (held - mean) / 10),
+                mean => mean,
             };
         }
     }

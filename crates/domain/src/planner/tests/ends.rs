@@ -69,6 +69,23 @@ fn a_stopped_slot_is_cleared_before_the_next_has_it() {
 }
 
 #[test]
+fn short_holds_of_a_hot_pool_seldom_change_its_mean_and_long_ones_always() {
+    let mut planner = Planner::new(&[hot_pool("hot", 0, 1)]);
+    planner.add_idle("hot", 1, |_| {});
+    let mean = |planner: &Planner| planner.snapshot.pool("hot").unwrap().pool.mean_hold_ms;
+    let mut hold = |id: u64, seconds: u64| {
+        planner.run(&[reserve(request(id, 1))]);
+        planner.wait(seconds);
+        let changes = planner.run(&[planner.exits(id, 0)]);
+        (mean(&planner), changes.pools.len())
+    };
+    assert_eq!(hold(9_999, 1), (Some(1_000), 1), "the first counts");
+    assert_eq!(hold(1_002_001, 2), (Some(1_000), 0), "it is one of the four in five that do not count");
+    assert_eq!(hold(2_001_999, 2), (Some(1_100), 1), "it is the fifth");
+    assert_eq!(hold(3_009_999, 11), (Some(2_090), 1));
+}
+
+#[test]
 fn a_bot_that_waited_too_long_in_the_queue_fails() {
     let mut planner = Planner::new(&[pool("cold", 0, 0)]);
     planner.run(&[reserve(request(1, 1))]);

@@ -103,6 +103,16 @@ fn a_stopped_slot_that_was_made_for_nobody_is_idle() {
 }
 
 #[test]
+fn the_agent_of_a_hot_slot_has_its_time_from_the_start_and_not_from_the_wait_at_the_gate() {
+    let (mut planner, name) = creating();
+    let holder = planner.pass_gate(&name);
+    planner.wait(3_600);
+    planner.event(&name, SlotEvent::Started { bot: None, provider_ref: "ref".to_owned(), holder });
+    let after = planner.slot(&name);
+    assert_eq!((after.status, after.status_since), (SlotStatus::Creating, planner.now));
+}
+
+#[test]
 fn a_late_start_for_nobody_does_not_keep_a_freed_hot_slot_from_being_started() {
     let (mut planner, name) = one(Pool { recycle_after: 1, ..hot_pool("hot", 0, 1) }, |_| {});
     planner.run(&[reserve(request(1, 1))]);
