@@ -3,13 +3,14 @@
 -- One row. Whoever changes slots, pools, the queue, users, keys or which bots run replaces the token; a batch of placement
 -- is written only if the token is the one that it was planned on.
 CREATE TABLE placement (
-    id      INTEGER PRIMARY KEY CHECK (id = 1),
+    -- Only PostgreSQL needs more than one, where old versions of the row may be left.
+    epoch   INTEGER PRIMARY KEY CHECK (epoch = 1),
     token   TEXT NOT NULL,
     -- Written by a batch to give itself up: the token was another, or a row was not found.
     fitted  INTEGER NOT NULL DEFAULT 1 CONSTRAINT token_fitted CHECK (fitted = 1),
     found   INTEGER NOT NULL DEFAULT 1 CONSTRAINT rows_found CHECK (found = 1)
 ) STRICT;
-INSERT INTO placement (id, token) VALUES (1, lower(hex(randomblob(4)) || '-' || hex(randomblob(2)) || '-4' || substr(hex(randomblob(2)), 2) || '-8' || substr(hex(randomblob(2)), 2) || '-' || hex(randomblob(6))));
+INSERT INTO placement (epoch, token) VALUES (1, lower(hex(randomblob(4)) || '-' || hex(randomblob(2)) || '-4' || substr(hex(randomblob(2)), 2) || '-8' || substr(hex(randomblob(2)), 2) || '-' || hex(randomblob(6))));
 
 -- What each change of the token was about, so that others need not read everything again.
 CREATE TABLE placement_journal (

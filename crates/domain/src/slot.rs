@@ -109,6 +109,18 @@ impl Slot {
         self.agent = None;
     }
 
+    /// Whether another state of it differs only in what each use changes: who has it, since when and
+    /// until when, and what is said of it.
+    pub fn has_same_make(&self, other: &Slot) -> bool {
+        self.incarnation == other.incarnation
+            && self.agent == other.agent
+            && self.provider_ref == other.provider_ref
+            && self.error_message == other.error_message
+            && self.recovery_attempts == other.recovery_attempts
+            && self.created_at == other.created_at
+            && self.attributes == other.attributes
+    }
+
     /// Whether it is being made, is in error, goes away or waits to be cleared: keepers look at these, and at no others.
     pub fn is_unsettled(&self) -> bool {
         self.awaits_clearing || matches!(self.status, SlotStatus::Creating | SlotStatus::Error | SlotStatus::Draining)

@@ -45,6 +45,12 @@ pub struct Changes {
 }
 
 impl Changes {
+    /// The bots that this makes, as it leaves them.
+    pub fn new_open_bots(&self) -> HashMap<BotId, OpenBot> {
+        let open = |id: BotId| Some((id, self.bots.get(&id)?.clone()?));
+        self.new_bots.iter().filter_map(|new| open(new.id)).collect()
+    }
+
     /// Whether there is nothing to write.
     pub fn is_empty(&self) -> bool {
         self.bots.is_empty()
@@ -70,6 +76,8 @@ pub struct NewBot {
 #[derive(Clone, Debug)]
 pub struct SlotChange {
     pub is_new: bool,
+    /// Only what each use of it changes is another: see [`Slot::has_same_make`].
+    pub is_use: bool,
     /// `None` when it is gone.
     pub slot: Option<Slot>,
 }

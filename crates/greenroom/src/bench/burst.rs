@@ -115,7 +115,8 @@ impl ConnectionSampler {
         let work = tokio::spawn(async move {
             while !ended.load(Ordering::Relaxed) {
                 let count: i64 = sqlx::query_scalar(
-                    "SELECT COUNT(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()",
+                    "SELECT COUNT(*) FROM pg_stat_activity WHERE datname = current_database() AND backend_type = 'client backend'
+                        AND pid <> pg_backend_pid()",
                 )
                 .fetch_one(&mut connection)
                 .await?;

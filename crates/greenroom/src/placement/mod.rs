@@ -4,11 +4,13 @@
 //!
 //! - this file: what other parts ask of it
 //! - [`message`]: what is asked, on its way
+//! - [`batch`]: jobs that are planned together
 //! - [`placer`]: load, plan, apply
 //! - [`snapshot_cache`]: the copy in memory, and how it is kept current
 //! - [`answer`]: what those who asked are told
 
 mod answer;
+mod batch;
 mod message;
 mod placer;
 mod snapshot_cache;

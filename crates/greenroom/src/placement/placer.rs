@@ -13,13 +13,14 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use super::answer;
-use super::message::{Message, Reply, Submitted};
+use super::batch::{Batch, Written};
+use super::message::{Look, Message, Reply, Submitted};
 use super::snapshot_cache::SnapshotCache;
 use crate::admission::Admission;
 use crate::clock::Clock;
 use crate::lifecycle::Lifecycle;
 use crate::random::Random;
-use crate::store::{Applied, BotDetails, Changed, PlacementTurn, Store, StoreError};
+use crate::store::{Applied, Changed, PlacementTurn, Store, StoreError};
 
 /// More than this do not go into one batch, so that the first does not wait for too many others.
 const LARGEST_BATCH: usize = 256;
@@ -56,42 +57,6 @@ pub struct Placer {
     pruned: Instant,
     /// How many batches were written.
     written: u64,
-}
-
-/// What was written, and as of when.
-struct Written {
-    changes: Changes,
-    now: jiff::Timestamp,
-}
-
-/// Jobs that are planned together.
-struct Batch {
-    jobs: Vec<Job>,
-    details: HashMap<usize, BotDetails>,
-    replies: Vec<Reply>,
-}
-
-impl Batch {
-    fn new(submitted: Vec<Submitted>) -> Self {
-        let (mut jobs, mut details, mut replies) = (Vec::new(), HashMap::new(), Vec::new());
-        for (number, one) in submitted.into_iter().enumerate() {
-            jobs.push(one.job);
-            replies.push(one.reply);
-            details.extend(one.details.map(|of| (number, of)));
-        }
-        Self { jobs, details, replies }
-    }
-
-    fn apart(mut self) -> impl Iterator<Item = Batch> {
-        let replies = self.replies.into_iter();
-        self.jobs.into_iter().zip(replies).enumerate().map(move |(number, (job, reply))| {
-            Batch::new(vec![Submitted { job, details: self.details.remove(&number), reply }])
-        })
-    }
-
-    fn refuse(self, error: &StoreError) {
-        self.replies.into_iter().for_each(|reply| reply.refuse(error));
-    }
 }
 
 impl Placer {
@@ -137,13 +102,7 @@ impl Placer {
             for message in inbox.drain(..) {
                 match message {
                     Message::Job(job) => submitted.push(*job),
-                    Message::Look(look) => match self.cache.follow().await {
-                        Ok(_) => {
-                            let found = self.cache.get().map(|(snapshot, position)| (snapshot, position.token));
-                            look(found.ok_or_else(nothing_read));
-                        }
-                        Err(error) => look(Err(error)),
-                    },
+                    Message::Look(look) => self.answer_look(look).await,
                 }
             }
             if !submitted.is_empty() {
@@ -153,6 +112,16 @@ impl Placer {
             }
             self.end_turn(messages.is_empty()).await;
             self.prune().await;
+        }
+    }
+
+    async fn answer_look(&mut self, look: Look) {
+        match self.cache.follow().await {
+            Ok(_) => {
+                let found = self.cache.get().map(|(snapshot, position)| (snapshot, position.token));
+                look(found.ok_or_else(nothing_read));
+            }
+            Err(error) => look(Err(error)),
         }
     }
 
@@ -183,14 +152,12 @@ impl Placer {
         for attempt in 0..attempts {
             match self.plan_and_write(batch, attempt > 0).await {
                 Ok((Applied::Committed, written)) => return Ok(written),
-                Ok((Applied::Stale, _)) => {
-                    last = "others kept changing what it was planned on";
-                    metrics::counter!("greenroom_placement_conflicts_total", "what" => "token").increment(1);
-                    self.contended = Some(Instant::now() + CONTENDED);
-                }
-                Ok((Applied::Conflict, _)) => {
-                    last = "a bot, a deployment or a key kept changing";
-                    metrics::counter!("greenroom_placement_conflicts_total", "what" => "row").increment(1);
+                Ok((failed, _)) => {
+                    last = match failed {
+                        Applied::Stale => "others kept changing what it was planned on",
+                        _ => "a bot, a deployment or a key kept changing",
+                    };
+                    self.note_lost(failed);
                 }
                 // It may be committed all the same: read everything, and look for what these jobs may have made.
                 Err(error @ StoreError::Unavailable { .. }) if may_be_committed => {
@@ -207,11 +174,23 @@ impl Placer {
         Err(StoreError::conflict("placement.apply", last))
     }
 
+    fn note_lost(&mut self, failed: Applied) {
+        let what = if failed == Applied::Stale { "token" } else { "row" };
+        metrics::counter!("greenroom_placement_conflicts_total", "what" => what).increment(1);
+        if failed == Applied::Stale {
+            self.contended = Some(Instant::now() + CONTENDED);
+        }
+    }
+
+    /// Whether others have lately changed something in between.
+    fn is_contended(&self) -> bool {
+        self.contended.is_some_and(|until| Instant::now() < until)
+    }
+
     /// Plans and writes once. Mostly nobody else changes anything meanwhile, and the write finds out if somebody did. Who
     /// lost that way holds the token first: others then wait until it has written.
     async fn plan_and_write(&mut self, batch: &Batch, again: bool) -> Result<(Applied, Written), StoreError> {
-        let is_contended = self.contended.is_some_and(|until| Instant::now() < until);
-        let held = if again || is_contended {
+        let held = if again || self.is_contended() {
             // Whoever holds the token needs no turn, and the turn has a connection.
             self.end_turn(true).await;
             Some(self.store.hold_token().await?)
@@ -227,34 +206,46 @@ impl Placer {
             self.cache.look_again(&batch.jobs).await?;
         }
         let Some((snapshot, position)) = self.cache.get() else { return Err(nothing_read()) };
-        let now = self.clock.now();
-        let seed = u64::from_le_bytes(self.random.bytes().map_err(|error| StoreError::failed("placement", &error))?);
-        let mut changes = plan(snapshot, &batch.jobs, now, Ids::new(now, seed), &self.settings);
+        let (now, ids) = self.now_and_ids()?;
+        let mut changes = plan(snapshot, &batch.jobs, now, ids, &self.settings);
         // Another replica, or this one before it was started anew, may know the key of a request that is to be refused.
         let unknown = unknown_keys(&batch.jobs, &changes, snapshot);
         if !unknown.is_empty() && self.cache.look_up_keys(&unknown).await? {
             let Some((snapshot, _)) = self.cache.get() else { return Err(nothing_read()) };
-            changes = plan(snapshot, &batch.jobs, now, Ids::new(now, seed), &self.settings);
+            let (_, ids) = self.now_and_ids()?;
+            changes = plan(snapshot, &batch.jobs, now, ids, &self.settings);
         }
         if changes.is_empty() {
             // Nothing is written that would prove the copy: the token does.
             let is_stale = held.is_none() && self.cache.follow().await?;
             let applied = if is_stale { Applied::Stale } else { Applied::Committed };
-            return Ok((applied, Written { changes, now }));
+            return Ok((applied, Written { changes, new: HashMap::new(), now }));
         }
-        let token = Uuid::from_bytes(self.random.bytes().map_err(|error| StoreError::failed("placement", &error))?);
+        let token = self.new_token()?;
         let changed = (!self.store.is_only_replica()).then(|| told(&changes));
-        let tokens = (position.token, token);
+        let write = self.store.prepare(&changes, &batch.details, (position.token, token), changed.as_ref(), now)?;
         let applied = match held {
-            Some(tx) => self.store.apply_in(tx, &changes, &batch.details, tokens, changed.as_ref(), now).await?,
-            None => self.store.apply(&changes, &batch.details, tokens, changed.as_ref(), now).await?,
+            Some(tx) => self.store.write_in(tx, write).await?,
+            None => self.store.write(write).await?,
         };
+        let new = changes.new_open_bots();
         if applied == Applied::Committed {
             answer::log(&changes);
             self.cache.apply(&mut changes, token);
             self.check();
         }
-        Ok((applied, Written { changes, now }))
+        Ok((applied, Written { changes, new, now }))
+    }
+
+    fn now_and_ids(&self) -> Result<(jiff::Timestamp, Ids), StoreError> {
+        let now = self.clock.now();
+        let seed = u64::from_le_bytes(self.random.bytes().map_err(|error| StoreError::failed("placement", &error))?);
+        Ok((now, Ids::new(now, seed)))
+    }
+
+    fn new_token(&self) -> Result<Uuid, StoreError> {
+        let bytes = self.random.bytes().map_err(|error| StoreError::failed("placement", &error))?;
+        Ok(Uuid::from_bytes(bytes))
     }
 
     /// Where there are other replicas: waits for the turn, and follows what they have changed.
@@ -309,13 +300,10 @@ impl Placer {
         }
     }
 
-    async fn finish(&mut self, batch: Batch, Written { mut changes, now }: Written) {
+    async fn finish(&mut self, batch: Batch, Written { mut changes, new, now }: Written) {
         let actions = std::mem::take(&mut changes.actions);
         self.lifecycle.actions.carry_out(actions, &self.lifecycle.feed);
         let unfinished = changes.unfinished;
-        let new = (changes.new_bots.iter())
-            .filter_map(|new| Some((new.id, self.cache.get()?.0.bot(new.id)?.clone())))
-            .collect();
         // To answer many wakes many: the next batch does not wait for that.
         self.elsewhere.spawn(answer::answer(self.store.clone(), batch.replies, batch.details, changes, new, now));
         if unfinished {

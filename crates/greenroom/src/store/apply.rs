@@ -11,7 +11,7 @@ use sqlx::Arguments;
 use sqlx::postgres::PgArguments;
 use uuid::Uuid;
 
-use super::changed::{BotDetails, Part, parts};
+use super::changed::{BotDetails, NEXT_EPOCH, Part, parts};
 use super::connect::Pools;
 use super::fence::Changed;
 use super::lanes::Lane;
@@ -38,6 +38,25 @@ const ROWS_FOUND: &str = "rows_found";
 const DELETED_DEPLOYMENTS: [&str; 4] =
     ["given_up_deployments", "returned_deployments", "cancelled_deployments", "released_deployments"];
 
+/// What a plan changes, ready to be sent.
+#[derive(Debug)]
+pub struct PreparedWrite {
+    statement: Statement,
+    has_events: bool,
+}
+
+#[derive(Debug)]
+enum Statement {
+    Sqlite(Arc<str>, Vec<SqliteValue>),
+    Postgres(Arc<str>, PgArguments),
+}
+
+#[derive(Debug)]
+enum SqliteValue {
+    Text(String),
+    Count(i64),
+}
+
 impl Store {
     /// Writes a plan that was made under the token `before`. The token is `after` then. `journal` says what was changed, if
     /// there is anybody to tell.
@@ -45,50 +64,71 @@ impl Store {
         &self,
         changes: &Changes,
         details: &HashMap<usize, BotDetails>,
-        (before, after): (Uuid, Uuid),
+        tokens: (Uuid, Uuid),
         journal: Option<&Changed>,
         now: Timestamp,
     ) -> Result<Applied, StoreError> {
-        let parts = parts(changes, details, (before, after), journal, now);
-        let applied = match &self.pools {
-            Pools::Postgres(pools) => {
-                let mut connection = pools.of(Lane::Placement).acquire().await.map_err(failed)?;
-                apply_to_postgres(&mut connection, parts, before, after).await?
-            }
-            Pools::Sqlite { .. } => {
-                let mut tx = self.begin_in(Lane::Placement).await?;
-                let applied = tx.apply(parts, before, after).await?;
-                if applied == Applied::Committed {
-                    tx.commit().await?;
-                }
-                applied
-            }
-        };
-        self.tell_applied(changes, applied);
-        Ok(applied)
+        self.write(self.prepare(changes, details, tokens, journal, now)?).await
     }
 
-    /// The same in a transaction that holds the token ([`Store::hold_token`]).
-    pub async fn apply_in(
+    /// Puts into one statement what [`Store::apply`] writes.
+    pub fn prepare(
         &self,
-        mut tx: Tx,
         changes: &Changes,
         details: &HashMap<usize, BotDetails>,
         (before, after): (Uuid, Uuid),
         journal: Option<&Changed>,
         now: Timestamp,
-    ) -> Result<Applied, StoreError> {
+    ) -> Result<PreparedWrite, StoreError> {
         let parts = parts(changes, details, (before, after), journal, now);
-        let applied = tx.apply(parts, before, after).await?;
-        if applied == Applied::Committed {
-            tx.commit().await?;
-        }
-        self.tell_applied(changes, applied);
+        let statement = match &self.pools {
+            Pools::Postgres(_) => for_postgres(parts, before, after)?,
+            Pools::Sqlite { .. } => for_sqlite(&parts, before, after),
+        };
+        Ok(PreparedWrite { statement, has_events: !changes.events.is_empty() })
+    }
+
+    pub async fn write(&self, PreparedWrite { statement, has_events }: PreparedWrite) -> Result<Applied, StoreError> {
+        let applied = match (&self.pools, statement) {
+            (Pools::Postgres(pools), statement @ Statement::Postgres(..)) => {
+                let mut connection = match self.placement.writer.take() {
+                    Some(connection) => connection,
+                    None => pools.of(Lane::Placement).acquire().await.map_err(failed)?,
+                };
+                let applied = statement.run_on_postgres(&mut connection).await?;
+                if self.is_only_replica() {
+                    self.placement.writer.keep(connection);
+                }
+                applied
+            }
+            (_, statement) => {
+                let tx = self.begin_in(Lane::Placement).await?;
+                return self.write_in(tx, PreparedWrite { statement, has_events }).await;
+            }
+        };
+        self.tell_applied(has_events, applied);
         Ok(applied)
     }
 
-    fn tell_applied(&self, changes: &Changes, applied: Applied) {
-        if applied == Applied::Committed && !changes.events.is_empty() {
+    /// The same in a transaction that holds the token ([`Store::hold_token`]).
+    pub async fn write_in(
+        &self,
+        mut tx: Tx,
+        PreparedWrite { statement, has_events }: PreparedWrite,
+    ) -> Result<Applied, StoreError> {
+        let applied = match &mut tx.inner {
+            TxInner::Sqlite(inner, _) => statement.run_on_sqlite(inner).await?,
+            TxInner::Postgres(inner) => statement.run_on_postgres(inner).await?,
+        };
+        if applied == Applied::Committed {
+            tx.commit().await?;
+        }
+        self.tell_applied(has_events, applied);
+        Ok(applied)
+    }
+
+    fn tell_applied(&self, has_events: bool, applied: Applied) {
+        if applied == Applied::Committed && has_events {
             self.told.notify_one();
         }
     }
@@ -96,15 +136,6 @@ impl Store {
 
 fn failed(source: sqlx::Error) -> StoreError {
     StoreError::call("placement.apply", source)
-}
-
-impl Tx {
-    async fn apply(&mut self, parts: Vec<Part<'_>>, before: Uuid, after: Uuid) -> Result<Applied, StoreError> {
-        match &mut self.inner {
-            TxInner::Sqlite(inner, _) => apply_to_sqlite(inner, &parts, before, after).await,
-            TxInner::Postgres(inner) => apply_to_postgres(inner, parts, before, after).await,
-        }
-    }
 }
 
 /// Texts of statements that were made before. There are few: one for each set of parts that plans consist of.
@@ -119,50 +150,47 @@ fn known_text(names: Vec<&'static str>, make: impl FnOnce() -> String) -> Arc<st
 /// back. What does not hold fails by a constraint, and what follows is not run.
 fn sqlite_text(parts: &[Part<'_>]) -> String {
     let mut sql = String::with_capacity(8_192);
-    sql.push_str("UPDATE placement SET token = $1 WHERE id = 1 AND token = $2;\n");
-    sql.push_str("UPDATE placement SET fitted = (changes() = 1) WHERE id = 1;\n");
+    sql.push_str("UPDATE placement SET token = $1 WHERE token = $2;\n");
+    sql.push_str("UPDATE placement SET fitted = (changes() = 1);\n");
     let mut next = 3;
     for part in parts {
-        let text = part.sql.replace("{rows}", &part.rows.sqlite(next)).replace("{fenced}", "true");
-        let _ = writeln!(sql, "{};", text.replace("::json", ""));
+        let _ = writeln!(sql, "{};", part.write.sqlite(&part.rows.sqlite(next)));
         next += 1;
         if part.counted {
-            let _ = writeln!(sql, "UPDATE placement SET found = (changes() = ${next}) WHERE id = 1;");
+            let _ = writeln!(sql, "UPDATE placement SET found = (changes() = ${next});");
             next += 1;
         }
     }
     sql
 }
 
-async fn apply_to_sqlite(
-    connection: &mut sqlx::SqliteConnection,
-    parts: &[Part<'_>],
-    before: Uuid,
-    after: Uuid,
-) -> Result<Applied, StoreError> {
+fn for_sqlite(parts: &[Part<'_>], before: Uuid, after: Uuid) -> Statement {
     let names = ["sqlite"].into_iter().chain(parts.iter().map(|part| part.name));
     let sql = known_text(names.collect(), || sqlite_text(parts));
-    let mut query = sqlx::query(sqlx::AssertSqlSafe(sql)).bind(after.to_string()).bind(before.to_string());
+    let mut values = vec![SqliteValue::Text(after.to_string()), SqliteValue::Text(before.to_string())];
     for part in parts {
-        query = query.bind(part.rows.json());
+        values.push(SqliteValue::Text(part.rows.json()));
         if part.counted {
-            query = query.bind(i64::try_from(part.rows.len()).unwrap_or(i64::MAX));
+            values.push(SqliteValue::Count(i64::try_from(part.rows.len()).unwrap_or(i64::MAX)));
         }
     }
-    match measured("placement.apply", query.execute(connection)).await {
-        Ok(_) => Ok(Applied::Committed),
-        Err(sqlx::Error::Database(error)) if error.message().contains(TOKEN_FITTED) => Ok(Applied::Stale),
-        Err(sqlx::Error::Database(error)) if error.is_unique_violation() || error.message().contains(ROWS_FOUND) => {
-            Ok(Applied::Conflict)
-        }
-        Err(error) => Err(failed(error)),
-    }
+    Statement::Sqlite(sql, values)
+}
+
+/// Tests and replaces the token. The newest version of the row is the one with the highest epoch, however many older ones a
+/// transaction that is held open keeps.
+fn fence() -> String {
+    format!(
+        "WITH fence AS (
+             UPDATE placement SET token = $1, epoch = {NEXT_EPOCH}
+              WHERE ctid = (SELECT ctid FROM placement ORDER BY epoch DESC LIMIT 1) AND token = $2
+             RETURNING 1 AS fitted)"
+    )
 }
 
 /// All parts in one statement. The same parts make the same text, so that it is planned once.
 fn postgres_text(parts: &[Part<'_>]) -> String {
-    let mut sql = String::with_capacity(8_192);
-    sql.push_str("WITH fence AS (UPDATE placement SET token = $1 WHERE id = 1 AND token = $2 RETURNING 1 AS fitted)");
+    let mut sql = fence();
     let (mut next, mut checks) = (3, String::new());
     // PostgreSQL runs parts in no particular order, unless one reads what another returned.
     let deleted = parts.iter().map(|part| part.name).filter(|name| DELETED_DEPLOYMENTS.contains(name));
@@ -172,7 +200,7 @@ fn postgres_text(parts: &[Part<'_>]) -> String {
         next += part.rows.width();
         let after = if part.name == "asked_deployments" { deleted.as_str() } else { "" };
         let fenced = format!("EXISTS (SELECT 1 FROM fence){after}");
-        let text = part.sql.replace("{rows}", &rows).replace("{fenced}", &fenced);
+        let text = part.write.postgres(&rows, &fenced);
         let returning = part.counted || DELETED_DEPLOYMENTS.contains(&part.name);
         let _ = write!(sql, ", {} AS ({text}{})", part.name, if returning { " RETURNING 1" } else { "" });
         if part.counted {
@@ -189,12 +217,7 @@ fn postgres_text(parts: &[Part<'_>]) -> String {
     sql
 }
 
-async fn apply_to_postgres(
-    connection: &mut sqlx::PgConnection,
-    parts: Vec<Part<'_>>,
-    before: Uuid,
-    after: Uuid,
-) -> Result<Applied, StoreError> {
+fn for_postgres(parts: Vec<Part<'_>>, before: Uuid, after: Uuid) -> Result<Statement, StoreError> {
     let sql = known_text(parts.iter().map(|part| part.name).collect(), || postgres_text(&parts));
     let mut arguments = PgArguments::default();
     let encoded = |error| failed(sqlx::Error::Encode(error));
@@ -206,17 +229,49 @@ async fn apply_to_postgres(
             arguments.add(i64::try_from(count).unwrap_or(i64::MAX)).map_err(encoded)?;
         }
     }
-    let query = sqlx::query_with(sqlx::AssertSqlSafe(sql), arguments);
-    match measured("placement.apply", query.fetch_one(connection)).await {
-        Ok(row) => {
-            let fitted: i64 = sqlx::Row::try_get(&row, "fitted").map_err(failed)?;
-            Ok(if fitted == 1 { Applied::Committed } else { Applied::Stale })
+    Ok(Statement::Postgres(sql, arguments))
+}
+
+impl Statement {
+    async fn run_on_sqlite(self, connection: &mut sqlx::SqliteConnection) -> Result<Applied, StoreError> {
+        let Statement::Sqlite(sql, values) = self else { return Err(other_database()) };
+        let mut query = sqlx::query(sqlx::AssertSqlSafe(sql));
+        for value in values {
+            query = match value {
+                SqliteValue::Text(text) => query.bind(text),
+                SqliteValue::Count(count) => query.bind(count),
+            };
         }
-        Err(sqlx::Error::Database(error))
-            if error.code().is_some_and(|code| code == CONFLICT || code == UNIQUE_VIOLATION) =>
-        {
-            Ok(Applied::Conflict)
+        match measured("placement.apply", query.execute(connection)).await {
+            Ok(_) => Ok(Applied::Committed),
+            Err(sqlx::Error::Database(error)) if error.message().contains(TOKEN_FITTED) => Ok(Applied::Stale),
+            Err(sqlx::Error::Database(error))
+                if error.is_unique_violation() || error.message().contains(ROWS_FOUND) =>
+            {
+                Ok(Applied::Conflict)
+            }
+            Err(error) => Err(failed(error)),
         }
-        Err(error) => Err(failed(error)),
     }
+
+    async fn run_on_postgres(self, connection: &mut sqlx::PgConnection) -> Result<Applied, StoreError> {
+        let Statement::Postgres(sql, arguments) = self else { return Err(other_database()) };
+        let query = sqlx::query_with(sqlx::AssertSqlSafe(sql), arguments);
+        match measured("placement.apply", query.fetch_one(connection)).await {
+            Ok(row) => {
+                let fitted: i64 = sqlx::Row::try_get(&row, "fitted").map_err(failed)?;
+                Ok(if fitted == 1 { Applied::Committed } else { Applied::Stale })
+            }
+            Err(sqlx::Error::Database(error))
+                if error.code().is_some_and(|code| code == CONFLICT || code == UNIQUE_VIOLATION) =>
+            {
+                Ok(Applied::Conflict)
+            }
+            Err(error) => Err(failed(error)),
+        }
+    }
+}
+
+fn other_database() -> StoreError {
+    StoreError::failed("placement.apply", &std::io::Error::other("the statement is for another database"))
 }

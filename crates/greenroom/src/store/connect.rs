@@ -34,8 +34,10 @@ const FOR_LEASES: u32 = 1;
 const SETTINGS: &str = "SET statement_timeout = '30s'; SET idle_in_transaction_session_timeout = '5s';
                         SET plan_cache_mode = force_generic_plan; SET jit = off;
                         SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off";
+/// Placement reads a row's newest version first, which a bitmap of all versions cannot.
+const PLACEMENT_SETTINGS: &str = "SET enable_bitmapscan = off; SET enable_memoize = off";
 /// A connection that has not been used for so long is tried before it is used.
-const TRUSTED_FOR: Duration = Duration::from_secs(1);
+pub(super) const TRUSTED_FOR: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Debug)]
 pub(super) enum Pools {
@@ -200,10 +202,16 @@ async fn postgres(url: &str) -> Result<Pools, StoreError> {
             Box::pin(async move { Ok(about.idle_for < TRUSTED_FOR || connection.ping().await.is_ok()) })
         })
         .after_connect(|connection, _| Box::pin(async move { connection.execute(SETTINGS).await.map(drop) }));
+    let placement = pool.clone().after_connect(|connection, _| {
+        Box::pin(async move {
+            connection.execute(SETTINGS).await?;
+            connection.execute(PLACEMENT_SETTINGS).await.map(drop)
+        })
+    });
     // Each connects when it is used.
     let of = |connections| pool.clone().max_connections(connections).connect_lazy_with(options.clone());
     Ok(Pools::Postgres(PgPools {
-        placement: of(FOR_PLACEMENT),
+        placement: placement.max_connections(FOR_PLACEMENT).connect_lazy_with(options.clone()),
         leases: of(FOR_LEASES),
         bots: of(FOR_BOTS),
         users: of(FOR_USERS),

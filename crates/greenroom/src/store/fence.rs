@@ -3,15 +3,20 @@
 //! all, so that nobody waits for it while holding anything else.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
 
 use domain::{BotId, SlotName, UserId};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
+use sqlx::Postgres;
+use sqlx::pool::PoolConnection;
 use uuid::Uuid;
 
+use super::connect::TRUSTED_FOR;
 use super::lanes::Lane;
 use super::sql::{args, sql};
-use super::{Run, Store, StoreError, Tx, TxInner};
+use super::{Run, Store, StoreError, Tx};
 
 /// What a change of the token was about: what is to be read again.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -62,6 +67,29 @@ pub(super) struct PlacementState {
     pub followed: AtomicI64,
     /// Whether no other replica lived when this one last told that it does.
     pub is_alone: AtomicBool,
+    pub writer: KeptConnection,
+}
+
+/// The connection that batches are written on, one after the other. The pool would try it with a round trip after each use,
+/// and give out the other one next.
+#[derive(Debug, Default)]
+pub(super) struct KeptConnection(Mutex<Option<(PoolConnection<Postgres>, Instant)>>);
+
+impl KeptConnection {
+    /// The connection, if it was used a moment ago. One that was not goes back to the pool, which tries it.
+    pub fn take(&self) -> Option<PoolConnection<Postgres>> {
+        let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        kept.filter(|(_, used)| used.elapsed() < TRUSTED_FOR).map(|(connection, _)| connection)
+    }
+
+    pub fn keep(&self, connection: PoolConnection<Postgres>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((connection, Instant::now()));
+    }
+
+    /// Gives it back to the pool, for those that need two connections.
+    pub fn give_back(&self) {
+        drop(self.take());
+    }
 }
 
 /// Where a copy in memory stands.
@@ -97,10 +125,11 @@ impl Store {
     /// Begins the transaction that a plan is written in, and holds the token: from here on nobody else can change what the
     /// plan is made on.
     pub async fn hold_token(&self) -> Result<Tx, StoreError> {
+        self.placement.writer.give_back();
         let mut tx = self.begin_in(Lane::Placement).await?;
         // SQLite has one writer, which this transaction is.
         if self.is_shared() {
-            let hold = sql!("placement.hold", "SELECT token FROM placement WHERE id = 1 FOR UPDATE");
+            let hold = sql!("placement.hold", "SELECT token FROM placement ORDER BY epoch DESC LIMIT 1 FOR UPDATE");
             tx.first(hold, vec![]).await?.ok_or_else(no_row)?;
         }
         Ok(tx)
@@ -123,7 +152,8 @@ impl Store {
             .first(
                 sql!(
                     "placement.position",
-                    "SELECT token, coalesce((SELECT max(id) FROM placement_journal), 0) AS journal FROM placement"
+                    "SELECT token, coalesce((SELECT max(id) FROM placement_journal), 0) AS journal
+                       FROM placement ORDER BY epoch DESC LIMIT 1"
                 ),
                 vec![],
             )
@@ -140,7 +170,7 @@ impl Store {
                 sql!(
                     "placement.since",
                     "SELECT placement.token AS now, journal.id AS journal, journal.before, journal.token, journal.changed
-                       FROM placement
+                       FROM (SELECT token FROM placement ORDER BY epoch DESC LIMIT 1) AS placement
                        LEFT JOIN (SELECT * FROM placement_journal WHERE id > $1 ORDER BY id LIMIT 5000) AS journal ON true
                       ORDER BY journal.id"
                 ),
@@ -193,24 +223,20 @@ fn no_row() -> StoreError {
 impl Tx {
     async fn replace_token(&mut self, changed: &Changed, now: Timestamp) -> Result<(), StoreError> {
         let token = Uuid::new_v4();
-        let before = match self.inner {
-            TxInner::Postgres(_) => {
-                let replaced = sql!(
-                    "placement.replace",
-                    "WITH old AS (SELECT token FROM placement WHERE id = 1 FOR UPDATE)
-                     UPDATE placement SET token = $1 FROM old WHERE placement.id = 1 RETURNING old.token AS token"
-                );
-                self.first(replaced, args![token]).await?
-            }
-            TxInner::Sqlite(..) => {
-                let row =
-                    self.first(sql!("placement.token", "SELECT token FROM placement WHERE id = 1"), vec![]).await?;
-                self.run(sql!("placement.set", "UPDATE placement SET token = $1 WHERE id = 1"), args![token]).await?;
-                row
-            }
-        };
-        let before = before.ok_or_else(no_row)?.id("token")?;
-        self.journal(before, token, changed, now).await
+        // Whoever waits here for another goes on from what that one has written.
+        let hold = sql!(
+            "placement.hold_to_change",
+            sqlite: "SELECT epoch, token FROM placement",
+            postgres: "SELECT epoch, token FROM placement ORDER BY epoch DESC LIMIT 1 FOR UPDATE",
+        );
+        let row = self.first(hold, vec![]).await?.ok_or_else(no_row)?;
+        let set = sql!(
+            "placement.set",
+            sqlite: "UPDATE placement SET token = $1 WHERE epoch = $2",
+            postgres: "UPDATE placement SET token = $1, epoch = epoch + 1 WHERE epoch = $2",
+        );
+        self.run(set, args![token, row.int("epoch")?]).await?;
+        self.journal(row.id("token")?, token, changed, now).await
     }
 
     async fn journal(

@@ -55,7 +55,7 @@ use std::time::Instant;
 use sqlx::{Postgres, Sqlite, Transaction};
 use tokio::sync::Notify;
 
-pub use apply::Applied;
+pub use apply::{Applied, PreparedWrite};
 pub use bots::{BotChunk, BotFilter, BotRow, Change};
 pub use budgets::{LONGEST_HOLD, Turn};
 pub use changed::BotDetails;
@@ -198,6 +198,7 @@ impl Store {
 
     /// Gives the connections back. What is under way ends first.
     pub async fn close(&self) {
+        self.placement.writer.give_back();
         self.pools.close().await;
     }
 

@@ -21,6 +21,7 @@ impl Store {
     /// Waits for this replica's turn; `None` when it did not come in time, or where there are no turns.
     pub async fn take_placement_turn(&self) -> Result<Option<PlacementTurn>, StoreError> {
         let Pools::Postgres(pools) = &self.pools else { return Ok(None) };
+        self.placement.writer.give_back();
         let failed = |source| StoreError::call("placement.turn", source);
         let taken = async {
             let mut connection = pools.of(Lane::Placement).acquire().await?;

@@ -67,7 +67,15 @@ fn name_array(names: &[SlotName]) -> Vec<Value> {
 impl Store {
     pub async fn slot(&self, name: &SlotName) -> Result<Option<SlotRow>, StoreError> {
         self.reader()
-            .first(sql_of_slots!("slots.read", "WHERE name = $1"), args![name])
+            .first(
+                sql!(
+                    "slots.read",
+                    sqlite: concat!("SELECT ", slot_columns!(), " FROM slots WHERE name = $1"),
+                    // The newest version first, however many older ones there are.
+                    postgres: concat!("SELECT ", slot_columns!(), " FROM slots WHERE name = $1 ORDER BY epoch DESC LIMIT 1"),
+                ),
+                args![name],
+            )
             .await?
             .as_ref()
             .map(slot)

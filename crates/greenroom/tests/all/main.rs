@@ -33,6 +33,7 @@ mod ec2;
 mod faults;
 mod feed;
 mod gate;
+mod held_open;
 mod histories;
 mod hostile;
 mod hot;

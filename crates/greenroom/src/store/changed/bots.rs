@@ -6,6 +6,7 @@ use domain::planner::changes::{BotEnd, Changes};
 use domain::{BotId, Reason, SlotName, Status};
 use jiff::Timestamp;
 
+use super::write::{Write, existing};
 use super::{BotDetails, Parts, document};
 use crate::store::columns::Rows;
 
@@ -38,19 +39,21 @@ pub fn bots<'a>(parts: &mut Parts<'a>, changes: &'a Changes, details: &'a HashMa
         "inserted_bots",
         false,
         rows,
-        "INSERT INTO bots (id, user_id, platform, native_meeting_id, meeting_url, bot_display_name, priority,
+        Write::Statement(
+            "INSERT INTO bots (id, user_id, platform, native_meeting_id, meeting_url, bot_display_name, priority,
                            queue_timeout_ms, requirements, config, metadata, pool, slot, connection_id, awaited_since,
                            line_arrival, turn, line_until, status, status_since, created_at, updated_at)
          SELECT id, user_id, platform, native_meeting_id, meeting_url, bot_display_name, priority, queue_timeout_ms,
                 requirements::json, config::json, metadata::json, pool, slot, connection_id, awaited_since, line_arrival,
                 turn, line_until, 'reserved', now, now, now
            FROM {rows} WHERE {fenced}",
+        ),
     );
     parts.add(
         "opened_bots",
         false,
         opened,
-        "INSERT INTO open_bots (user_id, bot_id) SELECT user_id, id FROM {rows} WHERE {fenced}",
+        Write::Statement("INSERT INTO open_bots (user_id, bot_id) SELECT user_id, id FROM {rows} WHERE {fenced}"),
     );
     let keys: Vec<_> = changes.new_keys.iter().collect();
     let rows = Rows::default()
@@ -63,8 +66,10 @@ pub fn bots<'a>(parts: &mut Parts<'a>, changes: &'a Changes, details: &'a HashMa
         "inserted_keys",
         false,
         rows,
-        "INSERT INTO idempotency_keys (user_id, key, body_hash, bot_id, created_at)
+        Write::Statement(
+            "INSERT INTO idempotency_keys (user_id, key, body_hash, bot_id, created_at)
          SELECT user_id, key, body_hash, bot_id, now FROM {rows} WHERE {fenced}",
+        ),
     );
     let granted: Vec<_> =
         changes.grants.iter().filter_map(|grant| Some((grant, changes.bots.get(&grant.bot)?.as_ref()?))).collect();
@@ -81,9 +86,12 @@ pub fn bots<'a>(parts: &mut Parts<'a>, changes: &'a Changes, details: &'a HashMa
         "granted_bots",
         true,
         rows,
-        "UPDATE bots SET slot = r.slot, pool = r.pool, connection_id = r.connection_id, awaited_since = r.awaited_since,
-                line_until = coalesce(r.line_until, bots.line_until), line_returns = r.line_returns, updated_at = r.now
-           FROM {rows} WHERE bots.id = r.id AND bots.status = 'reserved' AND {fenced}",
+        Write::Update(
+            existing("bots", &[("id", "id")])
+                .only_if("bots.status = 'reserved'"),
+            "slot = r.slot, pool = r.pool, connection_id = r.connection_id, awaited_since = r.awaited_since,
+                line_until = coalesce(r.line_until, bots.line_until), line_returns = r.line_returns, updated_at = r.now",
+        ),
     );
     // Each row is written by one part only: by the last that was planned for it.
     let has_ended = |id: &BotId| changes.ends.iter().any(|end| end.bot == *id);
@@ -97,9 +105,11 @@ pub fn bots<'a>(parts: &mut Parts<'a>, changes: &'a Changes, details: &'a HashMa
         "reconnected_bots",
         true,
         rows,
-        "UPDATE bots SET connection_id = r.connection_id, awaited_since = NULL, updated_at = r.now
-           FROM {rows} WHERE bots.id = r.id AND bots.status = 'reserved'
-                         AND bots.connection_id IS NOT DISTINCT FROM r.before AND {fenced}",
+        Write::Update(
+            existing("bots", &[("id", "id")])
+                .only_if("bots.status = 'reserved' AND bots.connection_id IS NOT DISTINCT FROM r.before"),
+            "connection_id = r.connection_id, awaited_since = NULL, updated_at = r.now",
+        ),
     );
     let returned: Vec<_> = (changes.returned.iter())
         .filter(|bot| !has_ended(&bot.bot) && changes.grants.iter().all(|grant| grant.bot != bot.bot))
@@ -110,10 +120,12 @@ pub fn bots<'a>(parts: &mut Parts<'a>, changes: &'a Changes, details: &'a HashMa
         "returned_bots",
         true,
         rows,
-        "UPDATE bots SET slot = NULL, connection_id = NULL, awaited_since = NULL, line_returns = line_returns + 1,
-                updated_at = r.now
-           FROM {rows} WHERE bots.id = r.id AND bots.slot = r.slot AND bots.status = 'reserved'
-                         AND bots.stop_asked_at IS NULL AND {fenced}",
+        Write::Update(
+            existing("bots", &[("id", "id")])
+                .only_if("bots.slot = r.slot AND bots.status = 'reserved' AND bots.stop_asked_at IS NULL"),
+            "slot = NULL, connection_id = NULL, awaited_since = NULL, line_returns = line_returns + 1,
+                updated_at = r.now",
+        ),
     );
     let is_reconnected = |id: &BotId| changes.reconnected.iter().any(|bot| bot.bot == *id);
     let awaited: Vec<_> = changes.awaited.iter().filter(|id| !has_ended(id) && !is_reconnected(id)).collect();
@@ -122,7 +134,7 @@ pub fn bots<'a>(parts: &mut Parts<'a>, changes: &'a Changes, details: &'a HashMa
         "awaited_bots",
         false,
         rows,
-        "UPDATE bots SET awaited_since = r.now, updated_at = r.now FROM {rows} WHERE bots.id = r.id AND {fenced}",
+        Write::Update(existing("bots", &[("id", "id")]), "awaited_since = r.now, updated_at = r.now"),
     );
     ends(parts, changes, now);
 }
@@ -146,19 +158,20 @@ fn ends<'a>(parts: &mut Parts<'a>, changes: &'a Changes, now: Timestamp) {
         "ended_bots",
         true,
         rows,
-        "UPDATE bots SET status = r.status, status_since = r.now, reason = r.reason, error = coalesce(r.error, bots.error),
+        Write::Update(
+            existing("bots", &[("id", "id")]).only_if("bots.status = r.before"),
+            "status = r.status, status_since = r.now, reason = r.reason, error = coalesce(r.error, bots.error),
                 exit_code = coalesce(r.exit_code, bots.exit_code), end_time = r.now, updated_at = r.now,
                 connection_id = CASE WHEN r.is_returned = 0 THEN coalesce(r.connection_id, bots.connection_id) END,
-                slot = CASE WHEN r.is_returned = 0 THEN bots.slot END
-           FROM {rows} WHERE bots.id = r.id AND bots.status = r.before AND {fenced}",
+                slot = CASE WHEN r.is_returned = 0 THEN bots.slot END",
+        ),
     );
     let rows = Rows::default().id("user_id", &ends, |end| end.user.0).id("id", &ends, |end| end.bot.0);
     parts.add(
         "closed_bots",
         true,
         rows,
-        "DELETE FROM open_bots
-          WHERE (user_id, bot_id) IN (SELECT user_id, id FROM {rows}) AND {fenced}",
+        Write::Delete(existing("open_bots", &[("user_id", "user_id"), ("bot_id", "id")])),
     );
     // A bot that is still reserved has never spoken, and has no session.
     let spoke: Vec<_> = changes.ends.iter().filter(|end| end.from != Status::Reserved).collect();
@@ -167,7 +180,9 @@ fn ends<'a>(parts: &mut Parts<'a>, changes: &'a Changes, now: Timestamp) {
         "ended_sessions",
         false,
         rows,
-        "UPDATE sessions SET ended_at = r.now FROM {rows}
+        Write::Statement(
+            "UPDATE sessions SET ended_at = r.now FROM {rows}
           WHERE sessions.bot_id = r.id AND sessions.ended_at IS NULL AND {fenced}",
+        ),
     );
 }

@@ -2,10 +2,12 @@
 //! them write the same row.
 //!
 //! - [`bots`], [`slots`], [`queue`]: which rows
+//! - [`write`]: the text of a statement, for each database
 
 mod bots;
 mod queue;
 mod slots;
+mod write;
 
 use std::collections::HashMap;
 
@@ -16,6 +18,7 @@ use uuid::Uuid;
 
 use super::columns::Rows;
 use super::fence::Changed;
+pub use write::{NEXT_EPOCH, Write};
 
 /// What a request says that placement does not look at.
 #[derive(Clone, Debug)]
@@ -27,10 +30,10 @@ pub struct BotDetails {
     pub metadata: Map<String, Value>,
 }
 
-/// A part of the write: one statement, with `{rows}` for its rows and `{fenced}` for the test that the token fitted.
+/// A part of the write: one statement over rows.
 pub struct Part<'a> {
     pub name: &'static str,
-    pub sql: &'static str,
+    pub write: Write,
     pub rows: Rows<'a>,
     /// Whether each row must have been found, or could be inserted.
     pub counted: bool,
@@ -40,9 +43,9 @@ pub struct Part<'a> {
 pub struct Parts<'a>(Vec<Part<'a>>);
 
 impl<'a> Parts<'a> {
-    fn add(&mut self, name: &'static str, counted: bool, rows: Rows<'a>, sql: &'static str) {
+    fn add(&mut self, name: &'static str, counted: bool, rows: Rows<'a>, write: Write) {
         if !rows.is_empty() {
-            self.0.push(Part { name, sql, rows, counted });
+            self.0.push(Part { name, write, rows, counted });
         }
     }
 }
@@ -69,8 +72,10 @@ pub fn parts<'a>(
             "written_journal",
             false,
             rows,
-            "INSERT INTO placement_journal (before, token, at, changed)
-             SELECT before, token, now, changed FROM {rows} WHERE {fenced}",
+            Write::Statement(
+                "INSERT INTO placement_journal (before, token, at, changed)
+                 SELECT before, token, now, changed FROM {rows} WHERE {fenced}",
+            ),
         );
     }
     parts.0

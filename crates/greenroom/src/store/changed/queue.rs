@@ -6,11 +6,12 @@ use domain::planner::queue::line_key;
 use jiff::Timestamp;
 
 use super::Parts;
+use super::write::{Write, existing};
 use crate::store::columns::Rows;
 
 pub fn queue_and_gate<'a>(parts: &mut Parts<'a>, changes: &'a Changes, now: Timestamp) {
     let rows = Rows::default().id("id", &changes.left_queue, |id| id.0);
-    parts.add("left_queue", true, rows, "DELETE FROM queue WHERE bot_id IN (SELECT id FROM {rows}) AND {fenced}");
+    parts.add("left_queue", true, rows, Write::Delete(existing("queue", &[("bot_id", "id")])));
     let waiting: Vec<_> = (changes.queued.iter())
         .filter_map(|id| changes.bots.get(id)?.as_ref())
         .filter_map(|bot| Some((bot, bot.queued.as_ref()?)))
@@ -30,9 +31,11 @@ pub fn queue_and_gate<'a>(parts: &mut Parts<'a>, changes: &'a Changes, now: Time
         "joined_queue",
         false,
         rows,
-        "INSERT INTO queue (bot_id, platform, pool, priority, turn, arrival, wants, queued_at, timeout_at, not_before)
+        Write::Statement(
+            "INSERT INTO queue (bot_id, platform, pool, priority, turn, arrival, wants, queued_at, timeout_at, not_before)
          SELECT bot_id, platform, pool, priority, turn, arrival, wants, queued_at, timeout_at, not_before
            FROM {rows} WHERE {fenced}",
+        ),
     );
     gate(parts, changes, now);
 }
@@ -49,7 +52,7 @@ fn gate<'a>(parts: &mut Parts<'a>, changes: &'a Changes, now: Timestamp) {
         "given_up_deployments",
         true,
         rows,
-        "DELETE FROM deployments WHERE (slot, state) IN (SELECT slot, state FROM {rows}) AND {fenced}",
+        Write::Delete(existing("deployments", &[("slot", "slot"), ("state", "state")])),
     );
     let returned: Vec<_> = changes.returned.iter().collect();
     let rows = Rows::default()
@@ -60,16 +63,11 @@ fn gate<'a>(parts: &mut Parts<'a>, changes: &'a Changes, now: Timestamp) {
         "returned_deployments",
         true,
         rows,
-        "DELETE FROM deployments WHERE (slot, bot_id, holder) IN (SELECT slot, bot_id, holder FROM {rows}) AND {fenced}",
+        Write::Delete(existing("deployments", &[("slot", "slot"), ("bot_id", "bot_id"), ("holder", "holder")])),
     );
     let cancelled: Vec<_> = changes.cancelled_deployments.iter().collect();
     let rows = Rows::default().text("slot", &cancelled, SlotName::as_str);
-    parts.add(
-        "cancelled_deployments",
-        false,
-        rows,
-        "DELETE FROM deployments WHERE slot IN (SELECT slot FROM {rows}) AND {fenced}",
-    );
+    parts.add("cancelled_deployments", false, rows, Write::Delete(existing("deployments", &[("slot", "slot")])));
     let released: Vec<_> = changes.released_deployments.iter().collect();
     let rows = Rows::default()
         .text("slot", &released, |released| released.slot.as_str())
@@ -79,9 +77,10 @@ fn gate<'a>(parts: &mut Parts<'a>, changes: &'a Changes, now: Timestamp) {
         "released_deployments",
         false,
         rows,
-        "DELETE FROM deployments
-          WHERE slot IN (SELECT slot FROM {rows} WHERE deployments.bot_id IS NOT DISTINCT FROM r.bot_id
-                                                   AND deployments.holder = r.holder) AND {fenced}",
+        Write::Delete(
+            existing("deployments", &[("slot", "slot")])
+                .only_if("deployments.bot_id IS NOT DISTINCT FROM r.bot_id AND deployments.holder = r.holder"),
+        ),
     );
     let asked: Vec<_> = changes.deployments.iter().collect();
     let rows = Rows::default()
@@ -95,8 +94,10 @@ fn gate<'a>(parts: &mut Parts<'a>, changes: &'a Changes, now: Timestamp) {
         "asked_deployments",
         false,
         rows,
-        "INSERT INTO deployments (slot, pool, host, bot_id, state, asked_at, timeout_at)
+        Write::Statement(
+            "INSERT INTO deployments (slot, pool, host, bot_id, state, asked_at, timeout_at)
          SELECT slot, pool, host, bot_id, 'waiting', now, timeout_at FROM {rows} WHERE {fenced}
          ON CONFLICT DO NOTHING",
+        ),
     );
 }

@@ -5,65 +5,86 @@ use domain::{SlotName, Status};
 use jiff::Timestamp;
 
 use super::Parts;
+use super::write::{Write, existing};
 use crate::store::columns::Rows;
 
+/// What each use of a slot changes.
+macro_rules! set_use {
+    () => {
+        "status = r.status, status_since = r.status_since, bot_id = r.bot_id, generation = r.generation,
+         token_number = r.token_number, bots_since_fresh = r.bots_since_fresh, description = r.description,
+         last_used_at = r.last_used_at, expires_at = r.expires_at, unsettled = r.unsettled"
+    };
+}
+
 pub fn slots<'a>(parts: &mut Parts<'a>, changes: &'a Changes, now: Timestamp) {
-    let (mut new, mut changed, mut gone) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut new, mut used, mut changed, mut gone) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for (name, change) in &changes.slots {
         match &change.slot {
             Some(slot) if change.is_new => new.push(slot),
+            Some(slot) if change.is_use => used.push(slot),
             Some(slot) => changed.push(slot),
             None => gone.push(name),
         }
     }
-    let rows = |slots: &[&'a domain::Slot]| {
+    let of_use = |slots: &[&'a domain::Slot]| {
         Rows::default()
             .text("name", slots, |slot| slot.name.as_str())
-            .text("pool", slots, |slot| slot.pool.as_str())
-            .int("number", slots, |slot| slot.number)
             .text("status", slots, |slot| slot.status.as_str())
             .time("status_since", slots, |slot| slot.status_since)
             .maybe_id("bot_id", slots, |slot| slot.bot_id.map(|id| id.0))
-            .id("incarnation", slots, |slot| slot.incarnation)
             .int("generation", slots, |slot| slot.generation)
             .int("token_number", slots, |slot| slot.token_number)
-            .maybe_text("agent", slots, |slot| slot.agent.as_deref())
             .int("bots_since_fresh", slots, |slot| slot.bots_since_fresh)
-            .maybe_text("provider_ref", slots, |slot| slot.provider_ref.as_deref())
             .text("description", slots, |slot| slot.description.as_str())
             .maybe_time("last_used_at", slots, |slot| slot.last_used_at)
+            .maybe_time("expires_at", slots, |slot| slot.expires_at)
+            .int("unsettled", slots, |slot| i64::from(slot.is_unsettled()))
+    };
+    let rows = |slots: &[&'a domain::Slot]| {
+        of_use(slots)
+            .id("incarnation", slots, |slot| slot.incarnation)
+            .maybe_text("agent", slots, |slot| slot.agent.as_deref())
+            .maybe_text("provider_ref", slots, |slot| slot.provider_ref.as_deref())
             .maybe_text("error_message", slots, |slot| slot.error_message.as_deref())
             .int("recovery_attempts", slots, |slot| slot.recovery_attempts)
             .time("created_at", slots, |slot| slot.created_at)
             .text("attributes", slots, |slot| slot.attributes.to_string())
-            .maybe_time("expires_at", slots, |slot| slot.expires_at)
-            .int("unsettled", slots, |slot| i64::from(slot.is_unsettled()))
+            .text("pool", slots, |slot| slot.pool.as_str())
+            .int("number", slots, |slot| slot.number)
     };
     parts.add(
         "inserted_slots",
         false,
         rows(&new),
-        "INSERT INTO slots (name, pool, number, status, status_since, bot_id, incarnation, generation, token_number, agent,
+        Write::Statement(
+            "INSERT INTO slots (name, pool, number, status, status_since, bot_id, incarnation, generation, token_number, agent,
                             bots_since_fresh, provider_ref, description, last_used_at, error_message, recovery_attempts,
                             created_at, attributes, expires_at, unsettled)
          SELECT name, pool, number, status, status_since, bot_id, incarnation, generation, token_number, agent,
                 bots_since_fresh, provider_ref, description, last_used_at, error_message, recovery_attempts, created_at,
                 attributes, expires_at, unsettled
            FROM {rows} WHERE {fenced}",
+        ),
     );
+    let by_name = existing("slots", &[("name", "name")]).with_epoch();
+    parts.add("used_slots", true, of_use(&used), Write::Update(by_name, set_use!()));
     parts.add(
         "changed_slots",
         true,
         rows(&changed),
-        "UPDATE slots SET status = r.status, status_since = r.status_since, bot_id = r.bot_id, incarnation = r.incarnation,
-                generation = r.generation, token_number = r.token_number, agent = r.agent,
-                bots_since_fresh = r.bots_since_fresh, provider_ref = r.provider_ref, description = r.description,
-                last_used_at = r.last_used_at, error_message = r.error_message, recovery_attempts = r.recovery_attempts,
-                created_at = r.created_at, attributes = r.attributes, expires_at = r.expires_at, unsettled = r.unsettled
-           FROM {rows} WHERE slots.name = r.name AND {fenced}",
+        Write::Update(
+            by_name,
+            concat!(
+                set_use!(),
+                ", incarnation = r.incarnation, agent = r.agent, provider_ref = r.provider_ref,
+                 error_message = r.error_message, recovery_attempts = r.recovery_attempts, created_at = r.created_at,
+                 attributes = r.attributes"
+            ),
+        ),
     );
     let rows = Rows::default().text("name", &gone, SlotName::as_str);
-    parts.add("deleted_slots", true, rows, "DELETE FROM slots WHERE name IN (SELECT name FROM {rows}) AND {fenced}");
+    parts.add("deleted_slots", true, rows, Write::Delete(by_name));
     let pools: Vec<_> = changes.pools.values().collect();
     let sets = |pool: &domain::Pool| {
         let texts: Vec<String> = pool.attribute_sets.iter().map(ToString::to_string).collect();
@@ -78,8 +99,10 @@ pub fn slots<'a>(parts: &mut Parts<'a>, changes: &'a Changes, now: Timestamp) {
         "changed_pools",
         false,
         rows,
-        "UPDATE pools SET slots = r.slots, mean_hold_ms = r.mean_hold_ms, attribute_sets = r.attribute_sets::json
-           FROM {rows} WHERE pools.name = r.name AND {fenced}",
+        Write::Update(
+            existing("pools", &[("name", "name")]),
+            "slots = r.slots, mean_hold_ms = r.mean_hold_ms, attribute_sets = r.attribute_sets::json",
+        ),
     );
     let events: Vec<_> = changes.events.iter().collect();
     let rows = Rows::default()
@@ -95,7 +118,9 @@ pub fn slots<'a>(parts: &mut Parts<'a>, changes: &'a Changes, now: Timestamp) {
         "inserted_events",
         false,
         rows,
-        "INSERT INTO events (bot_id, user_id, at, kind, from_status, to_status, reason, actor)
+        Write::Statement(
+            "INSERT INTO events (bot_id, user_id, at, kind, from_status, to_status, reason, actor)
          SELECT bot_id, user_id, now, kind, from_status, to_status, reason, actor FROM {rows} WHERE {fenced}",
+        ),
     );
 }

@@ -24,7 +24,8 @@ pub async fn write(
 
 /// Writes slots: new ones, or as they are from now on.
 pub async fn write_slots(store: &Store, slots: Vec<SlotRow>, is_new: bool, now: Timestamp) {
-    let slots = slots.into_iter().map(|slot| (slot.name.clone(), SlotChange { is_new, slot: Some(slot) }));
+    let slots =
+        slots.into_iter().map(|slot| (slot.name.clone(), SlotChange { is_new, is_use: false, slot: Some(slot) }));
     let changes = Changes { slots: slots.collect(), ..Changes::default() };
     assert_eq!(write(store, &changes, &HashMap::new(), now).await.unwrap(), Applied::Committed);
 }
