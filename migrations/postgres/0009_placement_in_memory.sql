@@ -3,9 +3,8 @@
 -- One row. Whoever changes slots, pools, the queue, users, keys or which bots run replaces the token; a batch of placement
 -- is written only if the token is the one that it was planned on.
 --
--- While somebody holds a transaction open, PostgreSQL keeps every version of a row, and to find the row by its key is to step
--- over all of them. `epoch` goes up with some of the updates, so that the newest version is the first in an index that ends
--- with it.
+-- While somebody holds a transaction open, PostgreSQL keeps every version of a row, and a lookup by its key steps over all of
+-- them. `epoch` goes up with some updates, so that an index that ends with it finds the newest version first.
 CREATE TABLE placement (
     epoch BIGINT PRIMARY KEY,
     token UUID NOT NULL
@@ -48,11 +47,11 @@ DROP INDEX slots_by_threshold;
 DROP INDEX slots_by_bot;
 DROP INDEX slots_out_of_order;
 ALTER TABLE slots RENAME COLUMN threshold TO expires_at;
--- As in `placement`. That there is one row for a name is seen to by the token.
+-- As in `placement`. The token keeps a name from having two rows; no index does.
 ALTER TABLE slots ADD COLUMN epoch BIGINT NOT NULL DEFAULT 0;
 ALTER TABLE slots DROP CONSTRAINT slots_pkey;
 CREATE UNIQUE INDEX slots_by_name ON slots (name, epoch DESC);
--- To write an index that is unique is to look at every version with the same key.
+-- Not unique: an insert into a unique index checks every version that has the same key.
 ALTER TABLE slots DROP CONSTRAINT slots_pool_number_key;
 CREATE INDEX slots_by_number ON slots (pool, number);
 -- 1 while it is being made, is in error, goes away, or waits to be cleared: what keepers look at. A hot slot that gets a bot

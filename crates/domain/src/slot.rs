@@ -109,9 +109,9 @@ impl Slot {
         self.agent = None;
     }
 
-    /// Whether another state of it differs only in what each use changes: who has it, since when and
-    /// until when, and what is said of it.
-    pub fn has_same_make(&self, other: &Slot) -> bool {
+    /// Whether only what changes each time a bot comes or leaves differs: the bot, the status, times, counts and the
+    /// description.
+    pub fn differs_only_in_use(&self, other: &Slot) -> bool {
         self.incarnation == other.incarnation
             && self.agent == other.agent
             && self.provider_ref == other.provider_ref

@@ -76,8 +76,8 @@ pub struct NewBot {
 #[derive(Clone, Debug)]
 pub struct SlotChange {
     pub is_new: bool,
-    /// Only what each use of it changes is another: see [`Slot::has_same_make`].
-    pub is_use: bool,
+    /// See [`Slot::differs_only_in_use`].
+    pub only_use_changed: bool,
     /// `None` when it is gone.
     pub slot: Option<Slot>,
 }

@@ -135,7 +135,8 @@ fn finish(mut draft: Draft<'_>, outcomes: Vec<Outcome>, report: WarmReport) -> C
     changes.slots.retain(|name, change| draft.base.slot(name) != change.slot.as_ref());
     for (name, change) in &mut changes.slots {
         let slots = draft.base.slot(name).zip(change.slot.as_ref());
-        change.is_use = !change.is_new && slots.is_some_and(|(before, after)| before.has_same_make(after));
+        change.only_use_changed =
+            !change.is_new && slots.is_some_and(|(before, after)| before.differs_only_in_use(after));
     }
     for slot in changes.slots.values().filter_map(|change| change.slot.as_ref()) {
         // One that was not at the provider before could not be described there.

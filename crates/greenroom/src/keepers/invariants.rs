@@ -4,9 +4,10 @@
 //! - a bot is in no queue and in no slot, and nobody runs it: it is ended as failed, so that its user knows;
 //! - a slot names a bot that is elsewhere: it is cleared.
 //!
-//! Two running bots of a user at one meeting, a limit that is passed or a pool that has grown too large are only told: which
-//! bot or slot is one too many is for a person to say. A limit that was lowered below what is there is no violation; one
-//! whose excess grows is. Each violation is counted in `greenroom_invariant_violations_total`, by its kind, and logged.
+//! Two running bots of a user at one meeting, a slot with two rows, a limit that is passed or a pool that has grown too large
+//! are only reported: which bot, row or slot is one too many is for a person to say. A limit that was lowered below what is
+//! there is no violation; one whose excess grows is. Each violation is counted in `greenroom_invariant_violations_total`, by
+//! its kind, and logged.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -53,6 +54,10 @@ impl Invariants {
         let rows = store.slots_after(None, None, after, COMPARED).await?;
         let last = rows.last().filter(|_| rows.len() as i64 == COMPARED).map(|slot| (slot.pool.clone(), slot.number));
         *self.last.lock().unwrap_or_else(PoisonError::into_inner) = last;
+        // On PostgreSQL no unique index keeps out a second row with the same name.
+        for twice in rows.windows(2).filter(|pair| pair[0].name == pair[1].name) {
+            report("slot_stored_twice", &format!("slot {} has two rows", twice[0].name), did);
+        }
         let look = move |snapshot: &Snapshot, token| (differing(snapshot, &rows), token);
         let (differing, token) = self.placement.look(look).await?;
         // Only where nothing was changed meanwhile is a difference one.

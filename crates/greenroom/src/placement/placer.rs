@@ -191,7 +191,7 @@ impl Placer {
     /// lost that way holds the token first: others then wait until it has written.
     async fn plan_and_write(&mut self, batch: &Batch, again: bool) -> Result<(Applied, Written), StoreError> {
         let held = if again || self.is_contended() {
-            // Whoever holds the token needs no turn, and the turn has a connection.
+            // The token keeps all others out. The turn would only hold one of two connections.
             self.end_turn(true).await;
             Some(self.store.hold_token().await?)
         } else {
@@ -206,14 +206,13 @@ impl Placer {
             self.cache.look_again(&batch.jobs).await?;
         }
         let Some((snapshot, position)) = self.cache.get() else { return Err(nothing_read()) };
-        let (now, ids) = self.now_and_ids()?;
-        let mut changes = plan(snapshot, &batch.jobs, now, ids, &self.settings);
+        let (now, seed) = (self.clock.now(), u64::from_le_bytes(self.random_bytes()?));
+        let mut changes = plan(snapshot, &batch.jobs, now, Ids::new(now, seed), &self.settings);
         // Another replica, or this one before it was started anew, may know the key of a request that is to be refused.
         let unknown = unknown_keys(&batch.jobs, &changes, snapshot);
         if !unknown.is_empty() && self.cache.look_up_keys(&unknown).await? {
             let Some((snapshot, _)) = self.cache.get() else { return Err(nothing_read()) };
-            let (_, ids) = self.now_and_ids()?;
-            changes = plan(snapshot, &batch.jobs, now, ids, &self.settings);
+            changes = plan(snapshot, &batch.jobs, now, Ids::new(now, seed), &self.settings);
         }
         if changes.is_empty() {
             // Nothing is written that would prove the copy: the token does.
@@ -221,31 +220,25 @@ impl Placer {
             let applied = if is_stale { Applied::Stale } else { Applied::Committed };
             return Ok((applied, Written { changes, new: HashMap::new(), now }));
         }
-        let token = self.new_token()?;
+        let token = Uuid::from_bytes(self.random_bytes()?);
         let changed = (!self.store.is_only_replica()).then(|| told(&changes));
         let write = self.store.prepare(&changes, &batch.details, (position.token, token), changed.as_ref(), now)?;
         let applied = match held {
             Some(tx) => self.store.write_in(tx, write).await?,
             None => self.store.write(write).await?,
         };
-        let new = changes.new_open_bots();
+        let mut new = HashMap::new();
         if applied == Applied::Committed {
             answer::log(&changes);
+            new = changes.new_open_bots();
             self.cache.apply(&mut changes, token);
             self.check();
         }
         Ok((applied, Written { changes, new, now }))
     }
 
-    fn now_and_ids(&self) -> Result<(jiff::Timestamp, Ids), StoreError> {
-        let now = self.clock.now();
-        let seed = u64::from_le_bytes(self.random.bytes().map_err(|error| StoreError::failed("placement", &error))?);
-        Ok((now, Ids::new(now, seed)))
-    }
-
-    fn new_token(&self) -> Result<Uuid, StoreError> {
-        let bytes = self.random.bytes().map_err(|error| StoreError::failed("placement", &error))?;
-        Ok(Uuid::from_bytes(bytes))
+    fn random_bytes<const N: usize>(&self) -> Result<[u8; N], StoreError> {
+        self.random.bytes().map_err(|error| StoreError::failed("placement", &error))
     }
 
     /// Where there are other replicas: waits for the turn, and follows what they have changed.

@@ -58,20 +58,8 @@ enum SqliteValue {
 }
 
 impl Store {
-    /// Writes a plan that was made under the token `before`. The token is `after` then. `journal` says what was changed, if
-    /// there is anybody to tell.
-    pub async fn apply(
-        &self,
-        changes: &Changes,
-        details: &HashMap<usize, BotDetails>,
-        tokens: (Uuid, Uuid),
-        journal: Option<&Changed>,
-        now: Timestamp,
-    ) -> Result<Applied, StoreError> {
-        self.write(self.prepare(changes, details, tokens, journal, now)?).await
-    }
-
-    /// Puts into one statement what [`Store::apply`] writes.
+    /// Puts a plan that was made under the token `before` into one statement. The token is `after` once it is written.
+    /// `journal` says what was changed, if there is anybody to tell.
     pub fn prepare(
         &self,
         changes: &Changes,
@@ -88,6 +76,7 @@ impl Store {
         Ok(PreparedWrite { statement, has_events: !changes.events.is_empty() })
     }
 
+    /// Writes it if the token is still the one that it was planned on.
     pub async fn write(&self, PreparedWrite { statement, has_events }: PreparedWrite) -> Result<Applied, StoreError> {
         let applied = match (&self.pools, statement) {
             (Pools::Postgres(pools), statement @ Statement::Postgres(..)) => {

@@ -223,7 +223,7 @@ fn no_row() -> StoreError {
 impl Tx {
     async fn replace_token(&mut self, changed: &Changed, now: Timestamp) -> Result<(), StoreError> {
         let token = Uuid::new_v4();
-        // Whoever waits here for another goes on from what that one has written.
+        // Waits while another transaction holds the row, and then reads what that one wrote.
         let hold = sql!(
             "placement.hold_to_change",
             sqlite: "SELECT epoch, token FROM placement",

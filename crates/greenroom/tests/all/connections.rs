@@ -110,7 +110,8 @@ async fn on_sqlite_a_heartbeat_and_a_placement_wait_behind_one_write_of_a_user_a
             if placement {
                 let tokens = (token, uuid::Uuid::new_v4());
                 let (nothing, details) = (Changes::default(), Default::default());
-                store.apply(&nothing, &details, tokens, None, jiff::Timestamp::now()).await.unwrap();
+                let write = store.prepare(&nothing, &details, tokens, None, jiff::Timestamp::now()).unwrap();
+                store.write(write).await.unwrap();
             } else {
                 let beat = Beat { connection_id: ConnectionId(uuid::Uuid::new_v4()), at: jiff::Timestamp::now() };
                 store.write_heartbeats(&[beat]).await.unwrap();

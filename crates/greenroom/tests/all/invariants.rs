@@ -46,6 +46,16 @@ async fn a_slot_that_somebody_changed_past_the_server_is_told_and_read_again(#[c
     assert_eq!(attempts.await.unwrap(), 7);
 }
 
+#[tokio::test]
+async fn a_slot_that_is_stored_twice_on_postgres_is_told() {
+    let (house, keeper) = house(Backend::Postgres, 3).await;
+    house.reserved(1).await;
+    let copy = "CREATE TEMP TABLE twin AS SELECT * FROM slots; UPDATE twin SET epoch = epoch + 1;
+                INSERT INTO slots SELECT * FROM twin;";
+    tamper(&house, copy.to_owned()).await;
+    assert_eq!(told(&keeper).await, 1);
+}
+
 #[rstest]
 #[case::sqlite(Backend::Sqlite)]
 #[case::postgres(Backend::Postgres)]

@@ -45,7 +45,7 @@ impl<'a> Draft<'a> {
         if has(Bug::FreedForgotten) && status == SlotStatus::Creating {
             self.to_return.remove(name);
         }
-        self.changes.slots.insert(name.clone(), SlotChange { is_new, is_use: false, slot: Some(slot) });
+        self.changes.slots.insert(name.clone(), SlotChange { is_new, only_use_changed: false, slot: Some(slot) });
         if is_free {
             self.add_freed(name);
         }
@@ -102,7 +102,7 @@ impl<'a> Draft<'a> {
         let (pool, number) = (slot.pool.clone(), slot.number);
         self.forget_freed(name);
         self.to_return.remove(name);
-        self.changes.slots.insert(name.clone(), SlotChange { is_new: false, is_use: false, slot: None });
+        self.changes.slots.insert(name.clone(), SlotChange { is_new: false, only_use_changed: false, slot: None });
         self.change_pool(&pool, |pool| pool.slots -= 1);
         self.numbers(&pool).give_back(number);
         // There is room for a new one.
@@ -141,7 +141,7 @@ impl<'a> Draft<'a> {
         // One that was deleted in this plan has its row still: it is made over.
         self.changes.slots.insert(
             name.clone(),
-            SlotChange { is_new: self.base.slot(&name).is_none(), is_use: false, slot: Some(slot) },
+            SlotChange { is_new: self.base.slot(&name).is_none(), only_use_changed: false, slot: Some(slot) },
         );
         self.add_freed(&name);
         self.to_return.insert(name.clone());

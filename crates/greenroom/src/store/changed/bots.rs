@@ -40,13 +40,13 @@ pub fn bots<'a>(parts: &mut Parts<'a>, changes: &'a Changes, details: &'a HashMa
         false,
         rows,
         Write::Statement(
-            "INSERT INTO bots (id, user_id, platform, native_meeting_id, meeting_url, bot_display_name, priority,
-                           queue_timeout_ms, requirements, config, metadata, pool, slot, connection_id, awaited_since,
-                           line_arrival, turn, line_until, status, status_since, created_at, updated_at)
-         SELECT id, user_id, platform, native_meeting_id, meeting_url, bot_display_name, priority, queue_timeout_ms,
-                requirements::json, config::json, metadata::json, pool, slot, connection_id, awaited_since, line_arrival,
-                turn, line_until, 'reserved', now, now, now
-           FROM {rows} WHERE {fenced}",
+                "INSERT INTO bots (id, user_id, platform, native_meeting_id, meeting_url, bot_display_name, priority,
+                               queue_timeout_ms, requirements, config, metadata, pool, slot, connection_id, awaited_since,
+                               line_arrival, turn, line_until, status, status_since, created_at, updated_at)
+             SELECT id, user_id, platform, native_meeting_id, meeting_url, bot_display_name, priority, queue_timeout_ms,
+                    requirements::json, config::json, metadata::json, pool, slot, connection_id, awaited_since, line_arrival,
+                    turn, line_until, 'reserved', now, now, now
+               FROM {rows} WHERE {fenced}",
         ),
     );
     parts.add(
@@ -68,7 +68,7 @@ pub fn bots<'a>(parts: &mut Parts<'a>, changes: &'a Changes, details: &'a HashMa
         rows,
         Write::Statement(
             "INSERT INTO idempotency_keys (user_id, key, body_hash, bot_id, created_at)
-         SELECT user_id, key, body_hash, bot_id, now FROM {rows} WHERE {fenced}",
+             SELECT user_id, key, body_hash, bot_id, now FROM {rows} WHERE {fenced}",
         ),
     );
     let granted: Vec<_> =
@@ -182,7 +182,7 @@ fn ends<'a>(parts: &mut Parts<'a>, changes: &'a Changes, now: Timestamp) {
         rows,
         Write::Statement(
             "UPDATE sessions SET ended_at = r.now FROM {rows}
-          WHERE sessions.bot_id = r.id AND sessions.ended_at IS NULL AND {fenced}",
+              WHERE sessions.bot_id = r.id AND sessions.ended_at IS NULL AND {fenced}",
         ),
     );
 }

@@ -74,7 +74,7 @@ pub fn parts<'a>(
             rows,
             Write::Statement(
                 "INSERT INTO placement_journal (before, token, at, changed)
-                 SELECT before, token, now, changed FROM {rows} WHERE {fenced}",
+                     SELECT before, token, now, changed FROM {rows} WHERE {fenced}",
             ),
         );
     }

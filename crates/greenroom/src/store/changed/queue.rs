@@ -32,9 +32,9 @@ pub fn queue_and_gate<'a>(parts: &mut Parts<'a>, changes: &'a Changes, now: Time
         false,
         rows,
         Write::Statement(
-            "INSERT INTO queue (bot_id, platform, pool, priority, turn, arrival, wants, queued_at, timeout_at, not_before)
-         SELECT bot_id, platform, pool, priority, turn, arrival, wants, queued_at, timeout_at, not_before
-           FROM {rows} WHERE {fenced}",
+                "INSERT INTO queue (bot_id, platform, pool, priority, turn, arrival, wants, queued_at, timeout_at, not_before)
+             SELECT bot_id, platform, pool, priority, turn, arrival, wants, queued_at, timeout_at, not_before
+               FROM {rows} WHERE {fenced}",
         ),
     );
     gate(parts, changes, now);
@@ -96,8 +96,8 @@ fn gate<'a>(parts: &mut Parts<'a>, changes: &'a Changes, now: Timestamp) {
         rows,
         Write::Statement(
             "INSERT INTO deployments (slot, pool, host, bot_id, state, asked_at, timeout_at)
-         SELECT slot, pool, host, bot_id, 'waiting', now, timeout_at FROM {rows} WHERE {fenced}
-         ON CONFLICT DO NOTHING",
+             SELECT slot, pool, host, bot_id, 'waiting', now, timeout_at FROM {rows} WHERE {fenced}
+             ON CONFLICT DO NOTHING",
         ),
     );
 }

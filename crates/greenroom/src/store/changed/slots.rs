@@ -22,7 +22,7 @@ pub fn slots<'a>(parts: &mut Parts<'a>, changes: &'a Changes, now: Timestamp) {
     for (name, change) in &changes.slots {
         match &change.slot {
             Some(slot) if change.is_new => new.push(slot),
-            Some(slot) if change.is_use => used.push(slot),
+            Some(slot) if change.only_use_changed => used.push(slot),
             Some(slot) => changed.push(slot),
             None => gone.push(name),
         }
@@ -58,13 +58,13 @@ pub fn slots<'a>(parts: &mut Parts<'a>, changes: &'a Changes, now: Timestamp) {
         false,
         rows(&new),
         Write::Statement(
-            "INSERT INTO slots (name, pool, number, status, status_since, bot_id, incarnation, generation, token_number, agent,
-                            bots_since_fresh, provider_ref, description, last_used_at, error_message, recovery_attempts,
-                            created_at, attributes, expires_at, unsettled)
-         SELECT name, pool, number, status, status_since, bot_id, incarnation, generation, token_number, agent,
-                bots_since_fresh, provider_ref, description, last_used_at, error_message, recovery_attempts, created_at,
-                attributes, expires_at, unsettled
-           FROM {rows} WHERE {fenced}",
+                "INSERT INTO slots (name, pool, number, status, status_since, bot_id, incarnation, generation, token_number, agent,
+                                bots_since_fresh, provider_ref, description, last_used_at, error_message, recovery_attempts,
+                                created_at, attributes, expires_at, unsettled)
+             SELECT name, pool, number, status, status_since, bot_id, incarnation, generation, token_number, agent,
+                    bots_since_fresh, provider_ref, description, last_used_at, error_message, recovery_attempts, created_at,
+                    attributes, expires_at, unsettled
+               FROM {rows} WHERE {fenced}",
         ),
     );
     let by_name = existing("slots", &[("name", "name")]).with_epoch();
@@ -120,7 +120,7 @@ pub fn slots<'a>(parts: &mut Parts<'a>, changes: &'a Changes, now: Timestamp) {
         rows,
         Write::Statement(
             "INSERT INTO events (bot_id, user_id, at, kind, from_status, to_status, reason, actor)
-         SELECT bot_id, user_id, now, kind, from_status, to_status, reason, actor FROM {rows} WHERE {fenced}",
+             SELECT bot_id, user_id, now, kind, from_status, to_status, reason, actor FROM {rows} WHERE {fenced}",
         ),
     );
 }

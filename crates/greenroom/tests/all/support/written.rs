@@ -19,13 +19,14 @@ pub async fn write(
 ) -> Result<Applied, StoreError> {
     let before = store.placement_position().await?.token;
     let tokens = (before, uuid::Uuid::new_v4());
-    store.apply(changes, details, tokens, Some(&Changed::everything()), now).await
+    store.write(store.prepare(changes, details, tokens, Some(&Changed::everything()), now)?).await
 }
 
 /// Writes slots: new ones, or as they are from now on.
 pub async fn write_slots(store: &Store, slots: Vec<SlotRow>, is_new: bool, now: Timestamp) {
-    let slots =
-        slots.into_iter().map(|slot| (slot.name.clone(), SlotChange { is_new, is_use: false, slot: Some(slot) }));
+    let slots = slots
+        .into_iter()
+        .map(|slot| (slot.name.clone(), SlotChange { is_new, only_use_changed: false, slot: Some(slot) }));
     let changes = Changes { slots: slots.collect(), ..Changes::default() };
     assert_eq!(write(store, &changes, &HashMap::new(), now).await.unwrap(), Applied::Committed);
 }
