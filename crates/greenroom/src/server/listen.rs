@@ -26,6 +26,9 @@ const LAST_ACCEPT: Duration = Duration::from_millis(50);
 /// What the kernel keeps of answers for one connection; the kernel doubles it. Without it a reader that does not read costs
 /// megabytes of it.
 const SEND_BUFFER: usize = 128 * 1024;
+/// Connections that the kernel takes before the server does. It drops what comes beyond that, and the peer tries again after a
+/// second. The kernel lowers it to `net.core.somaxconn`.
+const BACKLOG: i32 = 16 * 1024;
 /// Files that the server needs besides connections: the database's, logs, providers.
 const OTHER_FILES: u64 = 256;
 
@@ -77,8 +80,12 @@ pub async fn serve(
     if let Err(error) = SockRef::from(&listener).set_send_buffer_size(SEND_BUFFER) {
         tracing::warn!(%error, "send buffer not set");
     }
+    if let Err(error) = SockRef::from(&listener).listen(BACKLOG) {
+        tracing::warn!(%error, "listen backlog not set");
+    }
     let connections = Connections {
         places: Arc::new(Semaphore::new(listening.connections)),
+        turns: Arc::new(Semaphore::new(connection::TURNS)),
         tracker: TaskTracker::new(),
         was_cut: Arc::default(),
         router,
@@ -131,6 +138,7 @@ pub async fn serve(
 /// Those that are open.
 struct Connections {
     places: Arc<Semaphore>,
+    turns: Arc<Semaphore>,
     tracker: TaskTracker,
     /// Whether a request was not finished in time.
     was_cut: Arc<AtomicBool>,
@@ -157,9 +165,9 @@ impl Connections {
         let Listening { connections, times, stopping } = self.listening.clone();
         let is_crowded = self.places.available_permits() < connections / 10;
         let head = if is_crowded { times.head_when_crowded } else { times.head };
-        let (router, was_cut) = (self.router.clone(), self.was_cut.clone());
+        let (router, was_cut, turns) = (self.router.clone(), self.was_cut.clone(), self.turns.clone());
         self.tracker.spawn(async move {
-            if !connection::serve(stream, peer, router, times, head, stopping).await {
+            if !connection::serve(stream, peer, router, times, head, stopping, turns).await {
                 was_cut.store(true, Ordering::SeqCst);
             }
             drop(place);

@@ -1,0 +1,413 @@
+//! One connection: requests come in by hyper, answers go out for as long as their reader takes them, and the end is
+//! orderly. What an answer takes up is held until it is written, not only until it is made.
+
+mod pieces;
+mod timed_stream;
+
+use std::convert::Infallible;
+use std::net::IpAddr;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::Poll;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::Request;
+use axum::response::Response;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::{HttpService, Service, service_fn};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tokio::net::TcpStream;
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, Sleep};
+use tokio_util::sync::CancellationToken;
+
+use pieces::Pieces;
+use timed_stream::TimedStream;
+
+use crate::api::around::Held;
+use crate::api::caller::Peer;
+
+/// What hyper buffers of a head, and of answers before it waits for them to be written.
+const BUFFER: usize = 16 * 1024;
+/// How many connections that were idle have a request answered at once. Others wait their turn with their request in the
+/// socket, where it costs the server nothing.
+pub const TURNS: usize = 1_024;
+/// A request that takes longer, such as an agent's that waits for a bot, gives its turn to the next.
+const LONGEST_TURN: Duration = Duration::from_millis(250);
+/// A connection is idle when no request has come for so long.
+const IDLE_AFTER: Duration = Duration::from_millis(50);
+
+/// How long things may take.
+#[derive(Clone, Copy, Debug)]
+pub struct Times {
+    /// To send the head of a request, and to stay open without one.
+    pub head: Duration,
+    /// The same while nearly as many connections are open as may be.
+    pub head_when_crowded: Duration,
+    /// For the reader of an answer to take anything of it.
+    pub write: Duration,
+    /// The same once the server stops.
+    pub last_write: Duration,
+    /// For a request that has arrived to be seen, once the server stops.
+    pub last_arrival: Duration,
+    /// For requests that have arrived to be answered, once the server stops.
+    pub stop: Duration,
+}
+
+impl Default for Times {
+    fn default() -> Self {
+        Self {
+            head: Duration::from_secs(60),
+            head_when_crowded: Duration::from_secs(5),
+            write: Duration::from_secs(30),
+            last_write: Duration::from_secs(1),
+            last_arrival: Duration::from_millis(100),
+            stop: Duration::from_secs(5),
+        }
+    }
+}
+
+type Connection<S> = http1::Connection<TokioIo<TimedStream>, S>;
+
+/// What a connection's parts know of each other.
+#[derive(Debug, Default)]
+struct Shared {
+    /// Requests whose head has arrived and whose answer is not written.
+    requests: Arc<AtomicUsize>,
+    arrived: Notify,
+    /// What was handed to hyper and is not written. It is free when all of it is.
+    unwritten: Mutex<Vec<Answering>>,
+    /// Whether an answer was ready to be written.
+    has_answered: AtomicBool,
+    is_stopping: AtomicBool,
+}
+
+/// A request that is being answered, and what its answer takes up.
+#[derive(Debug)]
+struct Answering {
+    requests: Arc<AtomicUsize>,
+    _held: Option<Held>,
+}
+
+impl Answering {
+    fn begin(shared: &Arc<Shared>) -> Self {
+        shared.requests.fetch_add(1, Ordering::SeqCst);
+        shared.arrived.notify_one();
+        Self { requests: shared.requests.clone(), _held: None }
+    }
+}
+
+impl Drop for Answering {
+    fn drop(&mut self) {
+        self.requests.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl Shared {
+    /// Everything that hyper had is written.
+    fn written(&self) {
+        let written = std::mem::take(&mut *self.unwritten.lock().unwrap_or_else(PoisonError::into_inner));
+        drop(written);
+    }
+
+    fn has_answered(&self) -> bool {
+        self.has_answered.load(Ordering::SeqCst)
+    }
+
+    fn has_requests(&self) -> bool {
+        self.requests.load(Ordering::SeqCst) > 0
+    }
+}
+
+/// Serves a connection until it ends. False when the server stopped and a request had to be cut.
+///
+/// Hyper and its buffers are set up when a request arrives, and put away when the connection has been idle for a moment: a
+/// connection that waits costs a tenth of one that is served.
+pub async fn serve(
+    stream: TcpStream,
+    peer: IpAddr,
+    router: Router,
+    times: Times,
+    head: Duration,
+    stopping: CancellationToken,
+    turns: Arc<Semaphore>,
+) -> bool {
+    let mut idle = Idle { stream, already_read: Bytes::new() };
+    while !idle.already_read.is_empty() || request_arrives(&idle.stream, &times, head, &stopping).await {
+        let turn = tokio::select! {
+            turn = turns.clone().acquire_owned() => turn.ok(),
+            () = stopping.cancelled() => None,
+        };
+        let serving = serve_requests(idle, turn, peer, router.clone(), times, head, &stopping);
+        match Box::pin(serving).await {
+            Served::Idle(again) => idle = again,
+            Served::Ended { was_cut } => return !was_cut,
+        }
+    }
+    true
+}
+
+/// A connection between two requests.
+struct Idle {
+    stream: TcpStream,
+    already_read: Bytes,
+}
+
+enum Served {
+    Idle(Idle),
+    Ended { was_cut: bool },
+}
+
+/// Waits until there is something to read. False when nothing comes in time, or nothing more will come.
+async fn request_arrives(stream: &TcpStream, times: &Times, head: Duration, stopping: &CancellationToken) -> bool {
+    // A new stream says that it is readable before anything has come: only a look tells.
+    let mut byte = [0];
+    let arrived = tokio::select! {
+        arrived = tokio::time::timeout(head, stream.peek(&mut byte)) => arrived,
+        () = stopping.cancelled() => tokio::time::timeout(times.last_arrival, stream.peek(&mut byte)).await,
+    };
+    matches!(arrived, Ok(Ok(1)))
+}
+
+/// Serves requests for as long as they follow each other.
+async fn serve_requests(
+    Idle { stream, already_read }: Idle,
+    turn: Option<OwnedSemaphorePermit>,
+    peer: IpAddr,
+    router: Router,
+    times: Times,
+    head: Duration,
+    stopping: &CancellationToken,
+) -> Served {
+    let shared = Arc::new(Shared::default());
+    let io = TimedStream { stream, already_read, shared: shared.clone(), times, waiting: None };
+    let of_service = shared.clone();
+    let service = service_fn(move |request| answer(router.clone(), peer, of_service.clone(), request));
+    let mut connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(head)
+        .max_buf_size(BUFFER)
+        .serve_connection(TokioIo::new(io), service);
+    tokio::select! {
+        ended = until_idle(&mut connection, &shared, turn) => match ended {
+            Some(ended) => {
+                log(ended);
+                return Served::Ended { was_cut: false };
+            }
+            None => {
+                let parts = connection.into_parts();
+                let TimedStream { stream, already_read, .. } = parts.io.into_inner();
+                // What hyper has read came before what it has not.
+                let already_read = [parts.read_buf, already_read].concat().into();
+                return Served::Idle(Idle { stream, already_read });
+            }
+        },
+        () = stopping.cancelled() => {}
+    }
+    let was_cut = !finish(Pin::new(&mut connection), &shared, &times).await;
+    Served::Ended { was_cut }
+}
+
+/// Returns `None` when every request has been answered and no other has come for a moment.
+async fn until_idle<C>(connection: &mut C, shared: &Shared, turn: Option<OwnedSemaphorePermit>) -> Option<C::Output>
+where
+    C: Future + Unpin,
+{
+    let mut turn = turn.map(|permit| (permit, Box::pin(tokio::time::sleep(LONGEST_TURN))));
+    let mut idle: Option<Pin<Box<Sleep>>> = None;
+    std::future::poll_fn(move |cx| {
+        if let Poll::Ready(ended) = Pin::new(&mut *connection).poll(cx) {
+            return Poll::Ready(Some(ended));
+        }
+        if turn.as_mut().is_some_and(|(_, end)| shared.has_answered() || end.as_mut().poll(cx).is_ready()) {
+            turn = None;
+        }
+        if shared.has_requests() || !shared.has_answered() {
+            idle = None;
+            return Poll::Pending;
+        }
+        let idle = idle.get_or_insert_with(|| Box::pin(tokio::time::sleep(IDLE_AFTER)));
+        idle.as_mut().poll(cx).map(|()| None)
+    })
+    .await
+}
+
+/// Answers what has arrived when the server stops, and no more. False when the time for it ran out.
+async fn finish<S>(mut connection: Pin<&mut Connection<S>>, shared: &Shared, times: &Times) -> bool
+where
+    S: HttpService<Incoming, ResBody = Body>,
+    S::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    let end = Instant::now() + times.stop;
+    // What lies in the socket has arrived, and is seen within a moment.
+    let arrival = tokio::time::sleep(times.last_arrival);
+    tokio::pin!(arrival);
+    while !shared.has_requests() {
+        tokio::select! {
+            ended = connection.as_mut() => return log(ended),
+            () = shared.arrived.notified() => {}
+            () = arrival.as_mut() => if !shared.has_requests() { return true },
+        }
+    }
+    shared.is_stopping.store(true, Ordering::SeqCst);
+    connection.as_mut().graceful_shutdown();
+    tokio::select! {
+        ended = connection.as_mut() => log(ended),
+        () = tokio::time::sleep_until(end) => false,
+    }
+}
+
+fn log(ended: Result<(), hyper::Error>) -> bool {
+    if let Err(error) = ended {
+        tracing::debug!(%error, "connection broken off");
+    }
+    true
+}
+
+async fn answer(
+    router: Router,
+    peer: IpAddr,
+    shared: Arc<Shared>,
+    request: hyper::Request<Incoming>,
+) -> Result<Response, Infallible> {
+    let mut answering = Answering::begin(&shared);
+    let mut request: Request = request.map(Body::new);
+    request.extensions_mut().insert(Peer(peer));
+    let mut response = TowerToHyperService::new(router).call(request).await?;
+    shared.has_answered.store(true, Ordering::SeqCst);
+    answering._held = response.extensions_mut().remove::<Held>();
+    Ok(response.map(|body| Body::new(Pieces { body, rest: Bytes::new(), answering: Some(answering), shared })))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use axum::routing::get;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::{TcpListener, TcpSocket};
+    use tokio::task::JoinHandle;
+
+    use super::*;
+
+    const LARGE: usize = 4 * 1024 * 1024;
+    const WRITE: Duration = Duration::from_millis(1_500);
+
+    /// A connection to a server with a large answer, whose reader keeps little of what it does not read.
+    async fn connected() -> (TcpStream, JoinHandle<bool>) {
+        let router = Router::new().route("/", get(|| async { vec![b'x'; LARGE] }));
+        connected_to(router, Arc::new(Semaphore::new(TURNS))).await
+    }
+
+    async fn connected_to(router: Router, turns: Arc<Semaphore>) -> (TcpStream, JoinHandle<bool>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        socket2::SockRef::from(&listener).set_send_buffer_size(64 * 1024).unwrap();
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.set_recv_buffer_size(64 * 1024).unwrap();
+        let client = socket.connect(listener.local_addr().unwrap()).await.unwrap();
+        let (stream, peer) = listener.accept().await.unwrap();
+        let times = Times { write: WRITE, ..Times::default() };
+        let serving = serve(stream, peer.ip(), router, times, times.head, CancellationToken::new(), turns);
+        (client, tokio::spawn(serving))
+    }
+
+    /// Reads until the last answer's body is `body`.
+    async fn expect(client: &mut TcpStream, body: &str) {
+        let mut answer = Vec::new();
+        while !answer.ends_with(format!("\r\n\r\n{body}").as_bytes()) {
+            assert!(client.read_buf(&mut answer).await.unwrap() > 0, "{}", String::from_utf8_lossy(&answer));
+        }
+    }
+
+    fn echo() -> Router {
+        Router::new().route("/", axum::routing::post(|body: String| async { body }))
+    }
+
+    fn request(body: &str) -> String {
+        format!("POST / HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n{body}", body.len())
+    }
+
+    #[tokio::test]
+    async fn requests_come_one_after_the_other_at_once_or_in_parts_while_the_connection_is_idle_between_them() {
+        let (mut client, serving) = connected_to(echo(), Arc::new(Semaphore::new(TURNS))).await;
+        client.write_all((request("first") + &request("second")).as_bytes()).await.unwrap();
+        expect(&mut client, "second").await;
+        tokio::time::sleep(IDLE_AFTER * 3).await;
+        // Half a head is there when the connection would become idle.
+        let third = request("third");
+        let (begin, rest) = third.split_at(10);
+        client.write_all((request("before") + begin).as_bytes()).await.unwrap();
+        expect(&mut client, "before").await;
+        tokio::time::sleep(IDLE_AFTER * 3).await;
+        client.write_all(rest.as_bytes()).await.unwrap();
+        expect(&mut client, "third").await;
+        drop(client);
+        assert!(serving.await.unwrap());
+    }
+
+    #[tokio::test]
+    async fn a_request_waits_for_its_turn() {
+        let turns = Arc::new(Semaphore::new(1));
+        let taken = turns.clone().acquire_owned().await.unwrap();
+        let (mut client, _serving) = connected_to(echo(), turns.clone()).await;
+        client.write_all(request("late").as_bytes()).await.unwrap();
+        let answered = tokio::time::timeout(Duration::from_millis(50), client.readable()).await;
+        assert!(answered.is_err(), "answered while the only turn was taken");
+        drop(taken);
+        expect(&mut client, "late").await;
+        assert_eq!(turns.available_permits(), 1);
+    }
+
+    #[tokio::test]
+    async fn a_request_that_takes_long_gives_its_turn_to_the_next() {
+        let turns = Arc::new(Semaphore::new(1));
+        let end = Arc::new(Notify::new());
+        let of_handler = end.clone();
+        let slow = || async move {
+            of_handler.notified().await;
+            "slow"
+        };
+        let (mut first, _serving) = connected_to(Router::new().route("/", get(slow)), turns.clone()).await;
+        first.write_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+        while turns.available_permits() > 0 {
+            tokio::task::yield_now().await;
+        }
+        let (mut second, _also_serving) = connected_to(echo(), turns.clone()).await;
+        second.write_all(request("second").as_bytes()).await.unwrap();
+        expect(&mut second, "second").await;
+        end.notify_one();
+        expect(&mut first, "slow").await;
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_nobody_reads_is_given_up() {
+        let (mut client, serving) = connected().await;
+        client.write_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+        tokio::time::timeout(Duration::from_secs(20), serving).await.unwrap().unwrap();
+        let mut read = Vec::new();
+        let _ = client.read_to_end(&mut read).await;
+        assert!(read.len() < LARGE, "{}", read.len());
+    }
+
+    #[tokio::test]
+    async fn a_reader_that_is_slow_and_steady_gets_the_whole_answer() {
+        let (mut client, serving) = connected().await;
+        client.write_all(b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await.unwrap();
+        let (mut read, mut buffer) = (0, vec![0; 32 * 1024]);
+        let (begun, mut pauses) = (Instant::now(), tokio::time::interval(Duration::from_millis(20)));
+        loop {
+            pauses.tick().await;
+            match client.read(&mut buffer).await.unwrap() {
+                0 => break,
+                more => read += more,
+            }
+        }
+        assert!(read > LARGE, "{read}");
+        assert!(begun.elapsed() > WRITE, "it took longer than a reader has that takes nothing");
+        assert!(serving.await.unwrap());
+    }
+}
