@@ -16,8 +16,9 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use assignment::{Source, Waiting};
-use life::{Place, Shutdown, live};
+use life::{EndRequest, Place, Shutdown, live};
 use log::log;
+use nix::sys::signal::Signal;
 use options::{Asked, Options, RunnerOptions};
 use reqwest::Client;
 use runner::Settings;
@@ -104,7 +105,7 @@ async fn wait_in_slot(http: &Client, options: &Options, mut waiting: Waiting, sh
     loop {
         log!("waits for a bot");
         let data = tokio::select! {
-            _ = asked.wait_for(|times| *times > 0) => {
+            _ = asked.wait_for(|request| request.times > 0) => {
                 log!("ends");
                 return ExitCode::SUCCESS;
             }
@@ -126,16 +127,16 @@ fn shutdown() -> std::io::Result<Shutdown> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     // By itself it would end the agent and not its bot, which has a process group of its own.
     let mut hangup = signal(SignalKind::hangup())?;
-    let (sender, receiver) = watch::channel(0);
+    let (sender, receiver) = watch::channel(EndRequest::default());
     tokio::spawn(async move {
         loop {
-            tokio::select! {
-                Some(()) = terminate.recv() => {}
-                Some(()) = interrupt.recv() => {}
-                Some(()) = hangup.recv() => {}
+            let signal = tokio::select! {
+                Some(()) = terminate.recv() => Signal::SIGTERM,
+                Some(()) = interrupt.recv() => Signal::SIGINT,
+                Some(()) = hangup.recv() => Signal::SIGHUP,
                 else => return,
-            }
-            sender.send_modify(|times| *times += 1);
+            };
+            sender.send_modify(|request| *request = EndRequest { times: request.times + 1, signal: Some(signal) });
         }
     });
     Ok(receiver)

@@ -22,11 +22,17 @@ use crate::lines::{self, Ending, Event, Lines, Printed};
 use crate::log::log;
 use crate::options::Options;
 
+/// Greenroom's words for the end of a bot whose slot was ended from outside, and of one that would not leave.
+const INTERRUPTED: &str = "interrupted";
+const KILLED: &str = "killed";
 const BURYING: Duration = Duration::from_secs(10);
 /// How long what the process printed last may take to come through its pipe once the process is gone.
 const DRAINING: Duration = Duration::from_secs(5);
 /// How long a heartbeat that is under way may hold up the report of the end.
 const LAST_BEAT: Duration = Duration::from_secs(1);
+/// Whoever sends a signal may follow it with SIGKILL: Docker after 10 s. By then the bot's end has to be reported.
+const INTERRUPTED_LEAVE_GRACE: Duration = Duration::from_secs(4);
+const INTERRUPTED_KILL_GRACE: Duration = Duration::from_secs(2);
 const TERMINATED: i32 = 128 + Signal::SIGTERM as i32;
 
 /// What those that speak with the server have to tell.
@@ -41,8 +47,16 @@ pub enum News {
     Over(String),
 }
 
-/// How often the agent was asked to end.
-pub type Shutdown = watch::Receiver<u32>;
+/// How the agent was asked to end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EndRequest {
+    /// How often. More than once is impatience.
+    pub times: u32,
+    /// The last signal that asked for it; `None` when the server did.
+    pub signal: Option<Signal>,
+}
+
+pub type Shutdown = watch::Receiver<EndRequest>;
 
 /// A task that ends with the one who wanted it.
 #[derive(Debug)]
@@ -77,6 +91,8 @@ impl Place {
 #[derive(Debug, Default)]
 struct Leaving {
     asked: bool,
+    /// A signal asked for it, before the server did.
+    interrupted_by: Option<Signal>,
     terminated: bool,
     killed: bool,
     /// When the next step is due.
@@ -139,17 +155,21 @@ pub async fn live(http: &Client, options: &Options, data: BotData, place: Place,
 /// What the end of the process means for the bot.
 fn exit(status: ExitStatus, leaving: &Leaving, Ending { reason, error }: Ending) -> Exit {
     let code = child::code(status);
+    if let Some(signal) = leaving.interrupted_by {
+        let own = reason.map(|word| format!("; it ended with code {code} and the reason {word}")).unwrap_or_default();
+        let said = error.map(|error| format!(": {error}")).unwrap_or_default();
+        let error = format!("the agent got {signal} while the bot ran, and not from Greenroom{own}{said}");
+        return Exit { code: 128 + signal as i32, reason: Some(INTERRUPTED.to_owned()), error: Some(error) };
+    }
     // It was asked to leave and left, if only when it was pushed. Programs that catch the signal end with its code.
     if leaving.terminated && code == TERMINATED {
         return Exit { code: 0, reason: reason.or_else(|| Some("left".to_owned())), error };
     }
-    let error = error.or_else(|| {
-        if leaving.killed {
-            Some("the command did not leave when asked and did not end at SIGTERM, so it was killed".to_owned())
-        } else {
-            (code != 0).then(|| child::words(status))
-        }
-    });
+    if leaving.killed {
+        let error = "the command did not leave when asked and did not end at SIGTERM, so it was killed";
+        return Exit { code, reason: Some(KILLED.to_owned()), error: Some(error.to_owned()) };
+    }
+    let error = error.or_else(|| (code != 0).then(|| child::words(status)));
     Exit { code, reason, error }
 }
 
@@ -171,8 +191,9 @@ impl Life<'_> {
     ) -> std::io::Result<ExitStatus> {
         let heard = report.heard.clone();
         let mut burying = tokio::time::interval(BURYING);
-        if *shutdown.borrow_and_update() > 0 {
-            self.leave("the agent was asked to end", None);
+        let request = *shutdown.borrow_and_update();
+        if request.times > 0 {
+            self.end(request, report).await;
         }
         loop {
             let due = self.leaving.due;
@@ -203,12 +224,26 @@ impl Life<'_> {
                     }
                 },
                 Ok(()) = shutdown.changed() => {
-                    self.leave("the agent was asked to end", None);
+                    let request = *shutdown.borrow_and_update();
+                    self.end(request, report).await;
                 }
                 () = tokio::time::sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => self.push(),
                 _ = burying.tick() => self.process.bury_orphans(),
             }
         }
+    }
+
+    /// The agent is asked to end, and so is its bot. By a signal that is an end from outside: the server hears of it at once.
+    async fn end(&mut self, EndRequest { signal, .. }: EndRequest, report: &Report) {
+        let Some(signal) = signal.filter(|_| !self.leaving.asked) else {
+            self.leave("the server says so", None);
+            return;
+        };
+        self.leave(&format!("the agent got {signal}"), None);
+        self.leaving.interrupted_by = Some(signal);
+        self.leaving.due = Some(Instant::now() + self.options.leave_grace.min(INTERRUPTED_LEAVE_GRACE));
+        let (status, reason) = ("stopping".to_owned(), Some(INTERRUPTED.to_owned()));
+        report.outbox.put(Message::Status { status, reason }).await;
     }
 
     /// Tells the bot to leave, once. False when it was told before.
@@ -234,7 +269,11 @@ impl Life<'_> {
             log!("the command has not left: SIGTERM");
             self.process.signal(Signal::SIGTERM);
             self.leaving.terminated = true;
-            self.leaving.due = Some(Instant::now() + self.options.kill_grace);
+            let grace = match self.leaving.interrupted_by {
+                Some(_) => self.options.kill_grace.min(INTERRUPTED_KILL_GRACE),
+                None => self.options.kill_grace,
+            };
+            self.leaving.due = Some(Instant::now() + grace);
         }
     }
 }
@@ -287,7 +326,7 @@ impl Report {
                     return;
                 },
                 // Once is a wish to end well, and the report is part of that; more is impatience.
-                Ok(()) = shutdown.changed() => if *shutdown.borrow() > 1 {
+                Ok(()) = shutdown.changed() => if shutdown.borrow().times > 1 {
                     log!("the end was not reported: the agent was asked to end again");
                     return;
                 },

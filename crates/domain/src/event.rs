@@ -1,5 +1,6 @@
 //! What is told of a bot in its audit trail: what happened, and who made it happen.
 
+use crate::status::ShownStatus;
 use crate::words::words;
 
 /// What happened.
@@ -12,6 +13,17 @@ pub enum Kind {
     StatusChanged,
     CommandSent,
     CommandAcknowledged,
+}
+
+impl Kind {
+    /// From which status to which it always takes a bot, if it does.
+    pub fn statuses(self) -> (Option<ShownStatus>, Option<ShownStatus>) {
+        match self {
+            Kind::Assigned => (Some(ShownStatus::Queued), Some(ShownStatus::Deploying)),
+            Kind::Requeued => (Some(ShownStatus::Deploying), Some(ShownStatus::Queued)),
+            Kind::Created | Kind::StatusChanged | Kind::CommandSent | Kind::CommandAcknowledged => (None, None),
+        }
+    }
 }
 
 /// Who made it happen.

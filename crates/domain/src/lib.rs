@@ -7,6 +7,7 @@
 //! - [`meeting`]: links as people paste them, to a platform and a native id
 //! - [`status`]: the states of a bot, as stored and as shown
 //! - [`reason`]: why a bot is where it is
+//! - [`fault`]: whose fault its end was
 //! - [`lifecycle`]: the one transition table
 //! - [`slot`], [`pool`]: where a bot runs
 //! - [`requirements`]: what a bot asks of it, and whether it has that
@@ -18,6 +19,7 @@
 pub mod command;
 pub mod deadline;
 pub mod event;
+pub mod fault;
 pub mod ids;
 pub mod lifecycle;
 pub mod meeting;
@@ -31,6 +33,7 @@ mod words;
 
 pub use command::Action;
 pub use deadline::Deadlines;
+pub use fault::Fault;
 pub use ids::{BotId, CommandId, ConnectionId, EventId, KeyId, UserId};
 pub use meeting::{Meeting, MeetingError, Platform};
 pub use pool::Pool;

@@ -26,6 +26,12 @@ pub enum Reason {
     HeartbeatLost,
     /// It ended with an error.
     Crashed,
+    /// Its slot was ended from outside while it ran.
+    Interrupted,
+    /// It did not leave when it was asked to, and its agent killed it.
+    Killed,
+    /// It ended without an error and had never come into the meeting.
+    NeverJoined,
     /// The bot's own word.
     Own(String),
 }
@@ -33,6 +39,14 @@ pub enum Reason {
 impl Reason {
     /// The longest word a bot may give.
     pub const MAX_CHARS: usize = 200;
+
+    /// As a bot or its agent gives it.
+    pub fn given(word: String) -> Self {
+        match [Reason::Interrupted, Reason::Killed].into_iter().find(|reason| reason.as_str() == word) {
+            Some(agents_own) => agents_own,
+            None => Reason::Own(word),
+        }
+    }
 
     pub fn as_str(&self) -> &str {
         match self {
@@ -46,6 +60,9 @@ impl Reason {
             Reason::NoJoin => "no_join",
             Reason::HeartbeatLost => "heartbeat_lost",
             Reason::Crashed => "crashed",
+            Reason::Interrupted => "interrupted",
+            Reason::Killed => "killed",
+            Reason::NeverJoined => "never_joined",
             Reason::Own(word) => word,
         }
     }

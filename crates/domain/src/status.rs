@@ -98,6 +98,20 @@ words!(ShownStatus, UnknownStatus {
 });
 
 impl ShownStatus {
+    /// Of a bot that is so, and has or has not got a connection, and a pool. An operator may run it without a slot.
+    pub fn of(status: Status, has_connection: bool, has_pool: bool) -> Self {
+        match status {
+            Status::Reserved if has_connection => Self::Deploying,
+            Status::Reserved if has_pool => Self::Queued,
+            status => Self::from(status),
+        }
+    }
+
+    /// `completed` and `failed` are final.
+    pub fn is_ended(self) -> bool {
+        matches!(self, Self::Completed | Self::Failed)
+    }
+
     /// Whether a bot that is shown so counts against its user's limit, as [`Status::is_running`] says.
     pub fn is_running(self) -> bool {
         use ShownStatus::{Completed, Failed, Scheduled, Stopping};

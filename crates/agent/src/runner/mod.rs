@@ -133,7 +133,7 @@ fn leave() -> ExitCode {
 }
 
 async fn asked(shutdown: &mut Shutdown) {
-    if shutdown.wait_for(|times| *times > 0).await.is_err() {
+    if shutdown.wait_for(|request| request.times > 0).await.is_err() {
         std::future::pending().await
     }
 }

@@ -9,7 +9,7 @@ use super::link::{Acknowledged, Link, Run};
 use super::register::Registration;
 use super::{Over, Runner};
 use crate::http::Backoff;
-use crate::life::{Place, Shutdown, Task, live, task};
+use crate::life::{EndRequest, Place, Shutdown, Task, live, task};
 use crate::log::log;
 
 #[derive(Debug)]
@@ -111,7 +111,7 @@ impl<'a> Session<'a> {
         let (mut shutdown, mut notice) = (self.shutdown.clone(), self.notice.clone());
         let mut heard = self.heartbeat.heard.clone();
         loop {
-            if *shutdown.borrow_and_update() > 0 {
+            if shutdown.borrow_and_update().times > 0 {
                 return Over::Agent("the agent was asked to end".to_owned());
             }
             if *notice.borrow_and_update() {
@@ -139,7 +139,7 @@ impl<'a> Session<'a> {
 
     /// What asks the bot of this run to end: whoever asks the agent, and the server, which asks once.
     fn shutdown_of(&self, run: String) -> (Shutdown, Task<()>) {
-        let (sender, receiver) = watch::channel(0);
+        let (sender, receiver) = watch::channel(EndRequest::default());
         let (mut shutdown, mut heard) = (self.shutdown.clone(), self.heartbeat.heard.clone());
         let asking = task(async move {
             let mut stopped = false;
@@ -152,8 +152,11 @@ impl<'a> Session<'a> {
                     log!("run {run} is to end, says the server");
                     stopped = true;
                 }
-                let times = (*shutdown.borrow_and_update()).max(u32::from(stopped));
-                sender.send_if_modified(|said| std::mem::replace(said, times) != times);
+                let mut request = *shutdown.borrow_and_update();
+                if request.times == 0 && stopped {
+                    request.times = 1;
+                }
+                sender.send_if_modified(|said| std::mem::replace(said, request) != request);
                 tokio::select! {
                     Ok(()) = shutdown.changed() => {}
                     Ok(()) = heard.changed() => {}

@@ -1,6 +1,6 @@
 //! The end of a bot that is asked to go: well if it goes, and certain if it does not.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::agent::{Agent, Gate, for_bot, lives};
 use crate::server::Server;
@@ -58,7 +58,7 @@ async fn a_bot_that_uses_sigterm_to_leave_ends_with_its_own_code_and_word() {
 }
 
 #[tokio::test]
-async fn a_bot_that_ignores_sigterm_is_killed_and_that_is_a_crash() {
+async fn a_bot_that_ignores_sigterm_is_killed_and_that_is_told() {
     let server = Server::start().await;
     let data = server.bot();
     let agent = Agent::start(for_bot(&data), &QUICK, "trap '' TERM; echo up; while :; do sleep 1000; done");
@@ -66,7 +66,7 @@ async fn a_bot_that_ignores_sigterm_is_killed_and_that_is_a_crash() {
     server.command(&data, "leave", json!({}));
     let ended = agent.end().await;
     assert_eq!(ended.code, Some(137));
-    assert_eq!(server.exited(), json!([137, null]));
+    assert_eq!(server.exited(), json!([137, "killed"]));
     server.no_mistakes();
 }
 
@@ -89,28 +89,44 @@ async fn a_bot_that_is_stopping_already_when_it_starts_is_told_to_leave_once() {
 }
 
 #[tokio::test]
-async fn an_agent_that_is_asked_to_end_lets_its_bot_leave_and_reports_it() {
-    for signal in ["-TERM", "-INT", "-HUP"] {
+async fn an_agent_that_gets_a_signal_lets_its_bot_leave_and_reports_an_interruption() {
+    for (signal, code) in [("-TERM", 143), ("-INT", 130), ("-HUP", 129)] {
         let server = Server::start().await;
         let agent = Agent::start(for_bot(&server.bot()), &[], LEAVES_WHEN_ASKED);
         agent.until_printed("up").await;
         agent.signal(signal).await;
         let ended = agent.end().await;
-        assert_eq!(ended.code, Some(0));
+        assert_eq!(ended.code, Some(code));
         assert_eq!(ended.stdout, "up\nleaving\n");
-        assert_eq!(server.exited(), json!([0, null]));
+        assert_eq!(server.exited(), json!([code, "interrupted"]));
+        let stopping = |(name, body): &(String, Value)| name == "status" && body["reason"] == "interrupted";
+        assert!(server.said().iter().any(stopping), "{:?}", server.said());
         server.no_mistakes();
     }
 }
 
 #[tokio::test]
-async fn an_agent_that_is_asked_to_end_pushes_a_bot_that_does_not_leave() {
+async fn an_agent_that_gets_a_signal_pushes_a_bot_that_does_not_leave() {
     let server = Server::start().await;
     let agent = Agent::start(for_bot(&server.bot()), &QUICK, "echo up; exec sleep 1000");
     agent.until_printed("up").await;
     agent.signal("-TERM").await;
-    assert_eq!(agent.end().await.code, Some(0));
-    assert_eq!(server.exited(), json!([0, "left"]));
+    assert_eq!(agent.end().await.code, Some(143));
+    assert_eq!(server.exited(), json!([143, "interrupted"]));
+}
+
+#[tokio::test]
+async fn a_signal_after_the_server_asked_the_bot_to_leave_is_no_interruption() {
+    let server = Server::start().await;
+    let data = server.bot();
+    let gate = Gate::new().await;
+    let agent = Agent::start(for_bot(&data), &[], &format!("read -r line; {}; exit 0", gate.pass()));
+    let id = server.command(&data, "leave", json!({}));
+    server.until_acknowledged(&id).await;
+    agent.signal("-TERM").await;
+    gate.open().await;
+    agent.end().await;
+    assert_eq!(server.exited(), json!([0, null]));
 }
 
 #[tokio::test]

@@ -102,7 +102,7 @@ async fn an_impatient_second_signal_ends_the_reporting() {
     let agent = Agent::start(for_bot(&data), &[], "read -r line");
     agent.until_logged("runs as process").await;
     agent.signal("-TERM").await;
-    agent.until_logged("ended with 0").await;
+    agent.until_logged("ended with 143").await;
     agent.signal("-TERM").await;
     let ended = agent.end().await;
     assert!(ended.stderr.contains("asked to end again"), "{}", ended.stderr);

@@ -42,6 +42,8 @@ pub enum Overdue {
     NoStart,
     NoJoin,
     HeartbeatLost,
+    /// What it runs in was ended from outside.
+    Interrupted,
     StopGrace,
 }
 
@@ -51,8 +53,17 @@ pub struct Standing {
     pub status: Status,
     /// Whether its user has asked it to leave.
     pub stop_asked: bool,
+    /// Whether it has ever been in the meeting.
+    pub has_joined: bool,
     /// With which code it exited, if it did.
     pub exit_code: Option<i64>,
+}
+
+impl Standing {
+    /// A bot that says that it is stopping, or was asked to, is free to end before it has joined.
+    fn left_without_joining(&self) -> bool {
+        !self.has_joined && !self.stop_asked && !matches!(self.status, Active | Status::Stopping)
+    }
 }
 
 /// What follows from a trigger.
@@ -78,6 +89,8 @@ pub enum On {
     Joined,
     Stopping,
     ExitedWell,
+    /// With code 0 and without a reason, and was never in the meeting.
+    ExitedUnjoined,
     ExitedBadly,
     StopAskedUnassigned,
     StopAsked,
@@ -197,6 +210,14 @@ pub const TABLE: &[Rule] = &[
         holds_in: &[],
     },
     Rule {
+        on: On::ExitedUnjoined,
+        speaker: Speaker::Bot,
+        from: &[Reserved, Starting, Status::AwaitingAdmission, Status::NeedsHelp],
+        to: Failed,
+        because: Because::Always(&Reason::NeverJoined),
+        holds_in: &[],
+    },
+    Rule {
         on: On::ExitedBadly,
         speaker: Speaker::Bot,
         from: OPEN,
@@ -215,6 +236,12 @@ pub const TABLE: &[Rule] = &[
     ),
     overdue(Overdue::NoJoin, &[Starting, Status::AwaitingAdmission, Status::NeedsHelp], Failed, &Reason::NoJoin),
     overdue(Overdue::HeartbeatLost, &[Active], Failed, &Reason::HeartbeatLost),
+    overdue(
+        Overdue::Interrupted,
+        &[Starting, Status::AwaitingAdmission, Status::NeedsHelp, Active, Status::Stopping],
+        Failed,
+        &Reason::Interrupted,
+    ),
     overdue(Overdue::StopGrace, &[Status::Stopping], Completed, &Reason::Stopped),
 ];
 
@@ -224,7 +251,7 @@ const fn overdue(which: Overdue, from: &'static [Status], to: Status, reason: &'
 
 /// What follows when `trigger` meets a bot that stands as `standing` says.
 pub fn decide(standing: &Standing, trigger: &Trigger) -> Verdict {
-    let on = trigger.on(standing.status);
+    let on = trigger.on(standing);
     let Some(rule) = TABLE.iter().find(|rule| rule.on == on) else {
         return Verdict::Refuse;
     };
@@ -244,7 +271,8 @@ pub fn decide(standing: &Standing, trigger: &Trigger) -> Verdict {
 }
 
 impl Trigger {
-    fn on(&self, status: Status) -> On {
+    fn on(&self, standing: &Standing) -> On {
+        let status = standing.status;
         match self {
             Trigger::Started { new_session: true } if status != Reserved => On::Restarted,
             Trigger::Started { .. } => On::Started,
@@ -252,7 +280,13 @@ impl Trigger {
             Trigger::NeedsHelp { .. } => On::NeedsHelp,
             Trigger::Joined => On::Joined,
             Trigger::Stopping { .. } => On::Stopping,
+            Trigger::Exited { exit_code: 0, reason: None } if standing.left_without_joining() => On::ExitedUnjoined,
             Trigger::Exited { exit_code: 0, .. } => On::ExitedWell,
+            // It was to leave, and was ended on its way.
+            Trigger::Exited { reason: Some(Reason::Interrupted | Reason::Killed), .. } if standing.stop_asked => {
+                On::ExitedWell
+            }
+            Trigger::Passed(Overdue::Interrupted) if standing.stop_asked => On::Passed(Overdue::StopGrace),
             Trigger::Exited { .. } => On::ExitedBadly,
             Trigger::StopAsked { assigned: false } if status == Reserved => On::StopAskedUnassigned,
             Trigger::StopAsked { .. } => On::StopAsked,

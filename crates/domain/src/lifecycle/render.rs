@@ -58,6 +58,7 @@ fn when(on: On) -> &'static str {
         On::Joined => "`POST /callback/joined`",
         On::Stopping => "`PATCH /callback/status` `stopping`",
         On::ExitedWell => "`POST /callback/exited` with code 0",
+        On::ExitedUnjoined => "`POST /callback/exited` with code 0, without a reason, never joined nor asked to leave",
         On::ExitedBadly => "`POST /callback/exited` with another code",
         On::StopAskedUnassigned => "`DELETE /bots/{id}` before anything runs for it",
         On::StopAsked => "`DELETE /bots/{id}`",
@@ -67,6 +68,7 @@ fn when(on: On) -> &'static str {
         On::Passed(Overdue::NoStart) => "assigned, or assigned anew, and never heard of",
         On::Passed(Overdue::NoJoin) => "not in the meeting in time",
         On::Passed(Overdue::HeartbeatLost) => "no heartbeat",
+        On::Passed(Overdue::Interrupted) => "the provider no longer runs its slot",
         On::Passed(Overdue::StopGrace) => "did not leave in time",
     }
 }

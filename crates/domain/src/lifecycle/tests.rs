@@ -5,11 +5,16 @@ use proptest::prelude::*;
 use super::*;
 
 fn standing(status: Status) -> Standing {
-    Standing { status, stop_asked: false, exit_code: None }
+    Standing { status, stop_asked: false, has_joined: false, exit_code: None }
 }
 
 fn any_trigger() -> impl Strategy<Value = Trigger> {
-    let word = prop_oneof![Just(None), Just(Some(Reason::Own("kicked".to_owned())))];
+    let word = prop_oneof![
+        Just(None),
+        Just(Some(Reason::Own("kicked".to_owned()))),
+        Just(Some(Reason::Interrupted)),
+        Just(Some(Reason::Killed))
+    ];
     prop_oneof![
         any::<bool>().prop_map(|new_session| Trigger::Started { new_session }),
         word.clone().prop_map(|reason| Trigger::AwaitingAdmission { reason }),
@@ -26,6 +31,7 @@ fn any_trigger() -> impl Strategy<Value = Trigger> {
             Just(Overdue::NoStart),
             Just(Overdue::NoJoin),
             Just(Overdue::HeartbeatLost),
+            Just(Overdue::Interrupted),
             Just(Overdue::StopGrace),
         ]
         .prop_map(Trigger::Passed),
@@ -40,6 +46,7 @@ fn follow(bot: &mut Standing, trigger: &Trigger) -> Verdict {
     }
     if let Verdict::Move { to, .. } = &verdict {
         bot.status = *to;
+        bot.has_joined |= *to == Active;
         if let Trigger::Exited { exit_code, .. } = trigger {
             bot.exit_code = Some(*exit_code);
         }
@@ -67,10 +74,10 @@ proptest! {
     fn no_move_is_outside_the_table(triggers in prop::collection::vec(any_trigger(), 1..60)) {
         let mut bot = standing(Reserved);
         for trigger in &triggers {
-            let before = bot.status;
+            let (before, standing) = (bot.status, bot);
             if let Verdict::Move { to, .. } = follow(&mut bot, trigger) {
                 prop_assert!(
-                    TABLE.iter().any(|rule| rule.on == trigger.on(before) && rule.from.contains(&before) && rule.to == to),
+                    TABLE.iter().any(|rule| rule.on == trigger.on(&standing) && rule.from.contains(&before) && rule.to == to),
                     "{} to {} on {:?}", before, to, trigger
                 );
             }
@@ -110,7 +117,10 @@ proptest! {
                 && asked
                 && to.is_ended()
             {
-                let crashed = matches!(trigger, Trigger::Exited { exit_code, .. } if *exit_code != 0);
+                let crashed = matches!(
+                    trigger,
+                    Trigger::Exited { exit_code, reason } if *exit_code != 0 && !matches!(reason, Some(Reason::Interrupted | Reason::Killed))
+                );
                 prop_assert_eq!(to == Completed && reason == Some(Reason::Stopped), !crashed);
             }
         }
@@ -136,6 +146,31 @@ fn every_open_state_can_end() {
 }
 
 #[test]
+fn a_bot_that_exits_with_0_and_never_joined_has_failed() {
+    let exited = Trigger::Exited { exit_code: 0, reason: None };
+    let failed = Verdict::Move { to: Failed, reason: Some(Reason::NeverJoined) };
+    for status in [Reserved, Starting, Status::AwaitingAdmission, Status::NeedsHelp] {
+        assert_eq!(decide(&standing(status), &exited), failed, "{status}");
+        let completed = |standing, exited| matches!(decide(&standing, exited), Verdict::Move { to: Completed, .. });
+        assert!(completed(Standing { has_joined: true, ..standing(status) }, &exited), "joined before");
+        assert!(completed(Standing { stop_asked: true, ..standing(status) }, &exited), "asked to leave");
+        let own = Trigger::Exited { exit_code: 0, reason: Some(Reason::Own("no_meeting".to_owned())) };
+        assert!(completed(standing(status), &own), "gave a reason");
+    }
+}
+
+#[test]
+fn a_bot_whose_slot_was_ended_from_outside_has_failed_unless_it_was_to_leave() {
+    let told = Trigger::Exited { exit_code: 143, reason: Some(Reason::Interrupted) };
+    for trigger in [told, Trigger::Passed(Overdue::Interrupted)] {
+        let failed = Verdict::Move { to: Failed, reason: Some(Reason::Interrupted) };
+        assert_eq!(decide(&standing(Active), &trigger), failed);
+        let stopped = Verdict::Move { to: Completed, reason: Some(Reason::Stopped) };
+        assert_eq!(decide(&Standing { stop_asked: true, ..standing(Status::Stopping) }, &trigger), stopped);
+    }
+}
+
+#[test]
 fn a_second_rule_for_the_same_trigger_would_never_be_reached() {
     for (index, rule) in TABLE.iter().enumerate() {
         assert!(TABLE[..index].iter().all(|earlier| earlier.on != rule.on), "{:?} twice", rule.on);
@@ -149,7 +184,7 @@ fn a_bot_may_not_join_before_it_has_started() {
 
 #[test]
 fn another_exit_code_after_the_end_is_no_repeat() {
-    let ended = Standing { status: Completed, stop_asked: false, exit_code: Some(0) };
+    let ended = Standing { exit_code: Some(0), ..standing(Completed) };
     assert_eq!(decide(&ended, &Trigger::Exited { exit_code: 0, reason: None }), Verdict::Hold);
     assert_eq!(decide(&ended, &Trigger::Exited { exit_code: 1, reason: None }), Verdict::Ended);
 }

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 
 use super::queue::Order;
 use crate::lifecycle::Standing;
-use crate::{BotId, ConnectionId, Platform, Requirements, SlotName, Status, UserId};
+use crate::{BotId, ConnectionId, Platform, Requirements, ShownStatus, SlotName, Status, UserId};
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct OpenBot {
@@ -15,6 +15,8 @@ pub struct OpenBot {
     /// As it was last heard of. Only what writes the bot's end is certain of it.
     pub status: Status,
     pub stop_asked: bool,
+    /// Whether it was ever heard to be in the meeting.
+    pub has_joined: bool,
     pub connection: Option<ConnectionId>,
     pub pool: Option<String>,
     pub slot: Option<SlotName>,
@@ -58,7 +60,13 @@ impl OpenBot {
 
     /// What the lifecycle needs to know of it.
     pub fn standing(&self) -> Standing {
-        Standing { status: self.status, stop_asked: self.stop_asked, exit_code: None }
+        let Self { status, stop_asked, has_joined, .. } = *self;
+        Standing { status, stop_asked, has_joined, exit_code: None }
+    }
+
+    /// Its status as users see it.
+    pub fn shown(&self) -> ShownStatus {
+        ShownStatus::of(self.status, self.connection.is_some(), self.pool.is_some())
     }
 }
 
@@ -74,6 +82,7 @@ pub struct EndedBot {
 
 impl EndedBot {
     pub fn standing(&self) -> Standing {
-        Standing { status: self.status, stop_asked: self.stop_asked, exit_code: self.exit_code }
+        let Self { status, stop_asked, exit_code, .. } = *self;
+        Standing { status, stop_asked, has_joined: false, exit_code }
     }
 }

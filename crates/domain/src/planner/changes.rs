@@ -8,7 +8,7 @@ use uuid::Uuid;
 use super::bot::OpenBot;
 use super::job::Answer;
 use crate::event::{Actor, Kind};
-use crate::{BotId, ConnectionId, Pool, Reason, Slot, SlotName, Status, UserId};
+use crate::{BotId, ConnectionId, Fault, Pool, Reason, ShownStatus, Slot, SlotName, Status, UserId};
 
 #[derive(Clone, Debug, Default)]
 pub struct Changes {
@@ -109,6 +109,7 @@ pub struct BotEnd {
     pub from: Status,
     pub to: Status,
     pub reason: Option<Reason>,
+    pub fault: Fault,
     pub error: Option<String>,
     pub exit_code: Option<i64>,
     /// The slot at whose gate it waited, and how.
@@ -166,8 +167,8 @@ pub struct NewEvent {
     pub bot_id: BotId,
     pub user_id: UserId,
     pub kind: Kind,
-    pub from: Option<Status>,
-    pub to: Option<Status>,
+    pub from: Option<ShownStatus>,
+    pub to: Option<ShownStatus>,
     pub reason: Option<String>,
     pub actor: Actor,
 }

@@ -341,6 +341,7 @@ impl Snapshot {
     pub fn note_status(&mut self, id: BotId, status: crate::Status) {
         if let Some(bot) = self.bots.get_mut(&id).filter(|bot| bot.status.is_running() && status.is_running()) {
             bot.status = status;
+            bot.has_joined |= status == crate::Status::Active;
         }
     }
 

@@ -32,7 +32,7 @@ fn voice(Bot(claim): Bot, connection_id: Uuid) -> Voice {
 /// The bot's own word, if it gave one that says something. What it tells must not be lost for its length.
 fn own_word(reason: Option<String>) -> Option<Reason> {
     let word: String = reason?.trim().chars().take(Reason::MAX_CHARS).collect();
-    (!word.is_empty()).then_some(Reason::Own(word))
+    (!word.is_empty()).then(|| Reason::given(word))
 }
 
 /// The status that holds now.

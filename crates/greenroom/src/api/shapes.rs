@@ -37,6 +37,45 @@ pub enum StatusWord {
 }
 
 /// One attendance of one meeting.
+/// Whose fault a bot's end was, for the OpenAPI document.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+#[schema(as = Fault)]
+pub enum FaultWord {
+    /// It was never admitted, or was removed.
+    Host,
+    Bot,
+    Provider,
+    Capacity,
+    None,
+}
+
+/// What happened to a bot, for the OpenAPI document.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+#[schema(as = EventKind)]
+pub enum KindWord {
+    Created,
+    Assigned,
+    Requeued,
+    StatusChanged,
+    CommandSent,
+    CommandAcknowledged,
+}
+
+/// Who made it happen, for the OpenAPI document.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+#[schema(as = Actor)]
+pub enum ActorWord {
+    User,
+    Bot,
+    Operator,
+    /// Placement and deployment.
+    Greenroom,
+    Keeper,
+}
+
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Bot)]
 pub struct BotShape {
@@ -53,7 +92,10 @@ pub struct BotShape {
     pub status: &'static str,
     /// Why it is in this status: at an end `finished`, `stopped`, `crashed`, … or the bot's own word.
     pub reason: Option<String>,
-    /// What the bot said of its own failure.
+    /// Whose fault the end was; null before it.
+    #[schema(value_type = Option<FaultWord>)]
+    pub fault: Option<&'static str>,
+    /// What went wrong. Never null for a bot that failed.
     pub error: Option<String>,
     pub pool: Option<String>,
     pub slot: Option<String>,
@@ -93,6 +135,7 @@ impl From<BotRow> for BotShape {
             bot_display_name: bot.bot_display_name,
             status,
             reason: bot.reason,
+            fault: bot.fault.map(domain::Fault::as_str),
             error: bot.error,
             pool: bot.pool,
             slot: bot.slot.map(|slot| slot.to_string()),
@@ -218,13 +261,15 @@ pub struct EventShape {
     pub bot_id: Uuid,
     #[schema(value_type = String, format = DateTime)]
     pub at: Timestamp,
-    /// `created`, `assigned`, `status_changed`, `command_sent` or `command_acknowledged`.
+    #[schema(value_type = KindWord)]
     pub kind: &'static str,
+    #[schema(value_type = Option<StatusWord>)]
     pub from: Option<&'static str>,
+    #[schema(value_type = Option<StatusWord>)]
     pub to: Option<&'static str>,
     /// Why; for commands, which.
     pub reason: Option<String>,
-    /// `user`, `bot`, `operator` or `keeper`.
+    #[schema(value_type = ActorWord)]
     pub actor: &'static str,
 }
 
@@ -235,8 +280,8 @@ impl From<&EventRow> for EventShape {
             bot_id: event.bot_id.0,
             at: event.at,
             kind: event.kind.as_str(),
-            from: event.from.map(domain::Status::as_str),
-            to: event.to.map(domain::Status::as_str),
+            from: event.from.map(domain::ShownStatus::as_str),
+            to: event.to.map(domain::ShownStatus::as_str),
             reason: event.reason.clone(),
             actor: event.actor.as_str(),
         }

@@ -85,7 +85,7 @@ async fn on(database: &Database, is_hot: bool, options: &Options) -> Done {
         let connection = has.connection_id.ok_or("a slot without a connection")?;
         let claim = Claim { bot: BotId(has.id), connection: ConnectionId(connection) };
         let token = tokens.make(claim);
-        let body = format!("{{\"connection_id\": \"{connection}\", \"exit_code\": 0}}");
+        let body = format!("{{\"connection_id\": \"{connection}\", \"exit_code\": 0, \"reason\": \"measured\"}}");
         let asked = Instant::now();
         let _: serde_json::Value = client.send("POST /callback/exited", &token, None, &body, 200).await?;
         has = until_assigned(&mut client, &key, next.id).await?;

@@ -12,11 +12,13 @@
 //! - [`listening`]: when bots could be heard
 //! - [`recovery`]: slots in error
 //! - [`sync`]: what a provider has against what the store has
+//! - [`interrupted`]: bots whose slots were ended from outside
 //! - [`invariants`]: what must hold
 //! - [`runners`]: machines that wait for bots
 
 pub mod deployment;
 pub mod driver;
+mod interrupted;
 pub mod invariants;
 pub mod leader;
 pub mod listening;

@@ -7,10 +7,11 @@
 //!   at the last attempt the slot goes to error instead;
 //! - a slot of a pool that stands stopped has been idle for 10 seconds, and something runs in it: that is stopped;
 //! - a provider shows something else of a slot than what it has been for 10 seconds: it is described again. A word may
-//!   have been lost with its process, or have come after a later one of another replica.
+//!   have been lost with its process, or have come after a later one of another replica;
+//! - a slot has had a bot for 10 seconds, and nothing runs in it: the bot ends `interrupted` ([`super::interrupted`]).
 //!
-//! A slot that has a bot is none of its business: whether a bot lives is told by the bot. A listing that fails changes
-//! nothing. More than a tenth of a pool is not touched before the next look has seen the same.
+//! Otherwise whether a bot lives is told by the bot. A listing that fails changes nothing. More than a tenth of a pool is
+//! not touched before the next look has seen the same.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -21,6 +22,7 @@ use domain::{Deadlines, SlotName, SlotStatus};
 use futures_util::StreamExt;
 use jiff::Timestamp;
 
+use super::interrupted::end_interrupted;
 use super::{Did, Keeper, ago, count};
 use crate::clock::Clock;
 use crate::deployment::{Deployment, Recovery};
@@ -202,6 +204,7 @@ impl SyncKeeper {
                 provider.describe(&row.name, &row.description).await;
             }
         }
+        did.add("interrupted", end_interrupted(&self.deployment, provider, &rows, &has, settled).await?);
         let size = rows.len().max(listing.found.len());
         did.add("waiting", self.allow(pool, &mut wrong, size, listing.begun));
         self.act(wrong, provider, did).await
@@ -279,7 +282,7 @@ impl Keeper for SyncKeeper {
     }
 
     async fn run(&self) -> Result<Did, StoreError> {
-        let mut did = Did::of([("removed", 0), ("made_anew", 0), ("stopped", 0), ("waiting", 0)]);
+        let mut did = Did::of([("removed", 0), ("made_anew", 0), ("stopped", 0), ("interrupted", 0), ("waiting", 0)]);
         let providers = self.deployment.providers();
         let hot: BTreeMap<String, bool> =
             self.store.pools().await?.into_iter().map(|pool| (pool.name, pool.hot)).collect();

@@ -2,8 +2,10 @@
 
 use domain::lifecycle::Overdue;
 use domain::{BotId, Reason};
+use jiff::Timestamp;
 
 use super::callbacks::Voice;
+use crate::store::{BotRow, SessionRow};
 
 #[derive(Clone, Debug)]
 pub enum Ending {
@@ -19,5 +21,32 @@ impl Ending {
             Ending::Exited { voice, .. } => voice.claim.bot,
             Ending::GivenUp { bot, .. } => *bot,
         }
+    }
+}
+
+/// What is told of a bot whose deadline passed: what was last heard of it, and when. `heard` is a heartbeat that is not
+/// written yet.
+pub(super) fn overdue_error(
+    bot: &BotRow,
+    overdue: Overdue,
+    session: Option<&SessionRow>,
+    heard: Option<Timestamp>,
+) -> String {
+    let slot = bot.slot.as_ref().map_or_else(String::new, |slot| format!(" in {slot}"));
+    let Some(session) = session else {
+        return format!("the bot was started{slot} and never called back");
+    };
+    let last = session.last_heartbeat_at.max(heard).map_or_else(
+        || format!("the bot started at {:.0} and has sent no heartbeat", session.started_at),
+        |at| format!("last heartbeat at {at:.0}"),
+    );
+    let status = bot.shown();
+    match overdue {
+        Overdue::NoJoin => {
+            format!("the bot started{slot} at {:.0} and was still {status}; {last}", session.started_at)
+        }
+        Overdue::Interrupted => format!("the agent{slot} was told to end by a signal, and then fell silent; {last}"),
+        Overdue::NoStart => format!("the bot was started again{slot} and has not called back; {last}"),
+        _ => format!("the bot was {status}{slot} and fell silent; {last}"),
     }
 }

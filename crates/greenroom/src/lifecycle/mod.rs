@@ -17,7 +17,7 @@ pub mod heartbeats;
 pub mod tokens;
 
 use domain::lifecycle::{Overdue, Trigger, Verdict, decide};
-use domain::{Action, BotId, CommandId, ConnectionId, Reason, Status, UserId};
+use domain::{Action, BotId, CommandId, ConnectionId, Fault, Reason, ShownStatus, Status, UserId};
 use jiff::Timestamp;
 use serde_json::{Map, Value};
 
@@ -181,12 +181,14 @@ impl Lifecycle {
         // Whatever was to happen to it by itself no longer does, and its slot, if it had one, is cleared.
         tx.leave_queue(&[id]).await?;
         tx.cancel_pending_deployments(&[id]).await?;
+        // One that has started keeps its status.
+        let shown = (bot.status == Status::Reserved).then(|| bot.shown());
         let event = NewEvent {
             bot_id: id,
             user_id: bot.user_id,
             kind: Kind::Assigned,
-            from: None,
-            to: None,
+            from: shown,
+            to: shown.map(|_| ShownStatus::Deploying),
             reason: None,
             actor: Actor::Operator,
         };
@@ -207,6 +209,7 @@ impl Lifecycle {
     pub async fn pass(&self, id: BotId, overdue: Overdue, since: Timestamp) -> Result<bool, LifecycleError> {
         let now = self.clock.now();
         let Some(bot) = self.store.bot(id).await? else { return Ok(false) };
+        let session = self.store.sessions(id).await?.pop();
         let mut tx = self.store.begin_changing(&Changed::bot(id, bot.slot.as_ref()), now).await?;
         let Some(bot) = tx.hold_bot(id).await? else { return Ok(false) };
         let heard = bot.connection_id.and_then(|connection| self.heartbeats.unwritten(connection));
@@ -216,10 +219,21 @@ impl Lifecycle {
         if !tx.is_overdue(id, overdue, since).await? {
             return Ok(false);
         }
+        // Its agent said that it was being ended from outside, and then no more.
+        let was_interrupted = bot.reason.as_deref() == Some(Reason::Interrupted.as_str());
+        let overdue = match overdue {
+            Overdue::StopGrace if was_interrupted => Overdue::Interrupted,
+            overdue => overdue,
+        };
         let Verdict::Move { to, reason } = decide(&bot.standing(), &Trigger::Passed(overdue)) else {
             return Ok(false);
         };
-        let told = self.move_bot(&mut tx, &bot, Change::to(to, reason), Actor::Keeper, now).await?;
+        let error = match to {
+            Status::Failed => Some(ends::overdue_error(&bot, overdue, session.as_ref(), heard)),
+            _ => None,
+        };
+        let change = Change { error, ..Change::to(to, reason) };
+        let told = self.move_bot(&mut tx, &bot, change, Actor::Keeper, now).await?;
         tx.commit().await?;
         self.tell(told);
         Ok(true)
@@ -229,7 +243,7 @@ impl Lifecycle {
     fn tell(&self, told: Told) {
         match told.0.to {
             Some(status) if status.is_ended() => self.actions.clear(told.0.bot_id),
-            Some(status) => self.actions.hear(told.0.bot_id, status),
+            Some(_) => self.actions.hear(told.0.bot_id, told.1),
             None => {}
         }
         told.log();
@@ -274,10 +288,11 @@ impl Lifecycle {
         &self,
         tx: &mut Tx,
         bot: &BotRow,
-        change: Change,
+        mut change: Change,
         actor: Actor,
         now: Timestamp,
     ) -> Result<Told, LifecycleError> {
+        change.fault = change.to.is_ended().then(|| Fault::of_end(bot.status, change.to, change.reason.as_ref()));
         tx.move_bot(bot.id, &change, now).await?;
         if change.to.is_ended() {
             tx.end_sessions(bot.id, None, now).await?;
@@ -290,19 +305,19 @@ impl Lifecycle {
             bot_id: bot.id,
             user_id: bot.user_id,
             kind: Kind::StatusChanged,
-            from: Some(bot.status),
-            to: Some(change.to),
+            from: Some(bot.shown()),
+            to: Some(change.to.into()),
             reason: change.reason.as_ref().map(ToString::to_string),
             actor,
         };
         tx.record(&event, now).await?;
-        Ok(Told(event))
+        Ok(Told(event, change.to))
     }
 }
 
 impl Change {
     fn to(to: Status, reason: Option<Reason>) -> Self {
-        Self { to, reason, error: None, exit_code: None }
+        Self { to, reason, fault: None, error: None, exit_code: None }
     }
 }
 
@@ -315,7 +330,7 @@ fn refuse_ended(bot: &BotRow) -> Result<(), LifecycleError> {
 
 /// A change that is to be logged and counted once it is committed.
 #[must_use]
-struct Told(NewEvent);
+struct Told(NewEvent, Status);
 
 impl Told {
     fn log(self) {
@@ -325,7 +340,7 @@ impl Told {
 
 /// Logs and counts a move that was committed.
 pub(crate) fn log_move(event: &NewEvent) {
-    let [from, to] = [event.from, event.to].map(|status| status.map_or("", Status::as_str));
+    let [from, to] = [event.from, event.to].map(|status| status.map_or("", ShownStatus::as_str));
     let reason = event.reason.as_deref().unwrap_or("");
     tracing::info!(bot = %event.bot_id, from, to, reason, actor = event.actor.as_str(), "bot moved");
     metrics::counter!("greenroom_bot_transitions_total", "to" => to).increment(1);

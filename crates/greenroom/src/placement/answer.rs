@@ -6,7 +6,7 @@ use domain::planner::bot::OpenBot;
 use domain::planner::changes::Changes;
 use domain::planner::changes::NewBot;
 use domain::planner::job::{self, Answer, EndRefusal, Refusal};
-use domain::{BotId, SlotName, Status};
+use domain::{BotId, ShownStatus, SlotName};
 use jiff::Timestamp;
 
 use super::message::Reply;
@@ -103,6 +103,7 @@ fn row(bot: &OpenBot, details: BotDetails, now: Timestamp) -> BotRow {
         bot_display_name: details.bot_display_name,
         status: bot.status,
         reason: None,
+        fault: None,
         error: None,
         exit_code: None,
         container_id: None,
@@ -117,6 +118,7 @@ fn row(bot: &OpenBot, details: BotDetails, now: Timestamp) -> BotRow {
         metadata: details.metadata,
         stop_asked_at: None,
         start_time: None,
+        joined_at: None,
         end_time: None,
         created_at: now,
         updated_at: now,
@@ -134,7 +136,7 @@ pub fn log(changes: &Changes) {
     for grant in &changes.grants {
         tracing::info!(bot = %grant.bot, slot = %grant.slot, "bot assigned");
     }
-    for event in changes.events.iter().filter(|event| event.to.is_some_and(Status::is_ended)) {
+    for event in changes.events.iter().filter(|event| event.to.is_some_and(ShownStatus::is_ended)) {
         crate::lifecycle::log_move(event);
     }
 }

@@ -216,6 +216,11 @@ pub trait Provider: Send + Sync + std::fmt::Debug {
         true
     }
 
+    /// Whether the provider itself starts again what has ended. Then a bot whose slot does not run may go on elsewhere.
+    fn restarts_slots(&self) -> bool {
+        false
+    }
+
     /// Makes the slot, so that a start finds it; what is there already is left as it is. Nothing runs in it yet. Answers
     /// with the provider's own name for it.
     async fn create(&self, spec: &Spec) -> Result<String, ProviderError>;

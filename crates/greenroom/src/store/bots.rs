@@ -1,7 +1,7 @@
 //! Bots: one row each, the single source of truth of its state.
 
 use domain::lifecycle::Standing;
-use domain::{BotId, ConnectionId, Platform, Reason, Requirements, ShownStatus, SlotName, Status, UserId};
+use domain::{BotId, ConnectionId, Fault, Platform, Reason, Requirements, ShownStatus, SlotName, Status, UserId};
 use jiff::Timestamp;
 use serde_json::{Map, Value};
 use uuid::Uuid;
@@ -19,6 +19,7 @@ pub struct BotRow {
     pub bot_display_name: Option<String>,
     pub status: Status,
     pub reason: Option<String>,
+    pub fault: Option<Fault>,
     pub error: Option<String>,
     pub exit_code: Option<i64>,
     pub container_id: Option<String>,
@@ -35,6 +36,8 @@ pub struct BotRow {
     pub metadata: Map<String, Value>,
     pub stop_asked_at: Option<Timestamp>,
     pub start_time: Option<Timestamp>,
+    /// When it was first in the meeting.
+    pub joined_at: Option<Timestamp>,
     pub end_time: Option<Timestamp>,
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
@@ -43,12 +46,7 @@ pub struct BotRow {
 impl BotRow {
     /// Its status as shown: while it is reserved, whether it waits for a slot or is being deployed in one.
     pub fn shown(&self) -> ShownStatus {
-        match self.status {
-            // An operator may run it without a slot.
-            Status::Reserved if self.connection_id.is_some() => ShownStatus::Deploying,
-            Status::Reserved if self.pool.is_some() => ShownStatus::Queued,
-            status => ShownStatus::from(status),
-        }
+        ShownStatus::of(self.status, self.connection_id.is_some(), self.pool.is_some())
     }
 
     /// What it asks of its slot.
@@ -60,7 +58,12 @@ impl BotRow {
 
     /// What the lifecycle needs to know of it.
     pub fn standing(&self) -> Standing {
-        Standing { status: self.status, stop_asked: self.stop_asked_at.is_some(), exit_code: self.exit_code }
+        Standing {
+            status: self.status,
+            stop_asked: self.stop_asked_at.is_some(),
+            has_joined: self.joined_at.is_some(),
+            exit_code: self.exit_code,
+        }
     }
 }
 
@@ -69,6 +72,8 @@ impl BotRow {
 pub struct Change {
     pub to: Status,
     pub reason: Option<Reason>,
+    /// Set at an end.
+    pub fault: Option<Fault>,
     pub error: Option<String>,
     pub exit_code: Option<i64>,
 }
@@ -91,9 +96,9 @@ impl BotFilter {
 
 macro_rules! bot_columns {
     () => {
-        "id, user_id, platform, native_meeting_id, meeting_url, bot_display_name, status, reason, error, exit_code, \
+        "id, user_id, platform, native_meeting_id, meeting_url, bot_display_name, status, reason, fault, error, exit_code, \
          container_id, connection_id, priority, queue_timeout_ms, pool, slot, requirements, config, metadata, \
-         stop_asked_at, start_time, end_time, created_at, updated_at, \
+         stop_asked_at, start_time, joined_at, end_time, created_at, updated_at, \
          (SELECT count(*) FROM sessions WHERE sessions.connection_id = bots.connection_id) AS sessions"
     };
 }
@@ -124,6 +129,7 @@ fn bot(row: &Row) -> Result<BotRow, StoreError> {
         bot_display_name: row.maybe_text("bot_display_name")?,
         status: row.word("status")?,
         reason: row.maybe_text("reason")?,
+        fault: row.maybe_text("fault")?.map(|_| row.word("fault")).transpose()?,
         error: row.maybe_text("error")?,
         exit_code: row.maybe_int("exit_code")?,
         container_id: row.maybe_text("container_id")?,
@@ -138,6 +144,7 @@ fn bot(row: &Row) -> Result<BotRow, StoreError> {
         metadata: row.json("metadata")?,
         stop_asked_at: row.maybe_time("stop_asked_at")?,
         start_time: row.maybe_time("start_time")?,
+        joined_at: row.maybe_time("joined_at")?,
         end_time: row.maybe_time("end_time")?,
         created_at: row.time("created_at")?,
         updated_at: row.time("updated_at")?,
@@ -327,12 +334,13 @@ impl Tx {
     pub async fn move_bot(&mut self, id: BotId, change: &Change, now: Timestamp) -> Result<(), StoreError> {
         let started = (change.to == Status::Starting).then_some(now);
         let ended = change.to.is_ended().then_some(now);
+        let joined = (change.to == Status::Active).then_some(now);
         self.run(
             sql!(
                 "bots.move",
                 "UPDATE bots SET status = $2, status_since = $3, reason = $4, error = coalesce($5, error),
                         exit_code = coalesce($6, exit_code), start_time = coalesce(start_time, $7),
-                        end_time = $8, updated_at = $3
+                        end_time = $8, updated_at = $3, fault = $9, joined_at = coalesce(joined_at, $10)
                   WHERE id = $1"
             ),
             args![
@@ -343,7 +351,9 @@ impl Tx {
                 change.error.as_deref(),
                 change.exit_code,
                 started,
-                ended
+                ended,
+                change.fault.map(Fault::as_str),
+                joined
             ],
         )
         .await

@@ -4,7 +4,7 @@
 use std::collections::HashSet;
 
 use domain::event::{Actor, Kind};
-use domain::{BotId, EventId, Status, UserId};
+use domain::{BotId, EventId, ShownStatus, UserId};
 use jiff::Timestamp;
 
 use super::sql::{Row, args, sql};
@@ -17,8 +17,8 @@ pub struct EventRow {
     pub user_id: UserId,
     pub at: Timestamp,
     pub kind: Kind,
-    pub from: Option<Status>,
-    pub to: Option<Status>,
+    pub from: Option<ShownStatus>,
+    pub to: Option<ShownStatus>,
     pub reason: Option<String>,
     pub actor: Actor,
 }
@@ -30,7 +30,7 @@ macro_rules! event_columns {
 }
 
 fn event(row: &Row) -> Result<EventRow, StoreError> {
-    let status = |column| -> Result<Option<Status>, StoreError> {
+    let status = |column| -> Result<Option<ShownStatus>, StoreError> {
         row.maybe_text(column)?.map(|_| row.word(column)).transpose()
     };
     Ok(EventRow {
@@ -172,8 +172,8 @@ impl Tx {
                 event.user_id,
                 now,
                 event.kind.as_str(),
-                event.from.map(Status::as_str),
-                event.to.map(Status::as_str),
+                event.from.map(ShownStatus::as_str),
+                event.to.map(ShownStatus::as_str),
                 event.reason.as_deref(),
                 event.actor.as_str()
             ],

@@ -15,7 +15,7 @@ use super::{PoolRow, Run, SlotRow, Store, StoreError};
 macro_rules! open_bot_columns {
     () => {
         "bots.id, bots.user_id, bots.platform, bots.native_meeting_id, bots.status, bots.reason, bots.exit_code,
-         bots.stop_asked_at, bots.connection_id, bots.pool, bots.slot, bots.requirements, bots.priority,
+         bots.stop_asked_at, bots.joined_at, bots.connection_id, bots.pool, bots.slot, bots.requirements, bots.priority,
          bots.queue_timeout_ms, bots.line_arrival, bots.turn, bots.line_until, bots.line_returns, queue.pool AS queue_pool,
          queue.queued_at, queue.timeout_at, queue.not_before, queue.arrival"
     };
@@ -72,6 +72,7 @@ fn open_bot(row: &Row) -> Result<OpenBot, StoreError> {
         native_meeting_id: row.text("native_meeting_id")?,
         status: row.word("status")?,
         stop_asked: row.maybe_time("stop_asked_at")?.is_some(),
+        has_joined: row.maybe_time("joined_at")?.is_some(),
         connection: row.maybe_id("connection_id")?.map(ConnectionId),
         pool: row.maybe_text("pool")?,
         slot: row.maybe_text("slot")?.map(SlotName::stored),

@@ -56,7 +56,7 @@ fn watched(overdue: Overdue) -> Option<(&'static Sql, &'static Sql)> {
             watched!("overdue.stop_grace", "b.status = 'stopping' AND b.status_since <= $1")
         }
         // Other parts watch these.
-        Overdue::QueueTimeout | Overdue::DeployTimeout | Overdue::DeployFailed => None,
+        Overdue::QueueTimeout | Overdue::DeployTimeout | Overdue::DeployFailed | Overdue::Interrupted => None,
     }
 }
 

@@ -61,8 +61,8 @@ async fn a_bot_goes_through_its_whole_life_and_every_repeat_changes_nothing(#[ca
     assert_eq!(
         moves,
         [
-            "created reserved",
-            "assigned -",
+            "created deploying",
+            "assigned deploying",
             "status_changed starting",
             "status_changed awaiting_admission",
             "status_changed needs_help",

@@ -265,7 +265,8 @@ fn bot_rows(bot: &OpenBot, now: Timestamp) -> String {
     let id = text(bot.id);
     let leaves = if bot.queued.is_none() { format!("DELETE FROM queue WHERE bot_id = {id};") } else { String::new() };
     format!(
-        "UPDATE bots SET status = {}, stop_asked_at = {}, connection_id = {}, pool = {}, slot = {}, line_until = {}
+        "UPDATE bots SET status = {}, stop_asked_at = {}, connection_id = {}, pool = {}, slot = {}, line_until = {},
+                joined_at = {}
           WHERE id = {id}; {leaves}",
         text(bot.status.as_str()),
         value(bot.stop_asked.then(|| format!("{now:.6}"))),
@@ -273,6 +274,7 @@ fn bot_rows(bot: &OpenBot, now: Timestamp) -> String {
         value(bot.pool.as_ref()),
         value(bot.slot.as_ref()),
         value(bot.wait_until.map(|until| format!("{until:.6}"))),
+        value(bot.has_joined.then(|| format!("{now:.6}"))),
     )
 }
 

@@ -2,10 +2,10 @@
 //! assignments and deadlines, in any order. Whatever arrives, the rules hold.
 
 use domain::lifecycle::{TABLE, Trigger};
-use domain::{BotId, Reason, Status};
+use domain::{BotId, Reason};
 use greenroom::lifecycle::LifecycleError;
 use greenroom::lifecycle::callbacks::{Said, Voice};
-use greenroom::store::{BotRow, EventRow, Kind, SegmentPlace};
+use greenroom::store::{BotRow, EventRow, SegmentPlace};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 
@@ -155,12 +155,12 @@ impl Life {
 
     /// The trail tells each change once, and leads from the reservation to where the bot stands.
     fn expect_a_true_trail(&self, (bot, events, _): &(BotRow, Vec<EventRow>, usize)) {
-        let mut stands = Status::Reserved;
-        for event in events.iter().filter(|event| event.kind == Kind::StatusChanged) {
-            assert_eq!(event.from, Some(stands), "{events:#?}");
-            stands = event.to.unwrap();
+        let mut shown = None;
+        for event in events.iter().filter(|event| event.to.is_some()) {
+            assert_eq!(event.from, shown, "{events:#?}");
+            shown = event.to;
         }
-        assert_eq!(stands, bot.status);
+        assert_eq!(shown, Some(bot.shown()));
         assert_eq!(bot.end_time.is_some(), bot.status.is_ended());
         assert_eq!(bot.status.is_ended(), bot.status.is_ended() && bot.reason.is_some(), "an end has a reason");
     }

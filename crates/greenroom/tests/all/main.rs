@@ -30,6 +30,7 @@ mod docker_swarm;
 mod doctor;
 mod documents;
 mod ec2;
+mod ends;
 mod faults;
 mod feed;
 mod gate;

@@ -95,6 +95,8 @@ async fn the_last_lines_of_a_bot_that_failed_are_kept_and_those_of_one_that_did_
         let bot = stage.house.reserved(number).await;
         stage.runs(bot).await;
         let voice = stage.voice(bot).await;
+        stage.house.lifecycle.started(voice, None).await.unwrap();
+        stage.house.lifecycle.joined(voice).await.unwrap();
         stage.house.exited(voice, code).await.unwrap();
         stage.slot_is("pool-meet-001", SlotStatus::Idle).await;
         let failures = stage.house.store.failures_of(bot).await.unwrap();

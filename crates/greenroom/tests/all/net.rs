@@ -87,6 +87,7 @@ async fn a_bot_that_an_operator_takes_elsewhere_leaves_its_slot_to_the_next(#[ca
     assert_eq!(stage.runs(next).await, slot);
     assert!(stage.house.lifecycle.started(before, None).await.is_err(), "the slot's own connection is fenced off");
     stage.house.lifecycle.started(voice, None).await.unwrap();
+    stage.house.lifecycle.joined(voice).await.unwrap();
     assert_eq!(stage.house.exited(voice, 0).await.unwrap(), Status::Completed);
     assert_eq!(stage.slot(slot.as_str()).await.unwrap().bot_id, Some(next), "its end is no business of the slot's");
 }
@@ -159,6 +160,7 @@ async fn a_bot_that_began_between_the_look_and_the_act_is_not_started_again(#[ca
     let news = SlotEvent::Silent { bot, generation: slot.generation };
     assert!(!stage.house.placement.report(slot.name.clone(), news).await.unwrap());
     assert_eq!(stage.slot_of(bot).await.unwrap(), slot);
+    stage.house.lifecycle.joined(voice).await.unwrap();
     assert_eq!(stage.house.exited(voice, 0).await.unwrap(), Status::Completed);
 }
 

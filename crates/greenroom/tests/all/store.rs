@@ -76,7 +76,7 @@ async fn insert_bot(store: &Store, user: UserId, number: usize) -> BotId {
 
 async fn move_bot(store: &Store, id: BotId, to: Status) {
     let mut tx = store.begin_changing(&Changed::bot(id, None), now()).await.unwrap();
-    let change = Change { to, reason: Some(Reason::Own("why".to_owned())), error: None, exit_code: None };
+    let change = Change { to, reason: Some(Reason::Own("why".to_owned())), fault: None, error: None, exit_code: None };
     tx.move_bot(id, &change, now()).await.unwrap();
     if to.is_ended() {
         let user = tx.bot(id).await.unwrap().unwrap().user_id;
@@ -118,7 +118,7 @@ async fn what_is_not_committed_leaves_no_trace_of_change_or_event(#[case] backen
     let user = insert_user(&store, 3).await;
     let bot = insert_bot(&store, user.id, 1).await;
     let mut tx = store.begin().await.unwrap();
-    let change = Change { to: Status::Failed, reason: None, error: None, exit_code: None };
+    let change = Change { to: Status::Failed, reason: None, fault: None, error: None, exit_code: None };
     tx.move_bot(bot, &change, now()).await.unwrap();
     tx.record(&event(bot, user.id), now()).await.unwrap();
     drop(tx);

@@ -9,7 +9,7 @@ use crate::planner::bugs::{Bug, has};
 use crate::planner::changes::{Action, BotEnd, GateState, NewEvent};
 use crate::planner::draft::Draft;
 use crate::planner::job::{EndBot, EndCause, EndRefusal};
-use crate::{ConnectionId, SlotName, SlotStatus, Status};
+use crate::{ConnectionId, Fault, Reason, SlotName, SlotStatus, Status};
 
 pub fn apply(draft: &mut Draft<'_>, end: &EndBot) -> Result<Status, EndRefusal> {
     let (standing, connection, reason) = stands(draft, end).ok_or(EndRefusal::NoSuchBot)?;
@@ -46,7 +46,10 @@ pub fn apply(draft: &mut Draft<'_>, end: &EndBot) -> Result<Status, EndRefusal> 
                 EndCause::Exited { error, exit_code, .. } => (error.clone(), Some(*exit_code)),
                 EndCause::GivenUp { error, .. } => (error.clone(), None),
             };
-            let ended = BotEnd { bot: bot.id, user: bot.user, from: bot.status, to, reason, error, exit_code, at_gate };
+            let fault = Fault::of_end(bot.status, to, reason.as_ref());
+            let error = error.or_else(|| end_error(&bot, to, reason.as_ref(), exit_code));
+            let (from, user) = (bot.status, bot.user);
+            let ended = BotEnd { bot: bot.id, user, from, to, reason, fault, error, exit_code, at_gate };
             record(draft, &bot, end, ended);
             Ok(to)
         }
@@ -54,6 +57,27 @@ pub fn apply(draft: &mut Draft<'_>, end: &EndBot) -> Result<Status, EndRefusal> 
         Verdict::Refuse => Err(EndRefusal::InvalidTransition(standing.status)),
         Verdict::Ended => Err(EndRefusal::Ended { status: standing.status, reason }),
     }
+}
+
+/// What went wrong, of a bot that failed and said nothing of it.
+pub fn end_error(bot: &OpenBot, to: Status, reason: Option<&Reason>, exit_code: Option<i64>) -> Option<String> {
+    if to != Status::Failed {
+        return None;
+    }
+    Some(match (reason, exit_code) {
+        (Some(Reason::QueueTimeout), _) => {
+            let pool = bot.pool.as_deref().unwrap_or("its platform");
+            format!("no slot of {pool} became free within {} s", bot.queue_timeout_ms / 1_000)
+        }
+        (Some(Reason::DeployTimeout), _) => "its slot was not started in time: too many others were".to_owned(),
+        (Some(Reason::DeployFailed), _) => "its slot could not be started".to_owned(),
+        (Some(Reason::NeverJoined), _) => {
+            "the bot exited with code 0, had not joined the meeting, and gave no reason".to_owned()
+        }
+        (Some(Reason::Interrupted), _) => "its slot was ended from outside while the bot ran".to_owned(),
+        (_, Some(code)) => format!("the bot exited with code {code}"),
+        (_, None) => "the bot was given up".to_owned(),
+    })
 }
 
 /// How the bot stands, its connection, and why it ended if it did.
@@ -78,8 +102,8 @@ fn record(draft: &mut Draft<'_>, bot: &OpenBot, end: &EndBot, ended: BotEnd) {
         bot_id: bot.id,
         user_id: bot.user,
         kind: Kind::StatusChanged,
-        from: Some(bot.status),
-        to: Some(ended.to),
+        from: Some(bot.shown()),
+        to: Some(ended.to.into()),
         reason: ended.reason.as_ref().map(ToString::to_string),
         actor: if said_so { Actor::Bot } else { Actor::Greenroom },
     });

@@ -88,6 +88,7 @@ fn join_queue(draft: &mut Draft<'_>, job: usize, request: &ReserveRequest) {
         native_meeting_id: request.native_meeting_id.clone(),
         status: Status::Reserved,
         stop_asked: false,
+        has_joined: false,
         connection: None,
         pool: Some(pool.clone()),
         slot: None,

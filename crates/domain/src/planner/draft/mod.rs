@@ -23,7 +23,7 @@ use crate::planner::changes::{Action, Changes, NewDeployment, NewEvent, Released
 use crate::planner::ids::Ids;
 use crate::planner::queue::Queue;
 use crate::planner::snapshot::{BotCounts, Deployment, Numbers, Snapshot};
-use crate::{BotId, Platform, SlotName, Status, UserId};
+use crate::{BotId, Platform, ShownStatus, SlotName, UserId};
 
 use free_slots::{Group, groups};
 
@@ -121,7 +121,8 @@ impl Draft<'_> {
     }
 
     pub fn tell(&mut self, bot_id: BotId, user_id: UserId, kind: Kind, reason: Option<String>, actor: Actor) {
-        self.changes.events.push(NewEvent { bot_id, user_id, kind, from: None, to: None, reason, actor });
+        let (from, to) = kind.statuses();
+        self.changes.events.push(NewEvent { bot_id, user_id, kind, from, to, reason, actor });
     }
 
     /// A bot was made; with its slot, if it got one at once. Told when that is known: what freed the slot was told before.
@@ -134,7 +135,7 @@ impl Draft<'_> {
             user_id,
             kind: Kind::Created,
             from: None,
-            to: Some(Status::Reserved),
+            to: Some(if slot.is_some() { ShownStatus::Deploying } else { ShownStatus::Queued }),
             reason: slot.map(ToString::to_string),
             actor: Actor::User,
         });

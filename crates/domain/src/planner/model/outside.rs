@@ -66,6 +66,7 @@ fn speak(world: &mut World, random: &mut Random) -> String {
     let id = bot.id;
     if let Some(bot) = world.reference.bots.iter_mut().find(|bot| bot.id == id) {
         bot.status = status;
+        bot.has_joined |= status == Status::Active;
     }
     format!("{id} is {status:?}")
 }

@@ -2,12 +2,13 @@
 
 use super::reference::{Batch, could_fit};
 use crate::event::{Actor, Kind};
-use crate::lifecycle::{Overdue, Standing, Trigger, Verdict, decide};
+use crate::lifecycle::{Overdue, Trigger, Verdict, decide};
 use crate::planner::QueueOrder;
 use crate::planner::bot::{EndedBot, OpenBot, Queued};
 use crate::planner::changes::{BotEnd, GateState, NewEvent, NewKey};
+use crate::planner::commands::end::end_error;
 use crate::planner::job::{EndBot, EndCause, EndRefusal, Refusal, ReserveRequest};
-use crate::{BotId, Pool, Slot, SlotStatus, Status};
+use crate::{BotId, Fault, Pool, ShownStatus, Slot, SlotStatus, Status};
 
 impl Batch<'_> {
     /// The bot, and whether this request made it.
@@ -39,6 +40,7 @@ impl Batch<'_> {
             native_meeting_id: request.native_meeting_id.clone(),
             status: Status::Reserved,
             stop_asked: false,
+            has_joined: false,
             connection: None,
             pool: None,
             slot: None,
@@ -101,7 +103,7 @@ impl Batch<'_> {
             user_id,
             kind: Kind::Created,
             from: None,
-            to: Some(Status::Reserved),
+            to: Some(if reason.is_some() { ShownStatus::Deploying } else { ShownStatus::Queued }),
             reason,
             actor: Actor::User,
         });
@@ -126,10 +128,7 @@ impl Batch<'_> {
         let ended = self.all.ended.iter().find(|(id, _)| *id == end.bot).map(|(_, ended)| ended.clone());
         let (standing, connection) = match (&open, &ended) {
             (Some(bot), _) => (bot.standing(), bot.connection),
-            (None, Some(ended)) => (
-                Standing { status: ended.status, stop_asked: ended.stop_asked, exit_code: ended.exit_code },
-                ended.connection,
-            ),
+            (None, Some(ended)) => (ended.standing(), ended.connection),
             (None, None) => return Err(EndRefusal::NoSuchBot),
         };
         let mut gate = None;
@@ -174,8 +173,8 @@ impl Batch<'_> {
             bot_id: bot.id,
             user_id: bot.user,
             kind: Kind::StatusChanged,
-            from: Some(bot.status),
-            to: Some(to),
+            from: Some(bot.shown()),
+            to: Some(to.into()),
             reason: text.clone(),
             actor: if said_so { Actor::Bot } else { Actor::Greenroom },
         });
@@ -188,7 +187,10 @@ impl Batch<'_> {
             self.told.gate_moves = true;
         }
         let (from, at_gate) = (bot.status, gate);
-        self.told.ends.push(BotEnd { bot: bot.id, user: bot.user, from, to, reason, error, exit_code, at_gate });
+        let fault = Fault::of_end(from, to, reason.as_ref());
+        let error = error.or_else(|| end_error(&bot, to, reason.as_ref(), exit_code));
+        let user = bot.user;
+        self.told.ends.push(BotEnd { bot: bot.id, user, from, to, reason, fault, error, exit_code, at_gate });
         self.leave_slot(&bot, end, not_begun, to);
         Ok(to)
     }

@@ -193,7 +193,8 @@ impl Batch<'_> {
     pub fn tells(&mut self, id: BotId, kind: Kind, reason: String) {
         let Some(bot) = self.all.bot(id) else { return };
         let (user_id, reason, actor) = (bot.user, Some(reason), Actor::Greenroom);
-        self.told.events.push(NewEvent { bot_id: id, user_id, kind, from: None, to: None, reason, actor });
+        let (from, to) = kind.statuses();
+        self.told.events.push(NewEvent { bot_id: id, user_id, kind, from, to, reason, actor });
     }
 
     /// Nothing of its bot is in it any more. One that was to go has none then; any other comes free.

@@ -22,6 +22,7 @@ fn ended(changes: &Changes) -> &Result<Status, EndRefusal> {
 fn a_hot_slot_is_free_at_once_and_goes_to_the_next_in_the_same_plan() {
     let (mut planner, name) = running(hot_pool("hot", 0, 1));
     planner.run(&[reserve(request(2, 1))]);
+    planner.snapshot.note_status(bot(1), Status::Active);
     let before = planner.slot(&name).clone();
     let changes = planner.run(&[planner.exits(1, 0)]);
     assert_eq!(ended(&changes), &Ok(Status::Completed));
@@ -146,6 +147,7 @@ fn a_slot_that_could_not_be_deployed_is_in_error() {
 #[test]
 fn a_late_or_stale_or_repeated_end_changes_nothing() {
     let (mut planner, _) = running(hot_pool("hot", 0, 1));
+    planner.snapshot.note_status(bot(1), Status::Active);
     let stale = exits_under(ConnectionId(Uuid::nil()), 1, 0);
     assert_eq!(ended(&planner.run(&[stale])), &Err(EndRefusal::StaleConnection));
     let (exit, other) = (planner.exits(1, 0), planner.exits(1, 1));
@@ -164,6 +166,7 @@ fn a_late_or_stale_or_repeated_end_changes_nothing() {
 fn a_bot_that_runs_well_forgives_what_went_wrong_in_its_slot() {
     for (exit_code, left) in [(0, 0), (1, 2)] {
         let (mut planner, name) = running(hot_pool("hot", 0, 1));
+        planner.snapshot.note_status(bot(1), Status::Active);
         let changed = Slot { recovery_attempts: 2, ..planner.slot(&name).clone() };
         planner.snapshot.set_slot(&name, Some(changed));
         planner.run(&[planner.exits(1, exit_code)]);

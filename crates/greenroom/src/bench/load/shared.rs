@@ -141,7 +141,7 @@ impl Shared {
     pub fn end_of(&self, bot: &Bot) -> Done<(String, String)> {
         let connection = bot.connection_id.ok_or("a slot without a connection")?;
         let token = self.tokens.make(Claim { bot: BotId(bot.id), connection: ConnectionId(connection) });
-        Ok((token, format!("{{\"connection_id\": \"{connection}\", \"exit_code\": 0}}")))
+        Ok((token, format!("{{\"connection_id\": \"{connection}\", \"exit_code\": 0, \"reason\": \"measured\"}}")))
     }
 }
 

@@ -238,6 +238,10 @@ impl CoolifyProvider {
 
 #[async_trait]
 impl Provider for CoolifyProvider {
+    fn restarts_slots(&self) -> bool {
+        true
+    }
+
     fn keeps_environment(&self) -> bool {
         true
     }

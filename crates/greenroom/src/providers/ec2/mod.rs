@@ -85,6 +85,10 @@ impl From<AwsError> for ProviderError {
 
 #[async_trait]
 impl Provider for Ec2Provider {
+    fn restarts_slots(&self) -> bool {
+        true
+    }
+
     /// An agent on a runner fetches its bot.
     fn keeps_environment(&self) -> bool {
         true

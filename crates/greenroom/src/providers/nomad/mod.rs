@@ -130,6 +130,10 @@ fn others(slot: &SlotName) -> ProviderError {
 
 #[async_trait]
 impl Provider for NomadProvider {
+    fn restarts_slots(&self) -> bool {
+        true
+    }
+
     async fn create(&self, spec: &Spec) -> Result<String, ProviderError> {
         for _ in 0..CHANGES_AT_MOST {
             match self.find(&spec.slot).await? {

@@ -287,6 +287,10 @@ fn failure(said: &str) -> ProviderError {
 
 #[async_trait]
 impl Provider for SwarmProvider {
+    fn restarts_slots(&self) -> bool {
+        true
+    }
+
     async fn create(&self, spec: &Spec) -> Result<String, ProviderError> {
         if let Some(service) = self.find(&spec.slot).await? {
             return Ok(service.id);

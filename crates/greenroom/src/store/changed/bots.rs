@@ -149,6 +149,7 @@ fn ends<'a>(parts: &mut Parts<'a>, changes: &'a Changes, now: Timestamp) {
         .text("before", &ends, |end| end.from.as_str())
         .text("status", &ends, |end| end.to.as_str())
         .maybe_text("reason", &ends, |end| end.reason.as_ref().map(Reason::as_str))
+        .text("fault", &ends, |end| end.fault.as_str())
         .maybe_text("error", &ends, |end| end.error.as_deref())
         .maybe_int("exit_code", &ends, |end| end.exit_code)
         .maybe_id("connection_id", &ends, reconnected)
@@ -159,8 +160,11 @@ fn ends<'a>(parts: &mut Parts<'a>, changes: &'a Changes, now: Timestamp) {
         true,
         rows,
         Write::Update(
-            existing("bots", &[("id", "id")]).only_if("bots.status = r.before"),
-            "status = r.status, status_since = r.now, reason = r.reason, error = coalesce(r.error, bots.error),
+            existing("bots", &[("id", "id")]).only_if(
+                // It may have joined and come back to this status since the decision.
+                "bots.status = r.before AND (r.reason IS DISTINCT FROM 'never_joined' OR bots.joined_at IS NULL)",
+            ),
+            "status = r.status, status_since = r.now, reason = r.reason, fault = r.fault, error = coalesce(r.error, bots.error),
                 exit_code = coalesce(r.exit_code, bots.exit_code), end_time = r.now, updated_at = r.now,
                 connection_id = CASE WHEN r.is_returned = 0 THEN coalesce(r.connection_id, bots.connection_id) END,
                 slot = CASE WHEN r.is_returned = 0 THEN bots.slot END",

@@ -1,7 +1,7 @@
 //! Slots and pools that a plan changed, and the events that tell of it.
 
 use domain::planner::changes::Changes;
-use domain::{SlotName, Status};
+use domain::{ShownStatus, SlotName};
 use jiff::Timestamp;
 
 use super::Parts;
@@ -109,8 +109,8 @@ pub fn slots<'a>(parts: &mut Parts<'a>, changes: &'a Changes, now: Timestamp) {
         .id("bot_id", &events, |event| event.bot_id.0)
         .id("user_id", &events, |event| event.user_id.0)
         .text("kind", &events, |event| event.kind.as_str())
-        .maybe_text("from_status", &events, |event| event.from.map(Status::as_str))
-        .maybe_text("to_status", &events, |event| event.to.map(Status::as_str))
+        .maybe_text("from_status", &events, |event| event.from.map(ShownStatus::as_str))
+        .maybe_text("to_status", &events, |event| event.to.map(ShownStatus::as_str))
         .maybe_text("reason", &events, |event| event.reason.as_deref())
         .text("actor", &events, |event| event.actor.as_str())
         .now(now);

@@ -37,6 +37,7 @@ impl Stage {
         let voice = self.voice_of(&row).unwrap();
         // Its user, or a deadline, may have ended it meanwhile.
         if self.house.lifecycle.started(voice, None).await.is_ok() {
+            let _ = self.house.lifecycle.joined(voice).await;
             let _ = self.house.exited(voice, 0).await;
         }
     }

@@ -178,6 +178,7 @@ impl Stage {
     pub async fn lives(&self, bot: BotId) {
         let voice = self.voice(bot).await;
         self.house.lifecycle.started(voice, None).await.unwrap();
+        self.house.lifecycle.joined(voice).await.unwrap();
         assert_eq!(self.house.exited(voice, 0).await.unwrap(), Status::Completed);
     }
 

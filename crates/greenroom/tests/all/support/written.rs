@@ -43,6 +43,7 @@ pub fn new_bot(id: BotId, user: UserId, meeting: Meeting) -> (OpenBot, BotDetail
         connection: None,
         pool: Some("meet".to_owned()),
         slot: None,
+        has_joined: false,
         requirements: None,
         priority: 100,
         queue_timeout_ms: 300_000,
