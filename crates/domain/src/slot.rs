@@ -169,6 +169,9 @@ impl SlotClaim {
     }
 }
 
+/// Why a hot slot is given up whose agent does not begin to wait in time. One that comes late is welcome all the same.
+pub const NO_AGENT: &str = "it was started, and its agent did not begin to wait";
+
 /// What a person sees at the provider.
 pub fn busy(bot: BotId, at: Timestamp) -> String {
     format!("[BUSY] Bot #{bot} - {at:.0}")

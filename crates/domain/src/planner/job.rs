@@ -79,8 +79,8 @@ pub enum SlotEvent {
     Recovering { since: Timestamp, message: String },
     /// What has been wrong with it since then is mended, and nothing is left in it.
     Recovered { since: Timestamp },
-    /// It has been free since then, and the provider has nothing of it, or nothing that waits in it: it is made anew. When
-    /// that counts, it is one attempt more to recover it.
+    /// It has been free, or started for nobody, since then, and the provider has nothing of it, or nothing that waits in it:
+    /// it is made anew. When that counts, it is one attempt more to recover it.
     Lost { since: Timestamp, counts: bool },
     /// It has been free since then, and something runs in it that nobody knows of.
     Stray { since: Timestamp },

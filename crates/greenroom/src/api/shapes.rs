@@ -53,7 +53,7 @@ pub struct BotShape {
     pub status: &'static str,
     /// Why it is in this status: at an end `finished`, `stopped`, `crashed`, … or the bot's own word.
     pub reason: Option<String>,
-    /// What the bot said of its own failure.
+    /// What went wrong, in the bot's or the provider's words. While it is `deploying`: why the last try to start it failed.
     pub error: Option<String>,
     pub pool: Option<String>,
     pub slot: Option<String>,

@@ -226,7 +226,18 @@ impl Deployment {
                 outcome => return Ok(outcome),
             };
             let again = self.0.lifecycle.clock.now().saturating_add(pause).unwrap_or(Timestamp::MAX);
-            if !error.may_help || again >= deployment.timeout_at {
+            let is_late = again >= deployment.timeout_at;
+            if error.is_unavailable {
+                self.note_away(&slot.pool, &error);
+            }
+            // Of a provider that is away nobody knows whether the slot would start. A bot that waited too long is ended by
+            // the keeper of the queue, and its slot stays good.
+            let is_away = error.is_unavailable || (is_late && self.failed_by_outage(&slot.pool, &*provider, &error).await);
+            if is_late && is_away {
+                let stepped = self.step_back(passed, LONGEST_PAUSE, &error.words).await?;
+                return Ok(if stepped { Outcome::Later(LONGEST_PAUSE) } else { Outcome::Lost });
+            }
+            if !error.may_help || is_late {
                 self.keep_failure(&slot, deployment.bot_id, &error.words).await;
                 // Whoever has it by now decides what becomes of it.
                 let own = self.note_error(passed, &error.words).await.unwrap_or(false);
@@ -236,7 +247,7 @@ impl Deployment {
                 let own = self.note_error(passed, &error.words).await.unwrap_or(false);
                 return Ok(if own { Outcome::Full(error.words) } else { Outcome::Lost });
             }
-            tracing::warn!(slot = %slot.name, error = %error.words, "a start failed and is tried again");
+            tracing::warn!(slot = %slot.name, error = %error.words, retry_in_ms = pause.as_millis(), "slot start failed");
             if pause > LONGEST_IN_PLACE {
                 return Ok(if self.step_back(passed, pause, &error.words).await? {
                     Outcome::Later(pause)

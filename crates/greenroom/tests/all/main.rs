@@ -50,6 +50,7 @@ mod nomad;
 mod nomad_fake;
 mod one_server;
 mod operators;
+mod outages;
 mod pages;
 mod placing;
 mod pool;

@@ -7,7 +7,7 @@ use super::world::{World, attribute_sets, key_id, requirements, user_id};
 use crate::lifecycle::Overdue;
 use crate::planner::bot::OpenBot;
 use crate::planner::job::{EndBot, EndCause, Job, ReserveRequest, SlotEvent};
-use crate::{BotId, ConnectionId, Platform, Reason, Slot, SlotClaim, SlotName, SlotStatus, Status};
+use crate::{BotId, ConnectionId, Platform, Reason, Slot, SlotClaim, SlotName, SlotStatus, Status, slot};
 
 pub fn job(world: &World, seed: u64) -> Job {
     let mut random = Random::new(seed);
@@ -135,7 +135,11 @@ fn fitting(world: &World, slot: &Slot, random: &mut Random) -> SlotEvent {
             0..5 if hot && may_wait => agent_waits(slot, random),
             0..7 => started(world, slot),
             7 => SlotEvent::Broken { bot: None, message },
-            8 => SlotEvent::Recovering { since, message },
+            8 => match random.below(3) {
+                0 => SlotEvent::Recovering { since, message },
+                1 => SlotEvent::Lost { since, counts: false },
+                _ => SlotEvent::Failed { since, message: slot::NO_AGENT.to_owned() },
+            },
             _ => SlotEvent::NotBegun { bot: None, holder: holder(world, slot) },
         },
         (SlotStatus::Idle, _) => match random.below(8) {
@@ -151,6 +155,7 @@ fn fitting(world: &World, slot: &Slot, random: &mut Random) -> SlotEvent {
             0 => SlotEvent::Drain,
             1 => SlotEvent::Recovering { since, message },
             2 => SlotEvent::Failed { since, message },
+            3 if slot.error_message.as_deref() == Some(slot::NO_AGENT) => agent_waits(slot, random),
             _ => SlotEvent::Recovered { since },
         },
         (SlotStatus::Draining, None) => match random.below(4) {

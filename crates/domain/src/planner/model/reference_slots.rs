@@ -28,7 +28,8 @@ impl Batch<'_> {
                 if !claim.is_current(&slot) || other {
                     return false;
                 }
-                if status == Creating && bot_id.is_none() {
+                let given_up = status == Error && slot.error_message.as_deref() == Some(slot::NO_AGENT);
+                if given_up || (status == Creating && bot_id.is_none()) {
                     self.comes_free(name, true);
                 }
                 if let Some(slot) = self.slot_mut(name) {
@@ -121,6 +122,7 @@ impl Batch<'_> {
                     slot.recovery_attempts += 1;
                     slot.status_since = now;
                 }
+                self.ends_tokens(name);
             }
             SlotEvent::Recovered { since: then } => {
                 if status != Error || since != *then {
@@ -129,9 +131,11 @@ impl Batch<'_> {
                 self.comes_free(name, false);
             }
             SlotEvent::Lost { since: then, counts } => {
-                if status != Idle || since != *then {
+                let for_nobody = status == Creating && bot_id.is_none();
+                if !(status == Idle || for_nobody) || since != *then {
                     return false;
                 }
+                self.leaves_gate(name);
                 if let Some(slot) = self.slot_mut(name) {
                     slot.provider_ref = None;
                     slot.recovery_attempts += i64::from(*counts);

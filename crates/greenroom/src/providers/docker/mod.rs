@@ -122,6 +122,10 @@ impl DockerProvider {
         let Some(state) = found.state.filter(|state| state.running != Some(true)) else { return Ok(()) };
         match state.exit_code {
             None | Some(0) => Ok(()),
+            // It was killed, but not for its memory: an engine that stops does so to all its containers.
+            Some(code @ (137 | 143)) if state.oom_killed != Some(true) => {
+                Err(ProviderError::again(format!("its container was killed at once, with exit code {code}")))
+            }
             Some(code) => Err(ProviderError::never(format!("its container ended at once, with exit code {code}"))),
         }
     }
