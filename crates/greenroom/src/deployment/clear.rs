@@ -99,13 +99,16 @@ impl Deployment {
         self.0.placement.report(slot.name.clone(), news).await.map(drop)
     }
 
-    /// Deletes a drained slot: at the provider first, then its row.
-    /// False when it is still there.
+    /// Deletes a drained slot: at the provider first, then its row. One that nobody needs is only stopped.
+    /// False when it is still as it was.
     pub(crate) async fn remove(&self, slot: SlotRow) -> bool {
         let removed = self.alone_at(&slot.name, |slot| async move {
             // While it is being started, whoever does it is waited for.
             let goes = slot.status == SlotStatus::Draining && slot.bot_id.is_none();
-            Ok(goes && !self.0.store.is_at_gate(&slot.name).await? && self.try_remove(&slot).await?)
+            if !goes || self.0.store.is_at_gate(&slot.name).await? {
+                return Ok(false);
+            }
+            if slot.stopped { self.try_stop(&slot).await } else { self.try_remove(&slot).await }
         });
         match removed.await {
             Ok(removed) => removed.unwrap_or(false),
@@ -136,6 +139,27 @@ impl Deployment {
         }
         self.0.placement.report(slot.name.clone(), SlotEvent::Gone).await?;
         Ok(true)
+    }
+
+    /// Stops a hot slot that nobody needs. False when the provider did not: it is tried again later.
+    async fn try_stop(&self, slot: &SlotRow) -> Result<bool, StoreError> {
+        let (Some(provider), Some(pool)) = (self.provider(&slot.pool), self.pool(&slot.pool).await?) else {
+            return Ok(false);
+        };
+        if self.is_away(&slot.pool) {
+            return Ok(false);
+        }
+        if let Err(error) = self.stopped(&slot.name, &*provider, pool.recycle_after > 0).await {
+            if !self.failed_by_outage(&slot.pool, &*provider, &error).await {
+                self.failed_since(slot, error.words).await?;
+            }
+            return Ok(false);
+        }
+        let is_stopped = self.0.placement.report(slot.name.clone(), SlotEvent::Stopped).await?;
+        if is_stopped {
+            tracing::info!(slot = %slot.name, "idle slot stopped");
+        }
+        Ok(is_stopped)
     }
 
     /// A hot slot whose agent has not begun to wait goes to error. False when it is another by now.

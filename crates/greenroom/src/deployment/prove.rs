@@ -10,7 +10,12 @@ use crate::providers::{Provider, ProviderError, Stopped};
 
 impl Deployment {
     /// Ends what runs in a slot, and proves it.
-    pub(super) async fn stopped(&self, slot: &SlotName, provider: &dyn Provider, fresh: bool) -> Result<(), ProviderError> {
+    pub(super) async fn stopped(
+        &self,
+        slot: &SlotName,
+        provider: &dyn Provider,
+        fresh: bool,
+    ) -> Result<(), ProviderError> {
         let Self(inner) = self;
         let stopped = within(inner.patience.stop, "was to be stopped", provider.stop(slot, fresh)).await?;
         if stopped == Stopped::Seen {
@@ -21,10 +26,9 @@ impl Deployment {
                 Err(ProviderError::never("the provider said that it stopped it, but it still runs"))
             }
             Ok(_) => Ok(()),
-            Err(error) => Err(ProviderError {
-                words: format!("it cannot be proven that it stopped: {}", error.words),
-                ..error
-            }),
+            Err(error) => {
+                Err(ProviderError { words: format!("it cannot be proven that it stopped: {}", error.words), ..error })
+            }
         }
     }
 
@@ -35,10 +39,9 @@ impl Deployment {
         match within(inner.patience.look, "was looked at", provider.inspect(slot)).await {
             Ok(None) => Ok(()),
             Ok(Some(_)) => Err(ProviderError::never("the provider said that it deleted it, but it is still there")),
-            Err(error) => Err(ProviderError {
-                words: format!("it cannot be proven that it is gone: {}", error.words),
-                ..error
-            }),
+            Err(error) => {
+                Err(ProviderError { words: format!("it cannot be proven that it is gone: {}", error.words), ..error })
+            }
         }
     }
 }

@@ -199,7 +199,10 @@ impl SyncKeeper {
         let is_free =
             |row: &&SlotRow| row.status == SlotStatus::Idle && row.bot_id.is_none() && row.status_since <= settled;
         for row in rows.iter().filter(is_free) {
+            // One that is stopped because nobody needs it is made again when it is started.
+            let hot = hot && !row.stopped;
             match has.get(&row.name) {
+                None if row.stopped => {}
                 Some(found) if !hot && found.running => wrong.strays.push(row.clone()),
                 Some(found) if hot && found.running && found.unwell => {
                     wrong.unwell.push((row.clone(), found.state.clone()));
@@ -238,7 +241,7 @@ impl SyncKeeper {
         let mut candidates = Vec::new();
         for slot in slots {
             let is_candidate = match (slot.status, slot.bot_id) {
-                (SlotStatus::Idle, None) => hot,
+                (SlotStatus::Idle, None) => hot && !slot.stopped,
                 (SlotStatus::Creating, None) => hot && !self.store.is_at_gate(&slot.name).await?,
                 (SlotStatus::Creating | SlotStatus::Busy, Some(bot)) => {
                     let unheard = self.store.bot(bot).await?.is_some_and(|bot| {

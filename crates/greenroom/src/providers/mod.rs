@@ -223,6 +223,12 @@ pub trait Provider: Send + Sync + std::fmt::Debug {
         true
     }
 
+    /// What stands for the image, the command and all else of the configuration that its slots are started with. One that was
+    /// started with another is replaced while it is idle.
+    fn recipe(&self) -> Option<String> {
+        None
+    }
+
     /// Makes the slot, so that a start finds it; what is there already is left as it is. Nothing runs in it yet. Answers
     /// with the provider's own name for it.
     async fn create(&self, spec: &Spec) -> Result<String, ProviderError>;

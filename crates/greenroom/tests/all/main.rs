@@ -37,6 +37,7 @@ mod held_open;
 mod histories;
 mod hostile;
 mod hot;
+mod idle_slots;
 mod images;
 mod invariants;
 mod keepers;

@@ -175,7 +175,9 @@ impl Api {
         let mut tries = 1;
         loop {
             match self.ask(urgency, method.clone(), path, body).await {
-                Err(Failure::Lost(_) | Failure::Away(_)) if tries < TRIES => tokio::time::sleep(self.try_again * tries).await,
+                Err(Failure::Lost(_) | Failure::Away(_)) if tries < TRIES => {
+                    tokio::time::sleep(self.try_again * tries).await
+                }
                 answer => return answer,
             }
             tries += 1;
@@ -193,7 +195,9 @@ impl Api {
             self.turn(Urgency::Wanted).await?;
             match self.ask_now(Method::GET, "version", None).await {
                 Ok(_) | Err(Failure::TooMany) => return Ok(()),
-                Err(Failure::Lost(_) | Failure::Away(_)) if tries < TRIES => tokio::time::sleep(self.try_again * tries).await,
+                Err(Failure::Lost(_) | Failure::Away(_)) if tries < TRIES => {
+                    tokio::time::sleep(self.try_again * tries).await
+                }
                 Err(failure) => return Err(failure),
             }
             tries += 1;
@@ -208,7 +212,9 @@ impl Api {
             self.looks.turn(Urgency::Free).await?;
             // What frees slots waits for nothing more urgent than this, and a look is never for one alone.
             match self.ask(Urgency::Free, Method::GET, path, None).await {
-                Err(Failure::Lost(_) | Failure::Away(_)) if tries < TRIES => tokio::time::sleep(self.try_again * tries).await,
+                Err(Failure::Lost(_) | Failure::Away(_)) if tries < TRIES => {
+                    tokio::time::sleep(self.try_again * tries).await
+                }
                 answer => return answer.map_err(Failure::of_all),
             }
             tries += 1;

@@ -238,6 +238,10 @@ impl CoolifyProvider {
 
 #[async_trait]
 impl Provider for CoolifyProvider {
+    fn recipe(&self) -> Option<String> {
+        Some(self.recipe.own_fingerprint())
+    }
+
     fn keeps_environment(&self) -> bool {
         true
     }

@@ -22,8 +22,8 @@ use bollard::query_parameters::{
 use domain::SlotName;
 use tokio::time::Instant;
 
-pub(super) use self::container::made_of;
 use self::container::{Container, Recipe};
+pub(super) use self::container::{made_of, recipe_of};
 use self::engine::{Engine, INSTALLATION, is_absent, status, words};
 use super::check::Check;
 use super::{Found, Image, Progress, Provider, ProviderError, Spec, Stopped};
@@ -169,6 +169,10 @@ impl DockerProvider {
 impl Provider for DockerProvider {
     fn image(&self) -> Option<Image> {
         Some(Image { name: self.recipe.config.image.clone(), host: self.engine.host.clone() })
+    }
+
+    fn recipe(&self) -> Option<String> {
+        Some(recipe_of(&self.recipe.config))
     }
 
     async fn has_image(&self) -> Result<bool, ProviderError> {

@@ -169,9 +169,9 @@ fn is_final(words: &str) -> bool {
     unknown_registry
         || !says(&TROUBLE)
             && (says(&MISWRITTEN)
-            || is_about("failed to pull", &NOT_PULLED)
-            || is_about("exec: ", &NOT_EXECUTED)
-            || is_about("exec /", &NOT_EXECUTED))
+                || is_about("failed to pull", &NOT_PULLED)
+                || is_about("exec: ", &NOT_EXECUTED)
+                || is_about("exec /", &NOT_EXECUTED))
 }
 
 #[cfg(test)]

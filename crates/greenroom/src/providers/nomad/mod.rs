@@ -130,6 +130,10 @@ fn others(slot: &SlotName) -> ProviderError {
 
 #[async_trait]
 impl Provider for NomadProvider {
+    fn recipe(&self) -> Option<String> {
+        Some(self.recipe.own_fingerprint())
+    }
+
     async fn create(&self, spec: &Spec) -> Result<String, ProviderError> {
         for _ in 0..CHANGES_AT_MOST {
             match self.find(&spec.slot).await? {
