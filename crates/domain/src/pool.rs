@@ -4,7 +4,7 @@ use jiff::Timestamp;
 
 use crate::meeting::Platform;
 use crate::requirements::{self, Attributes, Requirements, UsageClass};
-use crate::slot::Slot;
+use crate::slot::{Slot, SlotStatus};
 
 /// In which order slots are given out: what stays before what may be taken away, then the smallest first.
 pub type Size = (UsageClass, u32, u32);
@@ -32,6 +32,10 @@ pub struct Pool {
     pub attribute_sets: Vec<Attributes>,
     /// For how long an idle slot may be given out.
     pub expire_after_ms: Option<i64>,
+    /// How long a hot slot that is not needed for `min_idle` may be idle before it is stopped; `None` means any time.
+    pub idle_timeout_ms: Option<i64>,
+    /// What stands for the image and all else that its slots are started with.
+    pub recipe: Option<String>,
 }
 
 impl Pool {
@@ -77,6 +81,16 @@ impl Pool {
     /// Whether the time is over in which an idle slot may be given out. Where the pool has no such time any more, it never is.
     pub fn has_expired(&self, slot: &Slot, now: Timestamp) -> bool {
         self.expire_after_ms.is_some() && slot.expires_at.is_some_and(|end| end <= now)
+    }
+
+    /// Whether an agent waits in an idle slot. In a pool that is not hot nobody does.
+    pub fn is_ready(&self, slot: &Slot) -> bool {
+        slot.status == SlotStatus::Idle && !(self.hot && slot.stopped)
+    }
+
+    /// Whether a hot slot runs something else than the pool's configuration says.
+    pub fn is_outdated(&self, slot: &Slot) -> bool {
+        self.hot && !slot.stopped && self.recipe.is_some() && slot.recipe != self.recipe
     }
 
     /// How many slots may still be made.

@@ -99,6 +99,11 @@ pub struct Slot {
     pub expires_at: Option<Timestamp>,
     /// Of a busy one: its bot is at an end, or elsewhere, and something of it may be left.
     pub awaits_clearing: bool,
+    /// Of a slot of a hot pool: nobody needed it for long. An idle one is stopped, and is started for its next bot; a
+    /// draining one is about to be stopped, and stays.
+    pub stopped: bool,
+    /// What stands for the image and all else that it was last started with, where its provider says so.
+    pub recipe: Option<String>,
 }
 
 impl Slot {
@@ -119,6 +124,8 @@ impl Slot {
             && self.recovery_attempts == other.recovery_attempts
             && self.created_at == other.created_at
             && self.attributes == other.attributes
+            && self.stopped == other.stopped
+            && self.recipe == other.recipe
     }
 
     /// Whether it is being made, is in error, goes away or waits to be cleared: keepers look at these, and at no others.
@@ -168,6 +175,9 @@ impl SlotClaim {
         slot.bot_id.is_some() && *self == Self::next(slot)
     }
 }
+
+/// Why a hot slot is given up whose agent does not begin to wait in time. One that comes late is welcome all the same.
+pub const NO_AGENT: &str = "it was started, and its agent did not begin to wait";
 
 /// What a person sees at the provider.
 pub fn busy(bot: BotId, at: Timestamp) -> String {

@@ -62,7 +62,7 @@ pub enum SlotEvent {
     /// An agent process waits in it, under the slot's current token.
     AgentWaits { claim: SlotClaim, agent: String },
     /// It runs what it was started for, or was made for nobody yet, by this holder of its deployment.
-    Started { bot: Option<BotId>, provider_ref: String, holder: Uuid },
+    Started { bot: Option<BotId>, provider_ref: String, recipe: Option<String>, holder: Uuid },
     /// What was to be started in it, by this holder of its deployment, is no longer wanted and was not begun.
     NotBegun { bot: Option<BotId>, holder: Uuid },
     /// There is no room for its bot's requirements: what was to be started, by this holder of its deployment, was not begun,
@@ -79,11 +79,13 @@ pub enum SlotEvent {
     Recovering { since: Timestamp, message: String },
     /// What has been wrong with it since then is mended, and nothing is left in it.
     Recovered { since: Timestamp },
-    /// It has been free since then, and the provider has nothing of it, or nothing that waits in it: it is made anew. When
-    /// that counts, it is one attempt more to recover it.
+    /// It has been free, or started for nobody, since then, and the provider has nothing of it, or nothing that waits in it:
+    /// it is made anew. When that counts, it is one attempt more to recover it.
     Lost { since: Timestamp, counts: bool },
     /// It has been free since then, and something runs in it that nobody knows of.
     Stray { since: Timestamp },
+    /// It was to be stopped because nobody needed it, and nothing runs in it any more.
+    Stopped,
     /// It is to take no more bots.
     Drain,
     /// Nothing is left of it at the provider.
@@ -139,8 +141,12 @@ pub enum EndRefusal {
 /// What keeping pools warm came to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WarmReport {
-    /// Slots that were made to be kept ready.
+    /// Slots that were made, or started, to be kept ready.
     pub made: u64,
     /// Slots that are too many and are let go.
     pub let_go: u64,
+    /// Slots that nobody needed for long, and that are stopped.
+    pub stopped: u64,
+    /// Slots that ran an old image, and are started with the new one.
+    pub replaced: u64,
 }

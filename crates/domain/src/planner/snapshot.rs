@@ -34,8 +34,10 @@ pub struct Snapshot {
 #[derive(Clone, Debug)]
 pub struct PoolState {
     pub pool: Pool,
-    /// Idle slots with the same attributes, the least recently used first.
+    /// Idle slots with the same attributes: those that are not stopped first, then the least recently used.
     idle: HashMap<Attributes, BTreeSet<IdleSlot>>,
+    /// How many slots in which an agent waits were started with what.
+    recipes: HashMap<Option<String>, usize>,
     pub numbers: Numbers,
     /// How many slots are being made for nobody, are in error, go away.
     pub unsettled: Unsettled,
@@ -43,9 +45,11 @@ pub struct PoolState {
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct IdleSlot {
+    pub stopped: bool,
     pub last_used_at: Option<Timestamp>,
     pub number: i64,
     pub name: SlotName,
+    pub idle_since: Timestamp,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -152,17 +156,30 @@ impl Unsettled {
 
 impl PoolState {
     fn new(pool: Pool) -> Self {
-        Self { pool, idle: HashMap::new(), numbers: Numbers::default(), unsettled: Unsettled::default() }
+        let (idle, recipes, numbers, unsettled) = Default::default();
+        Self { pool, idle, recipes, numbers, unsettled }
     }
 
     pub fn idle(&self) -> impl Iterator<Item = (&Attributes, &BTreeSet<IdleSlot>)> {
         self.idle.iter()
     }
 
+    /// Whether a slot in which an agent waits was started with something else than the pool has now.
+    pub fn has_outdated(&self) -> bool {
+        let Pool { hot, recipe, .. } = &self.pool;
+        *hot && recipe.is_some() && self.recipes.keys().any(|known| known != recipe)
+    }
+
     fn add(&mut self, slot: &Slot) {
         self.numbers.take(slot.number);
         self.unsettled.count(slot, 1);
         if slot.status == SlotStatus::Idle {
+            if !slot.stopped {
+                match self.recipes.get_mut(&slot.recipe) {
+                    Some(count) => *count += 1,
+                    None => drop(self.recipes.insert(slot.recipe.clone(), 1)),
+                }
+            }
             // Without a copy of the attributes where others are alike.
             match self.idle.get_mut(&slot.attributes) {
                 Some(alike) => drop(alike.insert(IdleSlot::of(slot))),
@@ -176,6 +193,15 @@ impl PoolState {
             self.numbers.give_back(slot.number);
         }
         self.unsettled.count(slot, -1);
+        if slot.status == SlotStatus::Idle
+            && !slot.stopped
+            && let Some(count) = self.recipes.get_mut(&slot.recipe)
+        {
+            *count -= 1;
+            if *count == 0 {
+                self.recipes.remove(&slot.recipe);
+            }
+        }
         if let Some(alike) = self.idle.get_mut(&slot.attributes) {
             alike.remove(&IdleSlot::of(slot));
             if alike.is_empty() {
@@ -187,7 +213,13 @@ impl PoolState {
 
 impl IdleSlot {
     fn of(slot: &Slot) -> Self {
-        Self { last_used_at: slot.last_used_at, number: slot.number, name: slot.name.clone() }
+        Self {
+            stopped: slot.stopped,
+            last_used_at: slot.last_used_at,
+            number: slot.number,
+            name: slot.name.clone(),
+            idle_since: slot.status_since,
+        }
     }
 }
 

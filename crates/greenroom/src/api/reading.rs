@@ -83,6 +83,8 @@ impl Page {
 struct Waiting {
     pools: Option<Vec<PoolRow>>,
     positions: HashMap<Uuid, i64>,
+    /// What went wrong with the last try to start those that are being deployed.
+    start_errors: HashMap<Uuid, String>,
 }
 
 impl Waiting {
@@ -92,6 +94,8 @@ impl Waiting {
         }
         let positions = app.store.queue_positions(reserved).await?;
         self.positions = positions.into_iter().map(|(bot, position)| (bot.0, position)).collect();
+        let errors = app.store.start_errors(reserved).await?;
+        self.start_errors = errors.into_iter().map(|(bot, error)| (bot.0, error)).collect();
         if self.pools.is_none() {
             self.pools = Some(app.store.pools().await?);
         }
@@ -106,6 +110,9 @@ impl Waiting {
             let serving = pools.iter().filter(|pool| pool.platform.as_str() == shape.platform);
             let serving = serving.map(|pool| (pool.mean_hold_ms, pool.slots));
             shape.estimated_wait_ms = slot::estimated_wait_ms(*position, serving);
+        }
+        if shape.status == ShownStatus::Deploying.as_str() {
+            shape.error = self.start_errors.get(&shape.id).cloned().or(shape.error);
         }
         shape
     }
@@ -279,7 +286,7 @@ pub async fn meetings(State(app): State<App>, User(user): User, Asked(page): Ask
 pub async fn with_sessions(app: &App, bot: BotRow) -> Result<OneBot, Problem> {
     let sessions = app.lifecycle.sessions(bot.id).await?;
     let mut waiting = Waiting::default();
-    if bot.shown() == ShownStatus::Queued {
+    if matches!(bot.shown(), ShownStatus::Queued | ShownStatus::Deploying) {
         waiting.read(app, &[bot.id]).await?;
     }
     let mut bot = waiting.shape(bot);

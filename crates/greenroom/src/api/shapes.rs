@@ -95,7 +95,7 @@ pub struct BotShape {
     /// Whose fault the end was; null before it.
     #[schema(value_type = Option<FaultWord>)]
     pub fault: Option<&'static str>,
-    /// What went wrong. Never null for a bot that failed.
+    /// What went wrong; never null for a bot that failed. While it is `deploying`: why the last try to start it failed.
     pub error: Option<String>,
     pub pool: Option<String>,
     pub slot: Option<String>,

@@ -127,6 +127,7 @@ impl PoolSpec {
         };
         let AttributesSpec { resource_class, instance_type, cpu, mem } = self.attributes.clone();
         Ok(PoolConfig {
+            idle_timeout: None,
             name: self.name.clone(),
             platform: self.platform.parse()?,
             provider,

@@ -10,6 +10,7 @@ use super::provider::{self, KINDS, ProcessConfig, ProviderConfig, Size};
 use super::section::Section;
 
 pub const MOST_SLOTS: u32 = 100_000;
+const IDLE_TIMEOUT: Duration = Duration::from_mins(30);
 
 #[derive(Clone, Debug)]
 pub struct PoolConfig {
@@ -25,6 +26,8 @@ pub struct PoolConfig {
     pub attributes: Attributes,
     /// For how long an idle slot may be given out; for ever without.
     pub expire_after: Option<Duration>,
+    /// How long a hot slot above `min_idle` may be idle before it is stopped; for ever without.
+    pub idle_timeout: Option<Duration>,
 }
 
 /// What an idle slot is. One of `ec2` is a place for which nothing is started ahead, whatever is said: agents wait on
@@ -50,6 +53,7 @@ pub fn defaults() -> Vec<PoolConfig> {
             recycle_after: 1,
             attributes: attributes::machine(),
             expire_after: None,
+            idle_timeout: Some(IDLE_TIMEOUT),
         })
         .to_vec()
 }
@@ -92,6 +96,7 @@ pub fn read(index: usize, tree: Tree, complaints: &mut Vec<String>) -> Option<Po
         ));
     }
     let expire_after = section.has("expire_after").then(|| section.duration("expire_after", Duration::MAX));
+    let idle_timeout = section.duration_or_never("idle_timeout", IDLE_TIMEOUT);
     section.finish();
     Some(PoolConfig {
         name: name?,
@@ -103,6 +108,7 @@ pub fn read(index: usize, tree: Tree, complaints: &mut Vec<String>) -> Option<Po
         recycle_after,
         attributes,
         expire_after,
+        idle_timeout,
     })
 }
 

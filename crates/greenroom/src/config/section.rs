@@ -90,9 +90,18 @@ impl<'a> Section<'a> {
     }
 
     pub fn duration(&mut self, key: &'static str, default: Duration) -> Duration {
+        self.read_duration(key, default, false)
+    }
+
+    /// A duration of which 0 means that there is none.
+    pub fn duration_or_never(&mut self, key: &'static str, default: Duration) -> Option<Duration> {
+        Some(self.read_duration(key, default, true)).filter(|duration| !duration.is_zero())
+    }
+
+    fn read_duration(&mut self, key: &'static str, default: Duration, may_be_zero: bool) -> Duration {
         self.read(key, "a duration", |value| match value {
             toml::Value::String(text) => match duration::parse(&text) {
-                Ok(duration) if duration.is_zero() => Err("must be longer than 0".to_owned()),
+                Ok(duration) if duration.is_zero() && !may_be_zero => Err("must be longer than 0".to_owned()),
                 Ok(duration) => Ok(duration),
                 Err(sentence) => Err(format!("cannot be read: {sentence}")),
             },

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use domain::slot::NO_AGENT;
 use domain::{BotId, Reason, SlotStatus, Status};
 
 use super::Deployment;
@@ -69,32 +70,45 @@ impl Deployment {
             self.broken(&slot.name, Some(bot), &not_configured(&slot.pool)).await;
             return Ok(());
         };
+        // It stays as it is: it is cleared as soon as its provider answers again.
+        if self.is_away(&slot.pool) {
+            return Ok(());
+        }
         let ended = self.0.store.bot(bot).await?.filter(|bot| bot.status == Status::Failed);
         let reason = ended.and_then(|bot| bot.reason);
         let never_heard = reason.as_deref() == Some(Reason::NoStart.as_str());
         if let Some(reason) = reason {
             let words = if never_heard { NEVER_HEARD.to_owned() } else { format!("its bot failed: {reason}") };
-            self.keep_failure(&slot, Some(bot), &words).await;
+            if !self.keep_failure_with_log(&slot, Some(bot), &words).await {
+                return Ok(());
+            }
         }
         let stopped = self.stopped(&slot.name, &*provider, pool.recycle_after > 0).await;
         let news = match stopped {
-            Err(words) => SlotEvent::Broken { bot: Some(bot), message: words },
+            Err(error) if self.failed_by_outage(&slot.pool, &*provider, &error).await => {
+                tracing::info!(slot = %slot.name, error = error.words, "slot clearing postponed");
+                return Ok(());
+            }
+            Err(error) => SlotEvent::Broken { bot: Some(bot), message: error.words },
             Ok(()) if never_heard => SlotEvent::Broken { bot: Some(bot), message: NEVER_HEARD.to_owned() },
             Ok(()) => SlotEvent::Cleared { bot },
         };
         if let SlotEvent::Broken { message: words, .. } = &news {
-            tracing::warn!(slot = %slot.name, error = words, "a slot went to error");
+            tracing::warn!(slot = %slot.name, error = words, "slot failed");
         }
         self.0.placement.report(slot.name.clone(), news).await.map(drop)
     }
 
-    /// Deletes a drained slot: at the provider first, then its row.
-    /// False when it is still there.
+    /// Deletes a drained slot: at the provider first, then its row. One that nobody needs is only stopped.
+    /// False when it is still as it was.
     pub(crate) async fn remove(&self, slot: SlotRow) -> bool {
         let removed = self.alone_at(&slot.name, |slot| async move {
             // While it is being started, whoever does it is waited for.
             let goes = slot.status == SlotStatus::Draining && slot.bot_id.is_none();
-            Ok(goes && !self.0.store.is_at_gate(&slot.name).await? && self.try_remove(&slot).await?)
+            if !goes || self.0.store.is_at_gate(&slot.name).await? {
+                return Ok(false);
+            }
+            if slot.stopped { self.try_stop(&slot).await } else { self.try_remove(&slot).await }
         });
         match removed.await {
             Ok(removed) => removed.unwrap_or(false),
@@ -108,33 +122,68 @@ impl Deployment {
     /// Deletes a slot that takes no more bots and has none. False when the provider did not: its words are kept, and it is tried
     /// again later.
     pub(super) async fn try_remove(&self, slot: &SlotRow) -> Result<bool, StoreError> {
-        let deleted = match self.provider(&slot.pool) {
-            Some(provider) => self.deleted(&slot.name, &*provider).await,
-            None => Err(not_configured(&slot.pool)),
+        let Some(provider) = self.provider(&slot.pool) else {
+            self.failed_since(slot, not_configured(&slot.pool)).await?;
+            return Ok(false);
         };
-        if let Err(words) = deleted {
-            self.failed_since(slot, words).await?;
+        if self.is_away(&slot.pool) {
+            return Ok(false);
+        }
+        if let Err(error) = self.deleted(&slot.name, &*provider).await {
+            if self.failed_by_outage(&slot.pool, &*provider, &error).await {
+                tracing::info!(slot = %slot.name, error = error.words, "slot deletion postponed");
+            } else {
+                self.failed_since(slot, error.words).await?;
+            }
             return Ok(false);
         }
         self.0.placement.report(slot.name.clone(), SlotEvent::Gone).await?;
         Ok(true)
     }
 
+    /// Stops a hot slot that nobody needs. False when the provider did not: it is tried again later.
+    async fn try_stop(&self, slot: &SlotRow) -> Result<bool, StoreError> {
+        let (Some(provider), Some(pool)) = (self.provider(&slot.pool), self.pool(&slot.pool).await?) else {
+            return Ok(false);
+        };
+        if self.is_away(&slot.pool) {
+            return Ok(false);
+        }
+        if let Err(error) = self.stopped(&slot.name, &*provider, pool.recycle_after > 0).await {
+            if !self.failed_by_outage(&slot.pool, &*provider, &error).await {
+                self.failed_since(slot, error.words).await?;
+            }
+            return Ok(false);
+        }
+        let is_stopped = self.0.placement.report(slot.name.clone(), SlotEvent::Stopped).await?;
+        if is_stopped {
+            tracing::info!(slot = %slot.name, "idle slot stopped");
+        }
+        Ok(is_stopped)
+    }
+
     /// A hot slot whose agent has not begun to wait goes to error. False when it is another by now.
     pub(crate) async fn is_deaf(&self, slot: &SlotRow) -> bool {
-        let told = self.failed_since(slot, "it was started, and its agent did not begin to wait".to_owned()).await;
+        let told = self.failed_since(slot, NO_AGENT.to_owned()).await;
         told.unwrap_or_else(|error| {
             tracing::warn!(slot = %slot.name, %error, "a slot is left to the next look");
             false
         })
     }
 
-    /// Keeps what went wrong with a slot without a bot, if it still is as it was.
+    /// A slot without a bot has failed, if it still is as it was. Its log is read before: a recovery takes it along.
     pub(crate) async fn failed_since(&self, slot: &SlotRow, words: String) -> Result<bool, StoreError> {
-        tracing::warn!(slot = %slot.name, error = words, "something is wrong with a slot");
-        self.keep_failure(slot, None, &words).await;
-        let news = SlotEvent::Failed { since: slot.status_since, message: words };
-        self.0.placement.report(slot.name.clone(), news).await
+        let is_kept = self.is_kept(slot, None, &words).await;
+        let log = if is_kept { None } else { self.log_of(slot).await.ok().flatten() };
+        let news = SlotEvent::Failed { since: slot.status_since, message: words.clone() };
+        if !self.0.placement.report(slot.name.clone(), news).await? {
+            return Ok(false);
+        }
+        tracing::warn!(slot = %slot.name, error = words, "slot failed");
+        if !is_kept {
+            self.write_failure(slot, None, &words, log).await;
+        }
+        Ok(true)
     }
 }
 

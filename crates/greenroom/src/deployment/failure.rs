@@ -6,6 +6,7 @@ use std::time::Duration;
 use domain::BotId;
 
 use super::{Deployment, prove};
+use crate::providers::ProviderError;
 use crate::store::{FailureRow, SlotRow};
 
 /// Nobody waits longer for a log.
@@ -14,27 +15,46 @@ const LONGEST_LOOK: Duration = Duration::from_secs(10);
 impl Deployment {
     /// Keeps what went wrong in a slot, for this bot or for none. What cannot be kept is in the log of this process.
     pub(crate) async fn keep_failure(&self, slot: &SlotRow, bot: Option<BotId>, words: &str) {
-        let Self(inner) = self;
-        let is_known = |known: &FailureRow| known.words == words && known.bot_id == bot;
-        // What goes wrong again and again in the same way is kept once.
-        if inner.store.failures_in(&slot.name).await.is_ok_and(|known| known.first().is_some_and(is_known)) {
-            return;
+        if !self.is_kept(slot, bot, words).await {
+            let log = self.log_of(slot).await.ok().flatten();
+            self.write_failure(slot, bot, words, log).await;
         }
-        let log = match self.provider(&slot.pool) {
-            Some(provider) => {
-                let patience = inner.patience.look.min(LONGEST_LOOK);
-                prove::within(patience, "was asked for a log", provider.last_lines(&slot.name)).await
+    }
+
+    /// The same, but nothing is kept while the provider is away: its log is worth waiting for. False then.
+    pub(super) async fn keep_failure_with_log(&self, slot: &SlotRow, bot: Option<BotId>, words: &str) -> bool {
+        if self.is_kept(slot, bot, words).await {
+            return true;
+        }
+        let log = match self.log_of(slot).await {
+            Err(error) if error.is_unavailable => {
+                self.note_away(&slot.pool, &error);
+                return false;
             }
-            None => Ok(None),
+            log => log.ok().flatten(),
         };
-        let log = log.unwrap_or_else(|words| {
-            tracing::warn!(slot = %slot.name, error = words, "the log of a slot in which something went wrong cannot be had");
-            None
-        });
-        let at = inner.lifecycle.clock.now();
+        self.write_failure(slot, bot, words, log).await;
+        true
+    }
+
+    /// What goes wrong again and again in the same way is kept once.
+    pub(super) async fn is_kept(&self, slot: &SlotRow, bot: Option<BotId>, words: &str) -> bool {
+        let is_known = |known: &FailureRow| known.words == words && known.bot_id == bot;
+        self.0.store.failures_in(&slot.name).await.is_ok_and(|known| known.first().is_some_and(is_known))
+    }
+
+    pub(super) async fn log_of(&self, slot: &SlotRow) -> Result<Option<String>, ProviderError> {
+        let Some(provider) = self.provider(&slot.pool) else { return Ok(None) };
+        let patience = self.0.patience.look.min(LONGEST_LOOK);
+        let log = prove::within(patience, "was asked for a log", provider.last_lines(&slot.name)).await;
+        log.inspect_err(|error| tracing::warn!(slot = %slot.name, error = error.words, "slot log not read"))
+    }
+
+    pub(super) async fn write_failure(&self, slot: &SlotRow, bot: Option<BotId>, words: &str, log: Option<String>) {
+        let at = self.0.lifecycle.clock.now();
         let failure = FailureRow { slot: slot.name.clone(), bot_id: bot, at, words: words.to_owned(), log };
-        if let Err(error) = inner.store.keep_failure(&failure).await {
-            tracing::warn!(slot = %slot.name, %error, "what went wrong in a slot could not be kept");
+        if let Err(error) = self.0.store.keep_failure(&failure).await {
+            tracing::warn!(slot = %slot.name, %error, "slot failure not stored");
         }
     }
 }

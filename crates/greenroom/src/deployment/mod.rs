@@ -7,6 +7,7 @@
 //! - [`assignment`]: handing a bot to the agent that waits
 //! - [`clear`]: from a bot's end to a free slot
 //! - [`recover`]: from an error to a free slot, or to none
+//! - [`availability`]: whether the provider of each pool answers
 //! - [`alone`]: one at a time at a slot
 //! - [`replica`]: that this replica lives, for everything that it holds
 //! - [`lease`]: work that is given up when another may have it
@@ -16,6 +17,7 @@
 
 mod alone;
 pub mod assignment;
+mod availability;
 mod clear;
 mod failure;
 pub mod image;
@@ -25,8 +27,8 @@ mod recover;
 mod replica;
 mod start;
 
-use std::collections::{BTreeMap, HashSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use domain::lifecycle::Overdue;
@@ -44,6 +46,7 @@ use crate::placement::{Placement, SlotEvent};
 use crate::providers::{Provider, Providers};
 use crate::store::{BotRow, Holder, PoolRow, Store, StoreError};
 
+use availability::Availability;
 pub use recover::Recovery;
 use replica::{LEASE, RENEW, ReplicaLease};
 
@@ -73,7 +76,6 @@ impl Default for Patience {
 const LONGEST_DESCRIBE: Duration = Duration::from_secs(10);
 /// So many slots are cleared at once after a start.
 const SETTLED_AT_ONCE: usize = 16;
-const PING_EVERY: Duration = Duration::from_secs(15);
 
 #[derive(Clone, Debug)]
 pub struct Deployment(Arc<Inner>);
@@ -92,8 +94,7 @@ struct Inner {
     lease: ReplicaLease,
     /// The slots that this process is clearing, so that no two wakes do it at once; other processes see the lock.
     clearing: Mutex<HashSet<SlotName>>,
-    /// Whether the provider of each pool answered when it was asked last.
-    health: Mutex<BTreeMap<String, Result<(), String>>>,
+    availability: Availability,
     /// A place behind the gate was given to others, or the time is over for which it was.
     stepped_back: Notify,
     ending: CancellationToken,
@@ -128,7 +129,7 @@ impl Deployment {
             patience: parts.patience,
             lease,
             clearing: Mutex::default(),
-            health: Mutex::default(),
+            availability: Availability::default(),
             stepped_back: Notify::new(),
             ending: parts.ending,
         }))
@@ -220,29 +221,6 @@ impl Deployment {
         }
     }
 
-    /// Asks the providers whether they answer, again and again, so that nobody has to wait for it.
-    pub async fn keep_pinging(self) {
-        loop {
-            let pings = self.0.providers.iter().map(|(pool, provider)| async {
-                (pool.clone(), prove::within(self.0.patience.look, "was asked how it is", provider.ping()).await)
-            });
-            let health = tokio::select! {
-                health = futures_util::future::join_all(pings) => health.into_iter().collect(),
-                () = self.0.ending.cancelled() => return,
-            };
-            *self.0.health.lock().unwrap_or_else(PoisonError::into_inner) = health;
-            tokio::select! {
-                () = tokio::time::sleep(PING_EVERY) => {}
-                () = self.0.ending.cancelled() => return,
-            }
-        }
-    }
-
-    /// Whether the provider of each pool answers, as of a few seconds ago.
-    pub fn health(&self) -> BTreeMap<String, Result<(), String>> {
-        self.0.health.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
     /// How many deployments may be under way at once.
     pub fn max_concurrent(&self) -> i64 {
         self.0.max_concurrent
@@ -292,10 +270,10 @@ impl Deployment {
     }
 
     pub(crate) async fn broken(&self, slot: &SlotName, bot: Option<BotId>, words: &str) {
-        tracing::warn!(%slot, error = words, "a slot went to error");
+        tracing::warn!(%slot, error = words, "slot failed");
         let news = SlotEvent::Broken { bot, message: words.to_owned() };
         if let Err(error) = self.0.placement.report(slot.clone(), news).await {
-            tracing::warn!(%slot, %error, "a slot's error could not be kept");
+            tracing::warn!(%slot, %error, "slot failure not stored");
         }
     }
 }

@@ -10,7 +10,12 @@ use crate::providers::{Provider, ProviderError, Stopped};
 
 impl Deployment {
     /// Ends what runs in a slot, and proves it.
-    pub(super) async fn stopped(&self, slot: &SlotName, provider: &dyn Provider, fresh: bool) -> Result<(), String> {
+    pub(super) async fn stopped(
+        &self,
+        slot: &SlotName,
+        provider: &dyn Provider,
+        fresh: bool,
+    ) -> Result<(), ProviderError> {
         let Self(inner) = self;
         let stopped = within(inner.patience.stop, "was to be stopped", provider.stop(slot, fresh)).await?;
         if stopped == Stopped::Seen {
@@ -18,21 +23,25 @@ impl Deployment {
         }
         match within(inner.patience.look, "was looked at", provider.inspect(slot)).await {
             Ok(Some(found)) if found.running => {
-                Err("the provider said that it stopped it, but it still runs".to_owned())
+                Err(ProviderError::never("the provider said that it stopped it, but it still runs"))
             }
             Ok(_) => Ok(()),
-            Err(words) => Err(format!("it cannot be proven that it stopped: {words}")),
+            Err(error) => {
+                Err(ProviderError { words: format!("it cannot be proven that it stopped: {}", error.words), ..error })
+            }
         }
     }
 
     /// Removes a slot at the provider, and proves it.
-    pub(super) async fn deleted(&self, slot: &SlotName, provider: &dyn Provider) -> Result<(), String> {
+    pub(super) async fn deleted(&self, slot: &SlotName, provider: &dyn Provider) -> Result<(), ProviderError> {
         let Self(inner) = self;
         within(inner.patience.stop, "was to be deleted", provider.delete(slot)).await?;
         match within(inner.patience.look, "was looked at", provider.inspect(slot)).await {
             Ok(None) => Ok(()),
-            Ok(Some(_)) => Err("the provider said that it deleted it, but it is still there".to_owned()),
-            Err(words) => Err(format!("it cannot be proven that it is gone: {words}")),
+            Ok(Some(_)) => Err(ProviderError::never("the provider said that it deleted it, but it is still there")),
+            Err(error) => {
+                Err(ProviderError { words: format!("it cannot be proven that it is gone: {}", error.words), ..error })
+            }
         }
     }
 }
@@ -42,9 +51,12 @@ pub(super) async fn within<T>(
     patience: Duration,
     what: &str,
     call: impl Future<Output = Result<T, ProviderError>>,
-) -> Result<T, String> {
+) -> Result<T, ProviderError> {
     match tokio::time::timeout(patience, call).await {
-        Ok(answer) => answer.map_err(|error| error.words),
-        Err(_) => Err(format!("the provider did not answer within {} s when it {what}", patience.as_secs())),
+        Ok(answer) => answer,
+        Err(_) => {
+            let words = format!("the provider did not answer within {} s when it {what}", patience.as_secs());
+            Err(ProviderError::again(words))
+        }
     }
 }

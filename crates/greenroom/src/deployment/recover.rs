@@ -76,6 +76,12 @@ impl Deployment {
         if slot.status != SlotStatus::Error && self.0.store.is_at_gate(&slot.name).await? {
             return Ok(Recovery::NotNeeded);
         }
+        // While the provider is away nothing can be recovered, and no attempt counts.
+        if let Some(provider) = self.provider(&slot.pool)
+            && !self.answers(&slot.pool, &*provider).await
+        {
+            return Ok(Recovery::NotNeeded);
+        }
         // Before the provider is called: an attempt in which this process dies counts as well.
         let news = SlotEvent::Recovering { since: slot.status_since, message: words.to_owned() };
         if !self.0.placement.report(slot.name.clone(), news).await? {
@@ -96,22 +102,24 @@ impl Deployment {
 
     /// Stops what is left in a slot in error, and lets it be used again.
     async fn revive(&self, slot: SlotRow) -> Result<Recovery, StoreError> {
-        let stopped = match self.provider(&slot.pool) {
-            Some(provider) => self.stopped(&slot.name, &*provider, true).await,
-            None => Err(not_configured(&slot.pool)),
+        let Some(provider) = self.provider(&slot.pool) else {
+            self.failed_since(&slot, not_configured(&slot.pool)).await?;
+            return Ok(Recovery::Failed);
         };
-        let since = slot.status_since;
-        match stopped {
-            Ok(()) => {
-                let recovered = self.0.placement.report(slot.name.clone(), SlotEvent::Recovered { since }).await?;
-                tracing::info!(slot = %slot.name, attempts = slot.recovery_attempts, "a slot was recovered");
-                Ok(if recovered { Recovery::Recovered } else { Recovery::NotNeeded })
+        if let Err(error) = self.stopped(&slot.name, &*provider, true).await {
+            if self.failed_by_outage(&slot.pool, &*provider, &error).await {
+                tracing::info!(slot = %slot.name, error = error.words, "slot recovery postponed");
+                return Ok(Recovery::Failed);
             }
-            Err(words) => {
-                self.failed_since(&slot, words).await?;
-                Ok(Recovery::Failed)
-            }
+            self.failed_since(&slot, error.words).await?;
+            return Ok(Recovery::Failed);
         }
+        let recovered = SlotEvent::Recovered { since: slot.status_since };
+        if !self.0.placement.report(slot.name.clone(), recovered).await? {
+            return Ok(Recovery::NotNeeded);
+        }
+        tracing::info!(slot = %slot.name, attempts = slot.recovery_attempts, "slot recovered");
+        Ok(Recovery::Recovered)
     }
 
     /// Removes what a provider has under a name that no slot has. False when it is known by now, or another is at it.
@@ -129,7 +137,7 @@ impl Deployment {
                 let ours = || store.renew_lease(&name, &replica, LONGEST_REMOVAL);
                 let deleted =
                     lease::kept(self.0.lease.liveness(), replica.id, &name, ours, self.deleted(slot, provider)).await;
-                deleted.map_or(Ok(false), |deleted| deleted.map(|()| true))
+                deleted.map_or(Ok(false), |deleted| deleted.map(|()| true).map_err(|error| error.words))
             }
             Ok(Some(_)) => Ok(false),
             Err(error) => Err(told(error)),

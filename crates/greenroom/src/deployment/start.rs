@@ -50,8 +50,11 @@ struct Wanted {
 }
 
 enum Outcome {
-    /// It runs, or is made; with the provider's name for it.
-    Done(String),
+    /// It runs, or is made; with the provider's name for it, and what stands for all that it was started with.
+    Done {
+        provider_ref: String,
+        recipe: Option<String>,
+    },
     Failed(ProviderError),
     /// There is no room for what its bot asks, in these words.
     Full(String),
@@ -120,8 +123,8 @@ impl Deployment {
         let (slot, bot, holder) = (&deployment.row.slot, deployment.row.bot_id, deployment.holder);
         let outcome = self.try_deploy(&deployment).await;
         let told = match outcome {
-            Ok(Outcome::Done(provider_ref)) => {
-                let news = SlotEvent::Started { bot, provider_ref, holder };
+            Ok(Outcome::Done { provider_ref, recipe }) => {
+                let news = SlotEvent::Started { bot, provider_ref, recipe, holder };
                 self.0.placement.report(slot.clone(), news).await.map(drop)
             }
             Ok(Outcome::Failed(error)) => self.failed(&deployment, error.words).await,
@@ -221,12 +224,25 @@ impl Deployment {
                 return Ok(Outcome::Failed(ProviderError::never(format!("the pool {} has no provider", slot.pool))));
             };
             let is_new = slot.provider_ref.is_none();
-            let error = match self.leased(passed, self.bring_up(&provider, passed, &wanted, is_new)).await {
-                Outcome::Failed(error) => error,
-                outcome => return Ok(outcome),
-            };
+            let error =
+                match self.leased(passed, provider.recipe(), self.bring_up(&provider, passed, &wanted, is_new)).await {
+                    Outcome::Failed(error) => error,
+                    outcome => return Ok(outcome),
+                };
             let again = self.0.lifecycle.clock.now().saturating_add(pause).unwrap_or(Timestamp::MAX);
-            if !error.may_help || again >= deployment.timeout_at {
+            let is_late = again >= deployment.timeout_at;
+            if error.is_unavailable {
+                self.note_away(&slot.pool, &error);
+            }
+            // Of a provider that is away nobody knows whether the slot would start. A bot that waited too long is ended by
+            // the keeper of the queue, and its slot stays good.
+            let is_away =
+                error.is_unavailable || (is_late && self.failed_by_outage(&slot.pool, &*provider, &error).await);
+            if is_late && is_away {
+                let stepped = self.step_back(passed, LONGEST_PAUSE, &error.words).await?;
+                return Ok(if stepped { Outcome::Later(LONGEST_PAUSE) } else { Outcome::Lost });
+            }
+            if !error.may_help || is_late {
                 self.keep_failure(&slot, deployment.bot_id, &error.words).await;
                 // Whoever has it by now decides what becomes of it.
                 let own = self.note_error(passed, &error.words).await.unwrap_or(false);
@@ -236,7 +252,7 @@ impl Deployment {
                 let own = self.note_error(passed, &error.words).await.unwrap_or(false);
                 return Ok(if own { Outcome::Full(error.words) } else { Outcome::Lost });
             }
-            tracing::warn!(slot = %slot.name, error = %error.words, "a start failed and is tried again");
+            tracing::warn!(slot = %slot.name, error = %error.words, retry_in_ms = pause.as_millis(), "slot start failed");
             if pause > LONGEST_IN_PLACE {
                 return Ok(if self.step_back(passed, pause, &error.words).await? {
                     Outcome::Later(pause)
@@ -326,14 +342,19 @@ impl Deployment {
     }
 
     /// Lets a provider work while this replica lives and somebody wants what it is doing.
-    async fn leased(&self, passed: &Passed, work: impl Future<Output = Result<Brought, ProviderError>>) -> Outcome {
+    async fn leased(
+        &self,
+        passed: &Passed,
+        recipe: Option<String>,
+        work: impl Future<Output = Result<Brought, ProviderError>>,
+    ) -> Outcome {
         let DeploymentRow { slot, bot_id, .. } = &passed.row;
         let wanted = || async { Ok(self.is_ours(passed).await? && !self.has_ended(*bot_id).await) };
         let work = tokio::time::timeout(self.0.patience.start, work);
         match lease::kept(self.0.lease.liveness(), passed.replica, slot.as_str(), wanted, work).await {
             // By now it may be another's, whose word counts.
             Some(Ok(Ok(Brought::Up(provider_ref)))) if self.is_ours(passed).await.unwrap_or(true) => {
-                Outcome::Done(provider_ref)
+                Outcome::Done { provider_ref, recipe }
             }
             Some(Ok(Ok(Brought::SteppedBack))) => Outcome::SteppedBack,
             Some(Ok(Ok(_))) => Outcome::Lost,

@@ -13,20 +13,20 @@ pub mod story;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use domain::Deadlines;
+use domain::{Deadlines, SlotStatus};
 use jiff::Timestamp;
 use secrecy::ExposeSecret;
 
 use crate::bus;
 use crate::config::Config;
-use crate::config::pool::PoolConfig;
+use crate::config::pool::{PoolConfig, Standby};
 use crate::keepers::leader;
 use crate::providers::Providers;
 use crate::providers::check::Check;
 use crate::providers::ec2::Runners;
 use crate::server::first::INSTALLATION;
 use crate::server::pools;
-use crate::store::{Looked, Store, StoreError};
+use crate::store::{Looked, SlotRow, Store, StoreError};
 
 /// Longer than anything takes that answers at all.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -104,6 +104,8 @@ pub async fn examine(config: &Config) -> Vec<Examined> {
         let mut checks = provider(pool, &providers).await;
         if let Some(store) = &store {
             checks.push(slots(store, pool).await);
+            let recipe = providers.get(&pool.name).and_then(|provider| provider.recipe());
+            checks.extend(outdated(store, pool, recipe).await);
         }
         examined.push(Examined { of: format!("pool {} ({})", pool.name, pool.provider.as_str()), checks });
     }
@@ -214,6 +216,26 @@ async fn slots(store: &Store, pool: &PoolConfig) -> Check {
     } else {
         Check::good("slots", found)
     }
+}
+
+/// How many hot slots still run what was configured before.
+async fn outdated(store: &Store, pool: &PoolConfig, recipe: Option<String>) -> Option<Check> {
+    let recipe = recipe.filter(|_| pool.standby == Standby::Running)?;
+    let slots = match store.slots_of_pool(&pool.name).await {
+        Ok(slots) => slots,
+        Err(error) => return Some(Check::bad("hot slots", error.to_string())),
+    };
+    let runs = |slot: &&SlotRow| matches!(slot.status, SlotStatus::Idle | SlotStatus::Busy) && !slot.stopped;
+    let running: Vec<&SlotRow> = slots.iter().filter(runs).collect();
+    let old = running.iter().filter(|slot| slot.recipe.as_ref() != Some(&recipe)).count();
+    Some(match (old, running.len()) {
+        (0, 0) => return None,
+        (0, all) => Check::good("hot slots", format!("all {all} run the image and command of now")),
+        (old, all) => Check::doubtful(
+            "hot slots",
+            format!("{old} of {all} still run an older image or command; idle ones are replaced one by one"),
+        ),
+    })
 }
 
 #[cfg(test)]

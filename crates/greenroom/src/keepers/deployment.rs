@@ -118,7 +118,8 @@ impl DeploymentKeeper {
         if self.looked_at_all().is_some_and(|at| at > ago(now, LEFT_TO_OTHERS)) {
             return Ok(());
         }
-        for slot in self.store.slots_to_clear(ago(now, LEFT_TO_OTHERS)).await? {
+        let slots = self.store.slots_to_clear(ago(now, LEFT_TO_OTHERS)).await?;
+        for slot in slots.into_iter().filter(|slot| !self.deployment.is_away(&slot.pool)) {
             let deployment = self.deployment.clone();
             self.clearing.begin(slot.name.clone(), async move { deployment.clear(slot).await });
         }
@@ -128,7 +129,8 @@ impl DeploymentKeeper {
 
     /// Slots that are to go.
     async fn remove(&self, now: Timestamp) -> Result<(), StoreError> {
-        for slot in self.store.drained_slots(ago(now, DELETED_AGAIN_AFTER)).await? {
+        let slots = self.store.drained_slots(ago(now, DELETED_AGAIN_AFTER)).await?;
+        for slot in slots.into_iter().filter(|slot| !self.deployment.is_away(&slot.pool)) {
             let deployment = self.deployment.clone();
             self.removing.begin(slot.name.clone(), async move { deployment.remove(slot).await });
         }
@@ -163,7 +165,13 @@ impl Keeper for DeploymentKeeper {
             }
         }
         if let Some(heard_since) = self.listening.heard_since(WAITS_WITHIN) {
-            for slot in self.store.deaf_slots(ago(now, WAITS_WITHIN).min(heard_since)).await? {
+            let slots = self.store.deaf_slots(ago(now, WAITS_WITHIN).min(heard_since)).await?;
+            // What an outage took is looked for by sync, and started again without a fault of its own.
+            let had_time = |pool: &str| {
+                let back_since = self.deployment.back_since(pool);
+                !self.deployment.is_away(pool) && back_since.is_none_or(|back| back <= ago(now, WAITS_WITHIN))
+            };
+            for slot in slots.into_iter().filter(|slot| had_time(&slot.pool)) {
                 let deployment = self.deployment.clone();
                 self.breaking.begin(slot.name.clone(), async move { deployment.is_deaf(&slot).await });
             }

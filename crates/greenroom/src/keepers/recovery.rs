@@ -2,6 +2,8 @@
 //! - it is in `error`;
 //! - it is `creating` or `busy`, has had no bot for a minute, and nobody is deploying it.
 //!
+//! While the provider of a pool is away its slots are left as they are, and no attempt counts.
+//!
 //! Each such slot is stopped at the provider and goes back to being used, or stays in `error` until the next run. Either
 //! way it is one attempt, and attempts are forgotten only when a bot has run well in the slot. At the last one the slot is
 //! deleted instead: at the provider, which is looked at afterwards, and then its row, so that the pool can grow a fresh one.
@@ -59,8 +61,9 @@ impl Keeper for RecoveryKeeper {
     async fn run(&self) -> Result<Did, StoreError> {
         let mut did = Did::of([("recovered", 0), ("failed", 0), ("deleted", 0)]);
         let slots = self.store.slots_to_recover(ago(self.clock.now(), STUCK_AFTER)).await?;
-        // Of a pool that is no longer configured there is nobody to ask.
-        let slots = slots.into_iter().filter(|slot| self.deployment.providers().contains_key(&slot.pool));
+        // Of a pool that is no longer configured, or whose provider is away, there is nobody to ask.
+        let is_served = |pool: &str| self.deployment.providers().contains_key(pool) && !self.deployment.is_away(pool);
+        let slots = slots.into_iter().filter(|slot| is_served(&slot.pool));
         let begun = Instant::now();
         let attempts = slots.map(|slot| self.attempt(slot, begun));
         let mut attempts = futures_util::stream::iter(attempts).buffer_unordered(AT_ONCE);

@@ -12,13 +12,17 @@
 //!
 //! Otherwise whether a bot lives is told by the bot. A listing that fails changes nothing. More than a tenth of a pool is
 //! not touched before the next look has seen the same.
+//!
+//! When a provider answers again that was away, it runs at once. Then each slot of which nothing runs any more is looked
+//! at by itself, and if that says the same, it is made anew without waiting for the next look: also one whose agent was
+//! about to wait, and one whose bot was not heard of yet.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use domain::{Deadlines, SlotName, SlotStatus};
+use domain::{Deadlines, SlotName, SlotStatus, Status};
 use futures_util::StreamExt;
 use jiff::Timestamp;
 
@@ -64,6 +68,8 @@ struct Wrong {
     strays: Vec<SlotRow>,
     /// Those that are not well, and how they are.
     unwell: Vec<(SlotRow, String)>,
+    /// Those that an outage has taken what ran in, by two looks.
+    taken: Vec<SlotRow>,
 }
 
 impl Wrong {
@@ -106,10 +112,16 @@ impl SyncKeeper {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn list(&self, provider: &dyn Provider) -> Result<Listing, String> {
+    async fn list(&self, pool: &str, provider: &dyn Provider) -> Result<Listing, String> {
         let begun = self.clock.now();
         match tokio::time::timeout(self.deployment.patience().look, provider.list()).await {
-            Ok(listed) => listed.map(|found| Listing { begun, found }).map_err(|error| error.words),
+            Ok(Ok(found)) => Ok(Listing { begun, found }),
+            Ok(Err(error)) => {
+                if error.is_unavailable {
+                    self.deployment.note_away(pool, &error);
+                }
+                Err(error.words)
+            }
             Err(_) => Err("the provider does not answer".to_owned()),
         }
     }
@@ -176,6 +188,7 @@ impl SyncKeeper {
         hot: bool,
         provider: &dyn Provider,
         listing: Listing,
+        back_since: Option<Timestamp>,
         did: &mut Did,
     ) -> Result<(), StoreError> {
         // Rows are read after the listing: what was idle before it began, and still is, has not changed meanwhile.
@@ -188,7 +201,10 @@ impl SyncKeeper {
         let is_free =
             |row: &&SlotRow| row.status == SlotStatus::Idle && row.bot_id.is_none() && row.status_since <= settled;
         for row in rows.iter().filter(is_free) {
+            // One that is stopped because nobody needs it is made again when it is started.
+            let hot = hot && !row.stopped;
             match has.get(&row.name) {
+                None if row.stopped => {}
                 Some(found) if !hot && found.running => wrong.strays.push(row.clone()),
                 Some(found) if hot && found.running && found.unwell => {
                     wrong.unwell.push((row.clone(), found.state.clone()));
@@ -205,9 +221,50 @@ impl SyncKeeper {
             }
         }
         did.add("interrupted", end_interrupted(&self.deployment, provider, &rows, &has, settled).await?);
+        if let Some(back_since) = back_since {
+            let runs = |row: &SlotRow| has.get(&row.name).is_some_and(|found| found.running);
+            let gone = rows.iter().filter(|row| row.status_since <= back_since && !runs(row));
+            wrong.taken = self.taken_by_outage(hot, provider, gone).await?;
+            let taken: HashSet<&SlotName> = wrong.taken.iter().map(|row| &row.name).collect();
+            wrong.lost.retain(|row| !taken.contains(&row.name));
+        }
         let size = rows.len().max(listing.found.len());
         did.add("waiting", self.allow(pool, &mut wrong, size, listing.begun));
         self.act(wrong, provider, did).await
+    }
+
+    /// Of slots in which nothing runs after an outage, by the listing: those of which a look says the same, and that should
+    /// run something.
+    async fn taken_by_outage(
+        &self,
+        hot: bool,
+        provider: &dyn Provider,
+        slots: impl Iterator<Item = &SlotRow>,
+    ) -> Result<Vec<SlotRow>, StoreError> {
+        let mut candidates = Vec::new();
+        for slot in slots {
+            let is_candidate = match (slot.status, slot.bot_id) {
+                (SlotStatus::Idle, None) => hot && !slot.stopped,
+                (SlotStatus::Creating, None) => hot && !self.store.is_at_gate(&slot.name).await?,
+                (SlotStatus::Creating | SlotStatus::Busy, Some(bot)) => {
+                    let unheard = self.store.bot(bot).await?.is_some_and(|bot| {
+                        bot.status == Status::Reserved && !bot.has_session && bot.slot.as_ref() == Some(&slot.name)
+                    });
+                    unheard && !self.store.is_at_gate(&slot.name).await?
+                }
+                _ => false,
+            };
+            if is_candidate {
+                candidates.push(slot.clone());
+            }
+        }
+        let patience = self.deployment.patience().look;
+        let looks = candidates.into_iter().map(|slot| async move {
+            let found = tokio::time::timeout(patience, provider.inspect(&slot.name)).await;
+            let is_gone = matches!(&found, Ok(Ok(found)) if !found.as_ref().is_some_and(|found| found.running));
+            is_gone.then_some(slot)
+        });
+        Ok(futures_util::stream::iter(looks).buffer_unordered(AT_ONCE).filter_map(std::future::ready).collect().await)
     }
 
     async fn act(&self, wrong: Wrong, provider: &dyn Provider, did: &mut Did) -> Result<(), StoreError> {
@@ -229,7 +286,17 @@ impl SyncKeeper {
         for slot in wrong.lost {
             let news = SlotEvent::Lost { since: slot.status_since, counts: false };
             if self.placement.report(slot.name.clone(), news).await? {
-                tracing::warn!(slot = %slot.name, "the provider has lost a slot; it is made anew");
+                tracing::warn!(slot = %slot.name, "slot lost at the provider; started again");
+                did.add("made_anew", 1);
+            }
+        }
+        for slot in wrong.taken {
+            let news = match slot.bot_id {
+                Some(bot) => SlotEvent::Silent { bot, generation: slot.generation },
+                None => SlotEvent::Lost { since: slot.status_since, counts: false },
+            };
+            if self.placement.report(slot.name.clone(), news).await? {
+                tracing::warn!(slot = %slot.name, "slot lost in an outage; started again");
                 did.add("made_anew", 1);
             }
         }
@@ -281,7 +348,12 @@ impl Keeper for SyncKeeper {
         self.every
     }
 
+    async fn woken(&self) {
+        self.deployment.a_provider_returned().await;
+    }
+
     async fn run(&self) -> Result<Did, StoreError> {
+        let returned = self.deployment.take_returned();
         let mut did = Did::of([("removed", 0), ("made_anew", 0), ("stopped", 0), ("interrupted", 0), ("waiting", 0)]);
         let providers = self.deployment.providers();
         let hot: BTreeMap<String, bool> =
@@ -289,14 +361,15 @@ impl Keeper for SyncKeeper {
         let mut looked_at = HashSet::new();
         for (pool, provider) in providers.iter() {
             let Some(hot) = hot.get(pool) else { continue };
-            match self.list(&**provider).await {
+            match self.list(pool, &**provider).await {
                 // Several pools may be at one provider: each looks at its own, and the first at what no pool owns.
                 Ok(mut listing) => {
                     listing.found.retain(|found| {
                         let of = found.slot.pool().unwrap_or_default();
                         of == pool || (!providers.contains_key(of) && looked_at.insert(found.slot.clone()))
                     });
-                    self.sync(pool, *hot, &**provider, listing, &mut did).await?;
+                    let back_since = returned.get(pool).copied();
+                    self.sync(pool, *hot, &**provider, listing, back_since, &mut did).await?;
                 }
                 Err(words) => did.complaints.push(format!("the slots of {pool} cannot be listed: {words}")),
             }

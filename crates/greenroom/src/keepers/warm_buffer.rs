@@ -5,11 +5,17 @@
 //! - a pool has more slots than `max_slots`, because it was made smaller: idle ones that are too many are let go;
 //! - an idle slot is past its `threshold`, or has other attributes than new slots of its pool: it is let go, of the latter one at
 //!   a time and only while no other slot of the pool is being made or on its way out;
+//! - a slot of a hot pool has been idle for `idle_timeout`, and more than `min_idle` are ready: it is stopped, and started
+//!   again when it is needed;
+//! - a slot of a hot pool was started with another image or command than is configured by now: it is started anew, one after
+//!   the other while none is being made ready or in error, and never so that fewer than `min_idle` are ready (one fewer
+//!   where the pool cannot grow);
 //! - a bot waits in line although a slot is free or could be made, because a word was lost: it gets it, before all of this.
 
 use std::time::Duration;
 
 use async_trait::async_trait;
+use domain::planner::job::WarmReport;
 
 use super::{Did, Keeper};
 use crate::placement::Placement;
@@ -39,7 +45,8 @@ impl Keeper for WarmBuffer {
 
     async fn run(&self) -> Result<Did, StoreError> {
         let looked = self.placement.keep_warm().await?;
-        Ok(Did::of([("made", looked.made), ("let_go", looked.let_go)]))
+        let WarmReport { made, let_go, stopped, replaced } = looked;
+        Ok(Did::of([("made", made), ("let_go", let_go), ("stopped", stopped), ("replaced", replaced)]))
     }
 
     async fn woken(&self) {

@@ -163,22 +163,29 @@ pub struct ProviderError {
     pub may_help: bool,
     /// Whether there is no room for a bot of these requirements now: it waits in line, not at the gate.
     pub is_full: bool,
+    /// Whether the provider could not be reached at all: this says nothing about the slot.
+    pub is_unavailable: bool,
 }
 
 impl ProviderError {
-    /// A refused connection, too many requests, an error of the provider's own.
+    /// Too many requests, a timeout, an error of the provider's own.
     pub fn again(words: impl Into<String>) -> Self {
-        Self { words: told(words.into()), may_help: true, is_full: false }
+        Self { words: told(words.into()), may_help: true, is_full: false, is_unavailable: false }
+    }
+
+    /// The provider cannot be reached: nobody listens, the connection broke, or a proxy says that it is down.
+    pub fn unavailable(words: impl Into<String>) -> Self {
+        Self { is_unavailable: true, ..Self::again(words) }
     }
 
     /// All that would do is taken, and there can be no more of it.
     pub fn full(words: impl Into<String>) -> Self {
-        Self { words: told(words.into()), may_help: true, is_full: true }
+        Self { is_full: true, ..Self::again(words) }
     }
 
     /// What stays wrong however often it is tried, such as a bad image name.
     pub fn never(words: impl Into<String>) -> Self {
-        Self { words: told(words.into()), may_help: false, is_full: false }
+        Self { may_help: false, ..Self::again(words) }
     }
 }
 
@@ -219,6 +226,12 @@ pub trait Provider: Send + Sync + std::fmt::Debug {
     /// Whether the provider itself starts again what has ended. Then a bot whose slot does not run may go on elsewhere.
     fn restarts_slots(&self) -> bool {
         false
+    }
+
+    /// What stands for the image, the command and all else of the configuration that its slots are started with. One that was
+    /// started with another is replaced while it is idle.
+    fn recipe(&self) -> Option<String> {
+        None
     }
 
     /// Makes the slot, so that a start finds it; what is there already is left as it is. Nothing runs in it yet. Answers

@@ -126,7 +126,9 @@ impl Server {
                 tracing::info!(deployments = released, "holdings of an earlier process released");
             }
         }
-        pools::configure(&store, &config.pools, clock.now()).await?;
+        let runners = Runners::connect(&config.pools, &kept.installation).await;
+        let providers = providers(&kept.installation, &store, &runners);
+        pools::configure(&store, &config.pools, &providers, clock.now()).await?;
         let metrics = telemetry::metrics();
         let mut background = Background::new();
         let (stopping, ending) = (CancellationToken::new(), background.ending.clone());
@@ -147,13 +149,12 @@ impl Server {
         let placement = placement.with_waiting_requests(config.limits.waiting_requests as usize);
         background.spawn_thread("placement", placing).map_err(ServerError::Thread)?;
         let replica = Holder { id: uuid::Uuid::new_v4(), name: format!("{}:{}", host(), address.port()) };
-        let runners = Runners::connect(&config.pools, &kept.installation).await;
         let public_url = config.public_url.clone().unwrap_or_else(|| url.clone());
         let deployment = Deployment::new(Parts {
             store: store.clone(),
             lifecycle: lifecycle.clone(),
             placement: placement.clone(),
-            providers: providers(&kept.installation, &store, &runners),
+            providers,
             deadlines: config.deadlines.clone(),
             max_concurrent: config.max_concurrent_deployments,
             public_url: public_url.clone(),

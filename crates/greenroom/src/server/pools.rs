@@ -28,7 +28,12 @@ const FOLDER: &str = "greenroom-slots";
 const MINUTE: Duration = Duration::from_secs(60);
 
 /// Brings the rows of the pools to what is configured.
-pub async fn configure(store: &Store, pools: &[PoolConfig], now: Timestamp) -> Result<(), StoreError> {
+pub async fn configure(
+    store: &Store,
+    pools: &[PoolConfig],
+    providers: &Providers,
+    now: Timestamp,
+) -> Result<(), StoreError> {
     let before = store.pools().await?;
     let mut tx = store.begin_changing(&Changed::everything(), now).await?;
     tx.unplace_pools().await?;
@@ -48,6 +53,8 @@ pub async fn configure(store: &Store, pools: &[PoolConfig], now: Timestamp) -> R
             mean_hold_ms: None,
             attribute_sets: attribute_sets(&mut tx, pool).await?,
             expire_after_ms: pool.expire_after.and_then(|time| i64::try_from(time.as_millis()).ok()),
+            idle_timeout_ms: pool.idle_timeout.and_then(|time| i64::try_from(time.as_millis()).ok()),
+            recipe: providers.get(&pool.name).and_then(|provider| provider.recipe()),
         };
         let before = before.iter().find(|before| before.name == row.name);
         if before.is_some_and(|before| before.expire_after_ms != row.expire_after_ms) {

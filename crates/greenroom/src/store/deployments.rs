@@ -163,6 +163,25 @@ impl Store {
             .collect()
     }
 
+    /// What went wrong with the last try to start some bots, where one has failed.
+    pub async fn start_errors(&self, bots: &[BotId]) -> Result<Vec<(BotId, String)>, StoreError> {
+        let bots: Vec<Value> = bots.iter().map(|bot| json!({ "id": bot })).collect();
+        self.reader()
+            .all(
+                sql_over!(
+                    "deployments.start_errors",
+                    "SELECT bot_id, last_error FROM deployments WHERE last_error IS NOT NULL AND bot_id IN (SELECT id FROM",
+                    (id "UUID"),
+                    ")"
+                ),
+                args![bots],
+            )
+            .await?
+            .iter()
+            .map(|row| Ok((BotId(row.id("bot_id")?), row.text("last_error")?)))
+            .collect()
+    }
+
     /// Whether the slot is at the gate or behind it.
     pub async fn is_at_gate(&self, slot: &SlotName) -> Result<bool, StoreError> {
         let found = self

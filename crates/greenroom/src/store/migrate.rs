@@ -38,6 +38,7 @@ const MIGRATIONS: &[Migration] = &[
     migration!(8, "0008_listening"),
     migration!(9, "0009_placement_in_memory"),
     migration!(10, "0010_true_ends"),
+    migration!(11, "0011_idle_hot_slots"),
 ];
 
 /// The version that this program works with.

@@ -10,7 +10,7 @@ use super::{PoolRow, Run, Store, StoreError, Tx};
 macro_rules! pool_columns {
     () => {
         "name, platform, provider, standby, recycle_after, max_slots, min_idle, place, slots, mean_hold_ms, attribute_sets, \
-         expire_after_ms, pools.host AS host"
+         expire_after_ms, idle_timeout_ms, recipe AS pool_recipe, pools.host AS host"
     };
 }
 
@@ -29,6 +29,8 @@ pub(super) fn pool(row: &Row) -> Result<PoolRow, StoreError> {
         mean_hold_ms: row.maybe_int("mean_hold_ms")?,
         attribute_sets: attribute_sets(row)?,
         expire_after_ms: row.maybe_int("expire_after_ms")?,
+        idle_timeout_ms: row.maybe_int("idle_timeout_ms")?,
+        recipe: row.maybe_text("pool_recipe")?,
     })
 }
 
@@ -71,12 +73,14 @@ impl Tx {
             sql!(
                 "pools.configure",
                 "INSERT INTO pools (name, platform, provider, standby, recycle_after, max_slots, min_idle,
-                                    configured_max_slots, configured_min_idle, place, attribute_sets, expire_after_ms, host)
-                 VALUES ($1, $2, $3, $4, $5, $6, $7, $6, $7, $8, $9, $10, $11)
+                                    configured_max_slots, configured_min_idle, place, attribute_sets, expire_after_ms, host,
+                                    idle_timeout_ms, recipe)
+                 VALUES ($1, $2, $3, $4, $5, $6, $7, $6, $7, $8, $9, $10, $11, $12, $13)
                  ON CONFLICT (name) DO UPDATE SET
                      platform = excluded.platform, provider = excluded.provider, standby = excluded.standby,
                      recycle_after = excluded.recycle_after, place = excluded.place, attribute_sets = excluded.attribute_sets,
                      expire_after_ms = excluded.expire_after_ms, host = excluded.host,
+                     idle_timeout_ms = excluded.idle_timeout_ms, recipe = excluded.recipe,
                      max_slots = CASE WHEN pools.configured_max_slots = excluded.max_slots
                                       THEN pools.max_slots ELSE excluded.max_slots END,
                      min_idle = CASE WHEN pools.configured_min_idle = excluded.min_idle
@@ -94,7 +98,9 @@ impl Tx {
                 pool.place,
                 sets,
                 pool.expire_after_ms,
-                pool.host.as_str()
+                pool.host.as_str(),
+                pool.idle_timeout_ms,
+                pool.recipe.as_deref()
             ],
         )
         .await

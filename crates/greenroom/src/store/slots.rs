@@ -12,7 +12,7 @@ macro_rules! slot_columns {
     () => {
         "name AS slot_name, pool AS slot_pool, number, status AS slot_status, status_since AS slot_since, bot_id, \
          incarnation, generation, token_number, agent, bots_since_fresh, provider_ref, description, last_used_at, error_message, recovery_attempts, \
-         created_at AS slot_created_at, attributes, expires_at, unsettled"
+         created_at AS slot_created_at, attributes, expires_at, unsettled, stopped, recipe"
     };
 }
 pub(super) use slot_columns;
@@ -45,6 +45,8 @@ pub(super) fn slot(row: &Row) -> Result<SlotRow, StoreError> {
         attributes: row.word("attributes")?,
         expires_at: row.maybe_time("expires_at")?,
         awaits_clearing: row.word::<SlotStatus>("slot_status")? == SlotStatus::Busy && row.int("unsettled")? == 1,
+        stopped: row.int("stopped")? == 1,
+        recipe: row.maybe_text("recipe")?,
     })
 }
 

@@ -133,6 +133,10 @@ async fn an_image_that_docker_cannot_pull_fails_the_bot_in_the_engines_own_words
     })
     .await;
     assert!(said.contains("127.0.0.1:1/nobody/nothing:1 cannot be pulled"), "{said}");
+    // Its user sees the same, at the bot and in the list.
+    let shown = scene.user.look_at(&bot).await;
+    assert_eq!((&shown["status"], shown["error"].as_str()), (&json!("deploying"), Some(said.as_str())));
+    assert_eq!(scene.user.get("/bots").await["bots"][0]["error"], json!(said));
     scene.user.stop(&bot).await;
     scene.user.until(&bot, "completed").await;
 }

@@ -235,9 +235,9 @@ fn pool_row(pool: &Pool) -> String {
     format!(
         "DELETE FROM pools WHERE name = {name};
          INSERT INTO pools (name, platform, provider, host, standby, recycle_after, max_slots, min_idle, configured_max_slots,
-                            configured_min_idle, place, slots, mean_hold_ms, attribute_sets, expire_after_ms)
+                            configured_min_idle, place, slots, mean_hold_ms, attribute_sets, expire_after_ms, idle_timeout_ms, recipe)
          VALUES ({name}, {}, {}, {}, {}, {recycle_after}, {max_slots}, {min_idle}, {max_slots}, {min_idle}, {}, {slots}, {},
-                 {}, {});",
+                 {}, {}, {}, {});",
         text(pool.platform.as_str()),
         text(&pool.provider),
         text(&pool.host),
@@ -246,13 +246,15 @@ fn pool_row(pool: &Pool) -> String {
         number(pool.mean_hold_ms),
         text(json!(sets)),
         number(pool.expire_after_ms),
+        number(pool.idle_timeout_ms),
+        pool.recipe.as_ref().map_or("NULL".to_owned(), text),
     )
 }
 
 /// What giving it out by hand changes.
 fn slot_row(slot: &Slot) -> String {
     format!(
-        "UPDATE slots SET status = {}, status_since = {}, bot_id = {} WHERE name = {};",
+        "UPDATE slots SET status = {}, status_since = {}, bot_id = {}, stopped = 0 WHERE name = {};",
         text(slot.status.as_str()),
         time(slot.status_since),
         value(slot.bot_id),

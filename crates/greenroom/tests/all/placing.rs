@@ -104,7 +104,9 @@ async fn happen(dice: &mut Dice, house: &House, bots: &mut Vec<BotId>, number: u
             let since = slot.status_since;
             let event = match (slot.bot_id, dice.below(6)) {
                 (Some(bot), 0..=2) if house.stands(bot).await.0.is_ended() => SlotEvent::Cleared { bot },
-                (bot, 3) => SlotEvent::Started { bot, provider_ref: "made".to_owned(), holder: uuid::Uuid::nil() },
+                (bot, 3) => {
+                    SlotEvent::Started { bot, provider_ref: "made".to_owned(), recipe: None, holder: uuid::Uuid::nil() }
+                }
                 (None, 0) if slot.status == SlotStatus::Creating => crate::support::waits(&slot),
                 (None, 1) => SlotEvent::Failed { since, message: "it failed".to_owned() },
                 (None, 2) => SlotEvent::Recovered { since },

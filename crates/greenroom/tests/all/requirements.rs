@@ -149,6 +149,8 @@ async fn furnish(house: &House, of: &str, slots: impl IntoIterator<Item = (i64, 
         created_at: now,
         attributes,
         expires_at: None,
+        stopped: false,
+        recipe: None,
         awaits_clearing: false,
     };
     let new_slots: Vec<SlotRow> = slots.into_iter().map(row).collect();

@@ -2,6 +2,7 @@
 
 use crate::planner::changes::Action;
 use crate::planner::draft::Draft;
+use crate::slot::NO_AGENT;
 use crate::{SlotClaim, SlotName, SlotStatus};
 
 /// Only the first since the slot's start; while the slot has no bot also another, because what runs in it may have been
@@ -11,7 +12,9 @@ pub fn apply(draft: &mut Draft<'_>, name: &SlotName, claim: &SlotClaim, agent: &
     if !claim.is_current(slot) || (slot.agent.is_some() && slot.bot_id.is_some()) {
         return false;
     }
-    if slot.status == SlotStatus::Creating && slot.bot_id.is_none() {
+    // On a busy machine an agent may come after its slot was given up: then nothing is wrong with it.
+    let is_late = slot.status == SlotStatus::Error && slot.error_message.as_deref() == Some(NO_AGENT);
+    if is_late || (slot.status == SlotStatus::Creating && slot.bot_id.is_none()) {
         draft.free_slot(name, true);
     }
     draft.change_slot(name, |slot| slot.agent = Some(agent.to_owned()));

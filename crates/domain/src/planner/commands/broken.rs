@@ -38,11 +38,13 @@ pub fn stray(draft: &mut Draft<'_>, name: &SlotName, since: Timestamp) -> bool {
 pub fn break_down(draft: &mut Draft<'_>, name: &SlotName, message: &str) {
     draft.cancel_deployment(name);
     let goes = draft.slot(name).is_some_and(|slot| slot.status == SlotStatus::Draining);
+    let is_to_stop = draft.slot(name).is_some_and(|slot| goes && slot.stopped);
     draft.put_slot(name, if goes { SlotStatus::Draining } else { SlotStatus::Error });
     let now = draft.now;
     draft.change_slot(name, |slot| {
         slot.bot_id = None;
         slot.awaits_clearing = false;
+        slot.stopped = is_to_stop;
         slot.description = slot::error(message, now);
         slot.error_message = Some(message.to_owned());
     });

@@ -4,7 +4,8 @@ use crate::planner::draft::Draft;
 use crate::{SlotName, SlotStatus};
 
 pub fn drain(draft: &mut Draft<'_>, name: &SlotName) -> bool {
-    if draft.slot(name).is_none_or(|slot| slot.status == SlotStatus::Draining) {
+    // One that was only to be stopped is to go from now on.
+    if draft.slot(name).is_none_or(|slot| slot.status == SlotStatus::Draining && !slot.stopped) {
         return false;
     }
     draft.put_slot(name, SlotStatus::Draining);
@@ -13,7 +14,10 @@ pub fn drain(draft: &mut Draft<'_>, name: &SlotName) -> bool {
 
 /// Nothing is left of it at the provider.
 pub fn apply(draft: &mut Draft<'_>, name: &SlotName) -> bool {
-    if !draft.slot(name).is_some_and(|slot| slot.bot_id.is_none() && slot.status == SlotStatus::Draining) {
+    if !draft
+        .slot(name)
+        .is_some_and(|slot| slot.bot_id.is_none() && slot.status == SlotStatus::Draining && !slot.stopped)
+    {
         return false;
     }
     draft.cancel_deployment(name);

@@ -1,6 +1,11 @@
-//! Makes slots until as many are ready as a pool wants to keep, and lets go of those that are too many, too old, or of other
-//! attributes than new ones.
+//! Makes slots until as many are ready as a pool wants to keep, lets go of those that are too many, too old, or of other
+//! attributes than new ones, stops hot ones that nobody needs, and replaces those that run an old image.
 
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use super::stopped;
 use crate::planner::MOST_AT_ONCE;
 use crate::planner::bugs::{Bug, has};
 use crate::planner::draft::{Draft, count};
@@ -12,23 +17,23 @@ const MOST_LET_GO: usize = 50;
 
 pub fn apply(draft: &mut Draft<'_>, name: &str, report: &mut WarmReport) {
     let Some(pool) = draft.pool(name).filter(|pool| pool.is_configured()).cloned() else { return };
-    for _ in 0..missing(draft, &pool) {
-        if let Some(slot) = draft.make_slot(name) {
-            draft.return_to_pool(&slot);
-            report.made += 1;
-        }
-    }
+    report.made += grow(draft, &pool, missing(draft, &pool));
     note_attributes(draft, &pool);
     let leaving = leaving(draft, name);
     for slot in leaving {
         draft.put_slot(&slot, SlotStatus::Draining);
         report.let_go += 1;
     }
+    for slot in unneeded(draft, &pool) {
+        stopped::begins(draft, &slot);
+        report.stopped += 1;
+    }
+    replace_outdated(draft, &pool, report);
 }
 
-/// How many slots are to be made.
+/// How many slots are missing to those that are to be ready.
 fn missing(draft: &Draft<'_>, pool: &Pool) -> i64 {
-    if pool.min_idle == 0 || pool.room() == 0 || pool.provisioned_per_bot() {
+    if pool.min_idle == 0 || pool.provisioned_per_bot() {
         return 0;
     }
     let unsettled = draft.unsettled(&pool.name);
@@ -36,7 +41,60 @@ fn missing(draft: &Draft<'_>, pool: &Pool) -> i64 {
     // Where slots cannot be started, more of them are no help: what is broken is replaced once, and then waited for.
     let hopeless = (unsettled.error - pool.min_idle).max(0);
     let wanted = if has(Bug::WarmBufferShort) { pool.min_idle - 1 } else { pool.min_idle };
-    (wanted - ready - hopeless).clamp(0, pool.room()).min(count(MOST_AT_ONCE))
+    (wanted - ready - hopeless).clamp(0, count(MOST_AT_ONCE))
+}
+
+/// Has so many slots more made ready: those that are stopped first, then new ones while there is room.
+fn grow(draft: &mut Draft<'_>, pool: &Pool, wanted: i64) -> u64 {
+    if wanted <= 0 {
+        return 0;
+    }
+    let mut made = 0;
+    let stopped = draft.idle_stopped(&pool.name);
+    for slot in stopped.into_iter().take(usize::try_from(wanted).unwrap_or(0)) {
+        draft.return_to_pool(&slot);
+        made += 1;
+    }
+    let room = draft.pool(&pool.name).map_or(0, Pool::room);
+    for _ in 0..(wanted - made).min(room) {
+        if let Some(slot) = draft.make_slot(&pool.name) {
+            draft.return_to_pool(&slot);
+            made += 1;
+        }
+    }
+    made.unsigned_abs()
+}
+
+/// Hot slots above `min_idle` that have been idle for longer than the pool wants.
+fn unneeded(draft: &Draft<'_>, pool: &Pool) -> Vec<SlotName> {
+    let Some(timeout) = pool.idle_timeout_ms.filter(|_| pool.hot) else { return Vec::new() };
+    let most = pool.min_idle.saturating_add(count(MOST_LET_GO));
+    let spare = usize::try_from(draft.count_idle(&pool.name, most) - pool.min_idle).unwrap_or(0).min(MOST_LET_GO);
+    if spare == 0 {
+        return Vec::new();
+    }
+    let since = draft.now.saturating_sub(Duration::from_millis(timeout.unsigned_abs())).unwrap_or(Timestamp::MIN);
+    draft.idle_since(&pool.name, since, spare)
+}
+
+/// Starts a hot slot anew that runs something else than is configured by now: one after the other, and only while no slot is
+/// being made ready or is in error, so that an image that does not work reaches one slot. There are never fewer than
+/// `min_idle` ready, or one fewer where the pool cannot grow.
+fn replace_outdated(draft: &mut Draft<'_>, pool: &Pool, report: &mut WarmReport) {
+    let unsettled = draft.unsettled(&pool.name);
+    if unsettled.making > 0 || unsettled.error > 0 {
+        return;
+    }
+    let Some(outdated) = draft.idle_outdated(&pool.name) else { return };
+    let ready = draft.count_idle(&pool.name, pool.min_idle.saturating_add(1));
+    if ready <= pool.min_idle && grow(draft, pool, 1) > 0 {
+        report.made += 1;
+    } else if ready >= pool.min_idle {
+        draft.cancel_deployment(&outdated);
+        draft.free_slot(&outdated, false);
+        draft.return_to_pool(&outdated);
+        report.replaced += 1;
+    }
 }
 
 /// The attributes that its slots have: a replica with another configuration may have made some.

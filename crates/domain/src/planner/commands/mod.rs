@@ -3,7 +3,7 @@
 //! - [`reserve`]: a user asks for a bot
 //! - [`end`]: a bot is at an end
 //! - [`agent_waits`], [`started`], [`silent`], [`no_capacity`]: a slot on its way to a running bot
-//! - [`cleared`], [`broken`], [`recovery`], [`gone`]: a slot on its way back
+//! - [`cleared`], [`broken`], [`recovery`], [`stopped`], [`gone`]: a slot on its way back
 //! - [`keep_warm`]: slots that are kept ready
 
 mod agent_waits;
@@ -17,6 +17,7 @@ mod recovery;
 pub mod reserve;
 mod silent;
 mod started;
+mod stopped;
 
 use super::draft::Draft;
 use super::job::SlotEvent;
@@ -27,7 +28,9 @@ pub fn slot_event(draft: &mut Draft<'_>, name: &SlotName, event: &SlotEvent) -> 
     match event {
         SlotEvent::Cleared { bot } => cleared::apply(draft, name, *bot),
         SlotEvent::AgentWaits { claim, agent } => agent_waits::apply(draft, name, claim, agent),
-        SlotEvent::Started { bot, provider_ref, holder } => started::apply(draft, name, *bot, provider_ref, *holder),
+        SlotEvent::Started { bot, provider_ref, recipe, holder } => {
+            started::apply(draft, name, *bot, (provider_ref, recipe.as_ref()), *holder)
+        }
         SlotEvent::NotBegun { bot, holder } => started::not_begun(draft, name, *bot, *holder),
         SlotEvent::NoCapacity { bot, holder, message } => no_capacity::apply(draft, name, *bot, *holder, message),
         SlotEvent::Silent { bot, generation } => silent::apply(draft, name, *bot, *generation),
@@ -37,6 +40,7 @@ pub fn slot_event(draft: &mut Draft<'_>, name: &SlotName, event: &SlotEvent) -> 
         SlotEvent::Recovering { since, message } => recovery::begins(draft, name, *since, message),
         SlotEvent::Recovered { since } => recovery::succeeds(draft, name, *since),
         SlotEvent::Lost { since, counts } => recovery::lost(draft, name, *since, *counts),
+        SlotEvent::Stopped => stopped::apply(draft, name),
         SlotEvent::Drain => gone::drain(draft, name),
         SlotEvent::Gone => gone::apply(draft, name),
     }

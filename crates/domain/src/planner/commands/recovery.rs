@@ -20,7 +20,11 @@ pub fn begins(draft: &mut Draft<'_>, name: &SlotName, since: Timestamp, message:
     } else if !has(Bug::AttemptCountedTwice) {
         draft.put_slot(name, SlotStatus::Error);
     }
-    draft.change_slot(name, |slot| slot.recovery_attempts += 1);
+    draft.change_slot(name, |slot| {
+        slot.recovery_attempts += 1;
+        // What runs in it is about to be ended: nobody there may take a bot any more.
+        slot.end_tokens();
+    });
     true
 }
 
@@ -33,11 +37,14 @@ pub fn succeeds(draft: &mut Draft<'_>, name: &SlotName, since: Timestamp) -> boo
     true
 }
 
-/// It has been free since then, and the provider has nothing of it: it is made anew.
+/// It has been free, or waited for its agent, since then, and the provider has nothing of it: it is made anew.
 pub fn lost(draft: &mut Draft<'_>, name: &SlotName, since: Timestamp, counts: bool) -> bool {
-    if !draft.slot(name).is_some_and(|slot| slot.status == SlotStatus::Idle && slot.status_since == since) {
+    let Some(slot) = draft.slot(name).filter(|slot| slot.status_since == since) else { return false };
+    if slot.status != SlotStatus::Idle && !(slot.status == SlotStatus::Creating && slot.bot_id.is_none()) {
         return false;
     }
+    // An earlier deployment that is not done would keep the new one out.
+    draft.cancel_deployment(name);
     draft.change_slot(name, |slot| {
         slot.recovery_attempts += i64::from(counts);
         slot.provider_ref = None;

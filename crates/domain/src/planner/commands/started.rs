@@ -6,7 +6,14 @@ use crate::planner::changes::Action;
 use crate::planner::draft::Draft;
 use crate::{BotId, SlotName, SlotStatus};
 
-pub fn apply(draft: &mut Draft<'_>, name: &SlotName, bot: Option<BotId>, provider_ref: &str, holder: Uuid) -> bool {
+/// `made` is the provider's name for it, and what stands for all that it was started with.
+pub fn apply(
+    draft: &mut Draft<'_>,
+    name: &SlotName,
+    bot: Option<BotId>,
+    made: (&str, Option<&String>),
+    holder: Uuid,
+) -> bool {
     let Some(slot) = draft.slot(name) else { return false };
     let (status, bot_id) = (slot.status, slot.bot_id);
     let hot = draft.pool(&slot.pool).is_some_and(|pool| pool.hot);
@@ -15,7 +22,10 @@ pub fn apply(draft: &mut Draft<'_>, name: &SlotName, bot: Option<BotId>, provide
         return true;
     }
     draft.changes.awaited.extend(bot);
-    draft.change_slot(name, |slot| slot.provider_ref = Some(provider_ref.to_owned()));
+    draft.change_slot(name, |slot| {
+        slot.provider_ref = Some(made.0.to_owned());
+        slot.recipe = made.1.cloned();
+    });
     if status == SlotStatus::Creating && bot.is_some() {
         draft.put_slot(name, SlotStatus::Busy);
         // Its bot may be at an end, or elsewhere, meanwhile.

@@ -119,7 +119,7 @@ impl Draft<'_> {
         let Some(slot) = self.slot(name) else { return };
         let Some(pool) = self.pool(&slot.pool) else { return };
         let (pool_name, keeps_some) = (pool.name.clone(), pool.min_idle > 0);
-        let is_awaited = pool.hot && slot.status == SlotStatus::Idle;
+        let is_awaited = pool.hot && pool.is_ready(slot);
         let is_made = slot.provider_ref.is_some();
         let now = self.now;
         self.put_slot(name, if is_awaited || is_made { SlotStatus::Busy } else { SlotStatus::Creating });

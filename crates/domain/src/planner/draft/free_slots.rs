@@ -35,7 +35,7 @@ impl<'a> Draft<'a> {
     pub(super) fn add_freed(&mut self, name: &SlotName) {
         let Some(slot) = self.slot(name) else { return };
         let Some(state) = self.base.pool(&slot.pool) else { return };
-        let waits = state.pool.hot && slot.status == SlotStatus::Idle;
+        let waits = state.pool.hot && state.pool.is_ready(slot);
         let turn = (!waits, slot.last_used_at, slot.number);
         let attributes = slot.attributes.clone();
         let alike = |group: &&mut Group| group.pool.name == state.pool.name && group.attributes == attributes;
@@ -73,7 +73,7 @@ impl<'a> Draft<'a> {
                 .next_if(|slot| changes.contains_key(&slot.name) || (expired(&slot.name) && !has(Bug::ExpiryIgnored)))
                 .is_some()
             {}
-            idle.peek().map(|slot| ((!hot, slot.last_used_at, slot.number), slot.name.clone()))
+            idle.peek().map(|slot| ((!hot || slot.stopped, slot.last_used_at, slot.number), slot.name.clone()))
         });
         let freed = group.freed.iter().find(|(_, name)| !expired(name)).cloned();
         idle.into_iter().chain(freed).min()
@@ -121,17 +121,17 @@ impl<'a> Draft<'a> {
     fn last_of(&self, at: usize) -> Option<Turn> {
         let group = &self.groups[at];
         let mut idle = group.idle.clone()?.filter(|slot| !self.changes.slots.contains_key(&slot.name));
-        idle.next_back().map(|slot| (!group.pool.hot, slot.last_used_at, slot.number))
+        idle.next_back().map(|slot| (!group.pool.hot || slot.stopped, slot.last_used_at, slot.number))
     }
 
     fn name_of(&self, at: usize, turn: Turn) -> Option<SlotName> {
         if has(Bug::LeastRecentReversed) { Some(SlotName::new(&self.groups[at].pool.name, turn.2)) } else { None }
     }
 
-    /// How many idle slots of a pool may be given out, counted no further than `most`.
+    /// How many idle slots of a pool may be given out and need no start, counted no further than `most`.
     pub fn count_idle(&self, pool: &str, most: i64) -> i64 {
         let Some(state) = self.base.pool(pool) else { return 0 };
-        let good = |slot: &Slot| slot.status == SlotStatus::Idle && !state.pool.has_expired(slot, self.now);
+        let good = |slot: &Slot| state.pool.is_ready(slot) && !state.pool.has_expired(slot, self.now);
         let unchanged = state.idle().flat_map(|(_, alike)| alike).filter(|idle| {
             !self.changes.slots.contains_key(&idle.name) && self.base.slot(&idle.name).is_some_and(good)
         });
@@ -145,6 +145,45 @@ impl<'a> Draft<'a> {
         let idle = self.base.pool(pool).into_iter().flat_map(|state| state.idle().flat_map(|(_, alike)| alike));
         let idle = idle.filter(|idle| !self.changes.slots.contains_key(&idle.name));
         idle.filter_map(|idle| self.base.slot(&idle.name)).chain(self.changed_idle(pool))
+    }
+
+    /// The first `most` slots of a hot pool that wait for a bot since `since` or longer, the longest first.
+    pub fn idle_since(&self, pool: &str, since: Timestamp, most: usize) -> Vec<SlotName> {
+        let Some(state) = self.base.pool(pool) else { return Vec::new() };
+        let unchanged = state.idle().flat_map(|(_, alike)| alike);
+        let unchanged = unchanged.filter(|idle| !idle.stopped && idle.idle_since <= since);
+        let unchanged = unchanged.filter(|idle| !self.changes.slots.contains_key(&idle.name));
+        let unchanged = unchanged.filter_map(|idle| self.base.slot(&idle.name));
+        let changed = self.changed_idle(pool).filter(|slot| !slot.stopped && slot.status_since <= since);
+        let mut found: Vec<&Slot> =
+            unchanged.chain(changed).filter(|slot| !state.pool.has_expired(slot, self.now)).collect();
+        found.sort_by_key(|slot| (slot.status_since, slot.number));
+        found.into_iter().take(most).map(|slot| slot.name.clone()).collect()
+    }
+
+    /// The slots of a hot pool that are stopped, the least recently used first.
+    pub fn idle_stopped(&self, pool: &str) -> Vec<SlotName> {
+        let Some(state) = self.base.pool(pool).filter(|state| state.pool.hot) else { return Vec::new() };
+        let unchanged = state.idle().flat_map(|(_, alike)| alike).filter(|idle| idle.stopped);
+        let unchanged = unchanged.filter(|idle| !self.changes.slots.contains_key(&idle.name));
+        let unchanged = unchanged.filter_map(|idle| self.base.slot(&idle.name));
+        let changed = self.changed_idle(pool).filter(|slot| slot.stopped);
+        let mut found: Vec<&Slot> =
+            unchanged.chain(changed).filter(|slot| !state.pool.has_expired(slot, self.now)).collect();
+        found.sort_by_key(|slot| (slot.last_used_at, slot.number));
+        found.into_iter().map(|slot| slot.name.clone()).collect()
+    }
+
+    /// The least recently used slot of a hot pool in which an agent waits that was started with another image or command than
+    /// the pool has now.
+    pub fn idle_outdated(&self, pool: &str) -> Option<SlotName> {
+        let state = self.base.pool(pool)?;
+        let is_outdated = |slot: &&Slot| state.pool.is_outdated(slot) && !state.pool.has_expired(slot, self.now);
+        if !state.has_outdated() && !self.changed_idle(pool).any(|slot| is_outdated(&slot)) {
+            return None;
+        }
+        let oldest = self.idle_of(pool).filter(is_outdated).min_by_key(|slot| (slot.last_used_at, slot.number));
+        oldest.map(|slot| slot.name.clone())
     }
 
     /// Idle slots of a pool that have other attributes than these.

@@ -60,6 +60,7 @@ impl<'a> Draft<'a> {
         self.change_slot(name, |slot| {
             slot.status = status;
             slot.status_since = now;
+            slot.stopped = false;
             slot.awaits_clearing &= status == SlotStatus::Busy;
             if status == SlotStatus::Idle {
                 slot.expires_at = expires_at;
@@ -137,6 +138,8 @@ impl<'a> Draft<'a> {
             attributes,
             expires_at: None,
             awaits_clearing: false,
+            stopped: false,
+            recipe: None,
         };
         // One that was deleted in this plan has its row still: it is made over.
         self.changes.slots.insert(
@@ -177,7 +180,7 @@ impl<'a> Draft<'a> {
         let Some(slot) = self.slot(name) else { return };
         let Some(pool) = self.pool(&slot.pool) else { return };
         let description = slot::idle(slot.last_used_at);
-        let waits = pool.hot && slot.status == SlotStatus::Idle;
+        let waits = pool.hot && pool.is_ready(slot);
         let is_made = slot.provider_ref.is_some();
         if (pool.hot && !waits) || (!pool.hot && !is_made && !pool.provisioned_per_bot()) {
             self.put_slot(name, SlotStatus::Creating);
@@ -186,6 +189,20 @@ impl<'a> Draft<'a> {
             self.put_slot(name, SlotStatus::Idle);
         }
         self.change_slot(name, |slot| slot.description = description);
+    }
+
+    /// A slot that was stopped because nobody needed it is idle, and may be given out.
+    pub fn keep_stopped(&mut self, name: &SlotName) {
+        self.put_slot(name, SlotStatus::Idle);
+        self.change_slot(name, |slot| {
+            slot.stopped = true;
+            slot.bots_since_fresh = 0;
+            slot.error_message = None;
+            slot.description = slot::idle(slot.last_used_at);
+        });
+        self.add_freed(name);
+        let platform = self.slot(name).and_then(|slot| self.pool(&slot.pool)).map(|pool| pool.platform);
+        self.touched.extend(platform);
     }
 
     /// Everything that this plan freed and nobody wants.

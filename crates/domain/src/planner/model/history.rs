@@ -274,7 +274,11 @@ fn kind(job: &Job, answer: &Answer) -> String {
         Answer::End(Ok(status)) => format!("{status:?}"),
         Answer::End(Err(refusal)) => format!("{refusal:?}"),
         Answer::Slot(fits) => format!("{fits}"),
-        Answer::KeepWarm(report) => format!("made={} let_go={}", report.made.min(1), report.let_go.min(1)),
+        Answer::KeepWarm(report) => {
+            let [made, let_go] = [report.made, report.let_go].map(|count| count.min(1));
+            let [stopped, replaced] = [report.stopped, report.replaced].map(|count| count.min(1));
+            format!("made={made} let_go={let_go} stopped={stopped} replaced={replaced}")
+        }
         Answer::Nothing => String::new(),
     };
     let word = |text: &str| text.split([' ', '(', '{']).next().unwrap_or_default().to_owned();

@@ -7,16 +7,18 @@ use super::world::{World, attribute_sets, key_id, requirements, user_id};
 use crate::lifecycle::Overdue;
 use crate::planner::bot::OpenBot;
 use crate::planner::job::{EndBot, EndCause, Job, ReserveRequest, SlotEvent};
-use crate::{BotId, ConnectionId, Platform, Reason, Slot, SlotClaim, SlotName, SlotStatus, Status};
+use crate::{BotId, ConnectionId, Platform, Reason, Slot, SlotClaim, SlotName, SlotStatus, Status, slot};
 
 pub fn job(world: &World, seed: u64) -> Job {
     let mut random = Random::new(seed);
     match random.below(100) {
+        0..30 if world.is_quiet && random.percent(30) => Job::KeepWarm,
+        0..30 if world.is_quiet => slot_event(world, &mut random),
         0..36 => reserve(world, &mut random),
         36..49 => exit(world, &mut random),
         49..57 => give_up(world, &mut random),
-        57..84 => slot_event(world, &mut random),
-        84..89 => Job::KeepWarm,
+        57..82 => slot_event(world, &mut random),
+        82..89 => Job::KeepWarm,
         89..92 => Job::RetryWaiting(random.pick(&attribute_sets()).cloned().unwrap_or_default()),
         92..94 => Job::ServeQueues,
         _ => random.pick(&world.past).cloned().unwrap_or(Job::KeepWarm),
@@ -115,7 +117,10 @@ fn holder(world: &World, slot: &Slot) -> Uuid {
 
 fn started(world: &World, slot: &Slot) -> SlotEvent {
     let provider_ref = format!("ref-{}", slot.name);
-    SlotEvent::Started { bot: slot.bot_id, provider_ref, holder: holder(world, slot) }
+    // A replica with another configuration may have started it.
+    let is_current = (slot.generation + slot.number) % 2 == 0;
+    let recipe = world.reference.pool(&slot.pool).and_then(|pool| pool.recipe.clone()).filter(|_| is_current);
+    SlotEvent::Started { bot: slot.bot_id, provider_ref, recipe, holder: holder(world, slot) }
 }
 
 fn agent_waits(slot: &Slot, random: &mut Random) -> SlotEvent {
@@ -132,10 +137,14 @@ fn fitting(world: &World, slot: &Slot, random: &mut Random) -> SlotEvent {
     let open = slot.bot_id.filter(|bot| world.reference.is_open(*bot));
     match (slot.status, slot.bot_id) {
         (SlotStatus::Creating, None) => match random.below(10) {
-            0..5 if hot && may_wait => agent_waits(slot, random),
+            0..6 if hot && may_wait => agent_waits(slot, random),
             0..7 => started(world, slot),
             7 => SlotEvent::Broken { bot: None, message },
-            8 => SlotEvent::Recovering { since, message },
+            8 => match random.below(3) {
+                0 => SlotEvent::Recovering { since, message },
+                1 => SlotEvent::Lost { since, counts: false },
+                _ => SlotEvent::Failed { since, message: slot::NO_AGENT.to_owned() },
+            },
             _ => SlotEvent::NotBegun { bot: None, holder: holder(world, slot) },
         },
         (SlotStatus::Idle, _) => match random.below(8) {
@@ -151,10 +160,13 @@ fn fitting(world: &World, slot: &Slot, random: &mut Random) -> SlotEvent {
             0 => SlotEvent::Drain,
             1 => SlotEvent::Recovering { since, message },
             2 => SlotEvent::Failed { since, message },
+            3 if slot.error_message.as_deref() == Some(slot::NO_AGENT) => agent_waits(slot, random),
             _ => SlotEvent::Recovered { since },
         },
         (SlotStatus::Draining, None) => match random.below(4) {
             0 => SlotEvent::Broken { bot: None, message },
+            _ if slot.stopped && random.percent(90) => SlotEvent::Stopped,
+            1 => SlotEvent::Drain,
             _ => SlotEvent::Gone,
         },
         (SlotStatus::Busy, None) => SlotEvent::Recovering { since, message },
@@ -184,7 +196,8 @@ fn any(world: &World, slot: &Slot, random: &mut Random) -> SlotEvent {
     let bot = slot.bot_id.unwrap_or(stranger);
     let holder = if random.percent(50) { holder(world, slot) } else { random.uuid() };
     let claim = SlotClaim::current(slot);
-    match random.below(14) {
+    match random.below(15) {
+        13 => SlotEvent::Stopped,
         0 => SlotEvent::Cleared { bot: stranger },
         1 if slot.bot_id.is_some() => {
             let claim = SlotClaim { generation: None, number: claim.number + random.int(2), ..claim };
@@ -194,8 +207,8 @@ fn any(world: &World, slot: &Slot, random: &mut Random) -> SlotEvent {
             let claim = SlotClaim { generation: Some(slot.generation - 1), ..claim };
             SlotEvent::AgentWaits { claim, agent: "late".to_owned() }
         }
-        2 => SlotEvent::Started { bot: Some(stranger), provider_ref: "late".to_owned(), holder },
-        3 => SlotEvent::Started { bot: None, provider_ref: "late".to_owned(), holder },
+        2 => SlotEvent::Started { bot: Some(stranger), provider_ref: "late".to_owned(), recipe: None, holder },
+        3 => SlotEvent::Started { bot: None, provider_ref: "late".to_owned(), recipe: None, holder },
         4 => SlotEvent::NotBegun { bot: slot.bot_id, holder },
         5 => SlotEvent::NoCapacity { bot, holder, message },
         6 => SlotEvent::Silent { bot, generation: slot.generation - random.int(2) },

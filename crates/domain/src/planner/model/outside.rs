@@ -109,7 +109,9 @@ fn resize(world: &mut World, random: &mut Random) -> String {
 /// Another configuration: attributes, expiry, or whether the pool is in it at all.
 fn configure(world: &mut World, random: &mut Random) -> String {
     let Some(mut pool) = random.pick(&world.reference.pools).cloned() else { return String::new() };
-    match random.below(3) {
+    match random.below(5) {
+        3 => pool.idle_timeout_ms = random.percent(70).then_some(random.int(2_000)),
+        4 => pool.recipe = random.pick(&["a", "b"]).map(|recipe| (*recipe).to_owned()),
         0 => pool.expire_after_ms = random.percent(70).then_some(10_000 + random.int(20_000)),
         1 if pool.provider != "ec2" => {
             let new = random.pick(&attribute_sets()).cloned().unwrap_or_default();
@@ -137,6 +139,7 @@ fn by_hand(world: &mut World, random: &mut Random) -> String {
     let connection = ConnectionId(random.uuid());
     world.connections.push(connection);
     (slot.status, slot.bot_id, slot.status_since) = (SlotStatus::Busy, Some(bot.id), world.now);
+    slot.stopped = false;
     bot.wait_until = bot.queued.take().map(|queued| queued.timeout_at);
     (bot.slot, bot.pool, bot.connection) = (Some(slot.name.clone()), Some(slot.pool.clone()), Some(connection));
     let told = format!("by hand: {} to {}", slot.name, bot.id);

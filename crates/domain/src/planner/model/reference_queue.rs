@@ -79,7 +79,7 @@ impl Batch<'_> {
             let Some(place) = pool.place.filter(|_| pool.platform == bot.platform) else { continue };
             let provisioned = pool.provider == "ec2";
             let Some(size) = size(pool, &slot.attributes, bot.requirements.as_ref()) else { continue };
-            let to_start = !(pool.hot && slot.status == SlotStatus::Idle);
+            let to_start = !(pool.hot && slot.status == SlotStatus::Idle && !slot.stopped);
             if may_provision || !provisioned {
                 fitting.push(((provisioned, size, place, to_start, slot.last_used_at, slot.number), slot.name.clone()));
             }
@@ -131,6 +131,8 @@ impl Batch<'_> {
             attributes,
             expires_at: None,
             awaits_clearing: false,
+            stopped: false,
+            recipe: None,
         };
         let made = slot.name.clone();
         self.all.slots.push(slot);
@@ -140,7 +142,7 @@ impl Batch<'_> {
     fn give(&mut self, name: &SlotName, id: BotId) {
         let Some(slot) = self.all.slot(name).cloned() else { return };
         let Some(pool) = self.all.pool(&slot.pool).cloned() else { return };
-        let awaited = pool.hot && slot.status == SlotStatus::Idle;
+        let awaited = pool.hot && slot.status == SlotStatus::Idle && !slot.stopped;
         let runs_there = awaited || slot.provider_ref.is_some();
         self.put(name, if runs_there { SlotStatus::Busy } else { SlotStatus::Creating });
         let now = self.now;
@@ -190,7 +192,7 @@ impl Batch<'_> {
 
     fn make_ready(&mut self, slot: &Slot, pool: &Pool) {
         let is_ready = if pool.hot {
-            slot.status == SlotStatus::Idle
+            slot.status == SlotStatus::Idle && !slot.stopped
         } else {
             slot.provider_ref.is_some() || pool.provider == "ec2"
         };
@@ -213,19 +215,17 @@ impl Batch<'_> {
         let expires = pool.expire_after_ms.is_some();
         let is_good = |slot: &Slot| !expires || slot.expires_at.is_none_or(|end| end > now);
         let is_idle = |slot: &&Slot| slot.status == SlotStatus::Idle;
+        let waits = |slot: &Slot| is_good(slot) && !(pool.hot && slot.stopped);
         let count = |of: usize| of as i64;
         if !provisioned && pool.min_idle > 0 {
             let slots = of_pool(self);
-            let ready = slots.iter().filter(is_idle).filter(|slot| is_good(slot)).count()
+            let ready = slots.iter().filter(is_idle).filter(|slot| waits(slot)).count()
                 + slots.iter().filter(|slot| slot.status == SlotStatus::Creating && slot.bot_id.is_none()).count();
             let broken = slots.iter().filter(|slot| slot.status == SlotStatus::Error).count();
             let hopeless = (count(broken) - pool.min_idle).max(0);
             let missing = pool.min_idle - count(ready) - hopeless;
-            for _ in 0..missing.min(pool.max_slots - pool.slots).max(0) {
-                let made = self.make(name);
-                let Some(slot) = self.all.slot(&made).cloned() else { continue };
-                self.make_ready(&slot, &pool);
-                self.warm.made += 1;
+            for _ in 0..missing {
+                self.one_more(name);
             }
         }
         let new = attributes_of_new(&pool);
@@ -258,6 +258,82 @@ impl Batch<'_> {
         for slot in leaving {
             self.put(&slot, SlotStatus::Draining);
             self.warm.let_go += 1;
+        }
+        if pool.hot {
+            self.stop_unneeded(&pool);
+            self.replace_one(&pool);
+        }
+    }
+
+    /// Slots of a hot pool in which an agent waits and that may be given out.
+    fn waiting(&self, pool: &Pool) -> Vec<Slot> {
+        let is_good = |slot: &Slot| pool.expire_after_ms.is_none() || slot.expires_at.is_none_or(|end| end > self.now);
+        let waits = |slot: &&Slot| slot.pool == pool.name && slot.status == SlotStatus::Idle && !slot.stopped;
+        self.all.slots.iter().filter(waits).filter(|slot| is_good(slot)).cloned().collect()
+    }
+
+    /// Makes one more slot ready: one that is stopped, or a new one. False when there is neither.
+    fn one_more(&mut self, name: &str) -> bool {
+        let Some(pool) = self.all.pool(name).cloned() else { return false };
+        let is_good = |slot: &Slot| pool.expire_after_ms.is_none() || slot.expires_at.is_none_or(|end| end > self.now);
+        let of_pool = self.all.slots.iter().filter(|slot| slot.pool == name && slot.status == SlotStatus::Idle);
+        let stopped = of_pool.filter(|slot| pool.hot && slot.stopped && is_good(slot));
+        let stopped = stopped.min_by_key(|slot| (slot.last_used_at, slot.number)).cloned();
+        let slot = match stopped {
+            Some(slot) => Some(slot),
+            None if pool.slots < pool.max_slots => {
+                let made = self.make(name);
+                self.all.slot(&made).cloned()
+            }
+            None => None,
+        };
+        let Some(slot) = slot else { return false };
+        self.make_ready(&slot, &pool);
+        self.warm.made += 1;
+        true
+    }
+
+    /// Those that waited longer than the pool wants, as long as enough are left.
+    fn stop_unneeded(&mut self, pool: &Pool) {
+        let Some(timeout) = pool.idle_timeout_ms else { return };
+        let mut waiting = self.waiting(pool);
+        let spare = waiting.len() as i64 - pool.min_idle;
+        let since = self.after_ms(-timeout);
+        waiting.retain(|slot| slot.status_since <= since);
+        waiting.sort_by_key(|slot| (slot.status_since, slot.number));
+        for slot in waiting.into_iter().take(usize::try_from(spare).unwrap_or(0)) {
+            self.put(&slot.name, SlotStatus::Draining);
+            if let Some(slot) = self.slot_mut(&slot.name) {
+                slot.stopped = true;
+            }
+            self.ends_tokens(&slot.name);
+            self.warm.stopped += 1;
+        }
+    }
+
+    /// One of those that run something old, while all is quiet.
+    fn replace_one(&mut self, pool: &Pool) {
+        let of_pool = |slot: &&Slot| slot.pool == pool.name;
+        let is_unsettled = |slot: &Slot| {
+            slot.status == SlotStatus::Error || (slot.status == SlotStatus::Creating && slot.bot_id.is_none())
+        };
+        if pool.recipe.is_none() || self.all.slots.iter().filter(of_pool).any(is_unsettled) {
+            return;
+        }
+        let waiting = self.waiting(pool);
+        let old = waiting.iter().filter(|slot| slot.recipe != pool.recipe);
+        let Some(old) = old.min_by_key(|slot| (slot.last_used_at, slot.number)).cloned() else { return };
+        let ready = waiting.len() as i64;
+        if ready <= pool.min_idle && self.one_more(&pool.name) {
+            return;
+        }
+        if ready >= pool.min_idle {
+            self.leaves_gate(&old.name);
+            self.comes_free(&old.name, false);
+            if let Some(slot) = self.all.slot(&old.name).cloned() {
+                self.make_ready(&slot, pool);
+            }
+            self.warm.replaced += 1;
         }
     }
 }

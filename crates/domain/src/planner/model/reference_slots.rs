@@ -28,7 +28,8 @@ impl Batch<'_> {
                 if !claim.is_current(&slot) || other {
                     return false;
                 }
-                if status == Creating && bot_id.is_none() {
+                let given_up = status == Error && slot.error_message.as_deref() == Some(slot::NO_AGENT);
+                if given_up || (status == Creating && bot_id.is_none()) {
                     self.comes_free(name, true);
                 }
                 if let Some(slot) = self.slot_mut(name) {
@@ -36,12 +37,13 @@ impl Batch<'_> {
                 }
                 self.wake(name);
             }
-            SlotEvent::Started { bot, provider_ref, holder } => {
+            SlotEvent::Started { bot, provider_ref, recipe, holder } => {
                 self.release(name, *bot, *holder);
                 if bot_id == *bot && status != Error {
                     self.told.awaited.extend(bot);
                     if let Some(slot) = self.slot_mut(name) {
                         slot.provider_ref = Some(provider_ref.clone());
+                        slot.recipe = recipe.clone();
                     }
                     if status == Creating && bot.is_some() {
                         self.put(name, Busy);
@@ -121,6 +123,7 @@ impl Batch<'_> {
                     slot.recovery_attempts += 1;
                     slot.status_since = now;
                 }
+                self.ends_tokens(name);
             }
             SlotEvent::Recovered { since: then } => {
                 if status != Error || since != *then {
@@ -129,23 +132,39 @@ impl Batch<'_> {
                 self.comes_free(name, false);
             }
             SlotEvent::Lost { since: then, counts } => {
-                if status != Idle || since != *then {
+                let for_nobody = status == Creating && bot_id.is_none();
+                if !(status == Idle || for_nobody) || since != *then {
                     return false;
                 }
+                self.leaves_gate(name);
                 if let Some(slot) = self.slot_mut(name) {
                     slot.provider_ref = None;
                     slot.recovery_attempts += i64::from(*counts);
                 }
                 self.comes_free(name, false);
             }
+            SlotEvent::Stopped => {
+                if status != Draining || !slot.stopped || bot_id.is_some() {
+                    return false;
+                }
+                self.put(name, Idle);
+                if let Some(slot) = self.slot_mut(name) {
+                    slot.stopped = true;
+                    slot.bots_since_fresh = 0;
+                    slot.error_message = None;
+                    slot.description = slot::idle(slot.last_used_at);
+                }
+                let platform = self.all.pool(&slot.pool).map(|pool| pool.platform);
+                self.served.extend(platform);
+            }
             SlotEvent::Drain => {
-                if status == Draining {
+                if status == Draining && !slot.stopped {
                     return false;
                 }
                 self.put(name, Draining);
             }
             SlotEvent::Gone => {
-                if status != Draining || bot_id.is_some() {
+                if status != Draining || slot.stopped || bot_id.is_some() {
                     return false;
                 }
                 self.leaves_gate(name);
@@ -217,6 +236,7 @@ impl Batch<'_> {
         if let Some(slot) = self.slot_mut(name) {
             slot.status = status;
             slot.status_since = now;
+            slot.stopped = false;
             if status != SlotStatus::Busy {
                 slot.awaits_clearing = false;
             }
@@ -252,7 +272,7 @@ impl Batch<'_> {
         self.served.push(pool.platform);
     }
 
-    fn ends_tokens(&mut self, name: &SlotName) {
+    pub fn ends_tokens(&mut self, name: &SlotName) {
         if let Some(slot) = self.slot_mut(name) {
             slot.generation += 1;
             slot.token_number = 0;
@@ -264,12 +284,14 @@ impl Batch<'_> {
     pub fn breaks(&mut self, name: &SlotName, message: &str) {
         self.leaves_gate(name);
         let goes = self.all.slot(name).is_some_and(|slot| slot.status == SlotStatus::Draining);
+        let to_stop = self.all.slot(name).is_some_and(|slot| slot.status == SlotStatus::Draining && slot.stopped);
         self.put(name, if goes { SlotStatus::Draining } else { SlotStatus::Error });
         let now = self.now;
         if let Some(slot) = self.slot_mut(name) {
             slot.bot_id = None;
             slot.awaits_clearing = false;
             slot.error_message = Some(message.to_owned());
+            slot.stopped = to_stop;
             slot.description = slot::error(message, now);
         }
     }
@@ -282,7 +304,7 @@ impl Batch<'_> {
         self.told.gate_moves = true;
     }
 
-    fn leaves_gate(&mut self, name: &SlotName) {
+    pub fn leaves_gate(&mut self, name: &SlotName) {
         self.all.deployments.retain(|(of, _)| of != name);
         self.told.asked.retain(|asked| asked.slot != *name);
         if !self.told.cancelled.contains(name) {

@@ -74,7 +74,8 @@ fn histories_reach_every_kind_of_job_with_and_without_effect() {
     for (kind, count) in &seen {
         println!("{count:>6} {kind}");
     }
-    let events = "Cleared AgentWaits NoCapacity Silent Broken Failed Recovering Recovered Lost Stray Drain Gone";
+    let events =
+        "Cleared AgentWaits NoCapacity Silent Broken Failed Recovering Recovered Lost Stray Stopped Drain Gone";
     for event in events.split(' ') {
         for fits in [true, false] {
             assert!(seen.contains_key(&format!("{event} {fits}")), "{event} {fits}");
@@ -107,8 +108,10 @@ fn histories_reach_every_kind_of_job_with_and_without_effect() {
         "DeployFailed InvalidTransition",
         "NoStart Failed",
         "StopGrace Completed",
-        "KeepWarm made=1 let_go=0",
-        "KeepWarm made=0 let_go=1",
+        "KeepWarm made=1 let_go=0 stopped=0 replaced=0",
+        "KeepWarm made=0 let_go=1 stopped=0 replaced=0",
+        "KeepWarm made=0 let_go=0 stopped=1 replaced=0",
+        "KeepWarm made=0 let_go=0 stopped=0 replaced=1",
         "RetryWaiting ",
         "ServeQueues ",
     ];

@@ -26,6 +26,8 @@ pub struct World {
     /// Ids that a plan has made: none is made twice.
     pub made: HashSet<Uuid>,
     pub ids: u64,
+    /// Few ask for bots, so that slots stand idle.
+    pub is_quiet: bool,
     /// How often each kind of job was answered in each way, where that is counted.
     pub seen: Option<BTreeMap<String, u64>>,
 }
@@ -87,6 +89,7 @@ impl World {
             connections: Vec::new(),
             made: HashSet::new(),
             ids: seed,
+            is_quiet: seed.is_multiple_of(4),
             seen: None,
         };
         for number in 0..3 {
@@ -159,11 +162,13 @@ fn pool(random: &mut Random, number: i64) -> Pool {
         hot,
         recycle_after: random.int(3),
         max_slots: 1 + random.int(4),
-        min_idle: if random.percent(50) { random.int(3) } else { 0 },
+        min_idle: if random.percent(40) { random.int(3) } else { 0 },
         place: (!random.percent(8)).then_some(number),
         slots: 0,
         mean_hold_ms: None,
         attribute_sets,
         expire_after_ms: random.percent(35).then_some(20_000),
+        idle_timeout_ms: random.percent(60).then(|| random.int(2) * 1_000),
+        recipe: random.percent(70).then(|| "a".to_owned()),
     }
 }

@@ -53,7 +53,7 @@ fn a_slot_that_came_free_in_the_same_plan_can_be_let_go() {
     planner.run(&[reserve(request(1, 1))]);
     planner.snapshot.set_pool("hot", Some(Pool { max_slots: 0, slots: 1, ..hot_pool("hot", 0, 0) }));
     let changes = planner.run(&[planner.exits(1, 0), Job::KeepWarm]);
-    assert_eq!(changes.answers[1], Answer::KeepWarm(WarmReport { made: 0, let_go: 1 }));
+    assert_eq!(changes.answers[1], Answer::KeepWarm(WarmReport { let_go: 1, ..WarmReport::default() }));
     assert_eq!(planner.slot(&slot("hot", 1)).status, SlotStatus::Draining);
 }
 
@@ -87,4 +87,121 @@ fn the_attributes_of_a_pool_are_those_that_its_idle_slots_have_after_the_plan() 
     planner.add_idle("hot", 1, |slot| slot.attributes = cpus(2));
     planner.run(&[reserve(request(1, 1)), Job::KeepWarm]);
     assert_eq!(planner.snapshot.pool("hot").unwrap().pool.attribute_sets, [cpus(4)]);
+}
+
+fn report(changes: &Changes) -> WarmReport {
+    match &changes.answers[0] {
+        Answer::KeepWarm(report) => *report,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Idle slots of a hot pool that keeps `min_idle`, started with the image of before.
+fn idle(min_idle: i64, max_slots: i64, count: i64) -> Planner {
+    let of = Pool { min_idle, idle_timeout_ms: Some(60_000), recipe: Some("old".to_owned()), ..hot_pool("hot", 0, 9) };
+    let mut planner = Planner::new(&[Pool { max_slots, ..of }]);
+    for number in 1..=count {
+        planner.add_idle("hot", number, |slot| slot.recipe = Some("old".to_owned()));
+    }
+    planner
+}
+
+#[test]
+fn hot_slots_above_min_idle_are_stopped_once_they_were_idle_for_long_the_longest_first() {
+    let mut planner = idle(2, 9, 4);
+    planner.wait(30);
+    let later = planner.add_idle("hot", 5, |slot| slot.recipe = Some("old".to_owned()));
+    assert_eq!(report(&planner.run(&[Job::KeepWarm])), WarmReport::default());
+    planner.wait(31);
+    assert_eq!(report(&planner.run(&[Job::KeepWarm])), WarmReport { stopped: 3, ..WarmReport::default() });
+    for number in 1..=3 {
+        let before = planner.slot(&slot("hot", number)).clone();
+        assert_eq!((before.status, before.stopped, before.agent.as_ref()), (SlotStatus::Draining, true, None));
+        assert!(!fits(&planner.event(&before.name, SlotEvent::Gone)), "it stays");
+        planner.event(&before.name, SlotEvent::Stopped);
+        let after = planner.slot(&before.name);
+        assert_eq!((after.status, after.stopped, after.generation), (SlotStatus::Idle, true, 2));
+    }
+    assert_eq!(report(&planner.run(&[Job::KeepWarm])), WarmReport::default(), "two are ready");
+    // Those in which an agent waits go first, then a stopped one, which is started for its bot.
+    let changes = planner.run(&[reserve(request(1, 1)), reserve(request(2, 2)), reserve(request(3, 3))]);
+    assert_eq!([1, 2].map(|number| planner.slot_of(number)), [slot("hot", 4), later].map(Some));
+    assert_eq!(planner.slot_of(3), Some(slot("hot", 1)));
+    assert_eq!(changes.deployments.iter().map(|asked| asked.bot).collect::<Vec<_>>(), [Some(bot(3))]);
+    assert!(!planner.slot(&slot("hot", 1)).stopped);
+    // What is missing now is started before anything is made.
+    assert_eq!(report(&planner.run(&[Job::KeepWarm])), WarmReport { made: 2, ..WarmReport::default() });
+    assert_eq!(planner.snapshot.slots().len(), 5);
+}
+
+#[test]
+fn a_slot_that_is_about_to_be_stopped_can_be_drained_and_one_that_could_not_be_stopped_is_tried_again() {
+    let mut planner = idle(0, 9, 2);
+    planner.wait(61);
+    planner.run(&[Job::KeepWarm]);
+    let (first, second) = (slot("hot", 1), slot("hot", 2));
+    planner.event(&first, SlotEvent::Drain);
+    assert!(!planner.slot(&first).stopped);
+    planner.event(&first, SlotEvent::Gone);
+    let since = planner.slot(&second).status_since;
+    planner.event(&second, SlotEvent::Failed { since, message: "no".to_owned() });
+    let after = planner.slot(&second);
+    assert_eq!((after.status, after.stopped), (SlotStatus::Draining, true));
+    planner.event(&second, SlotEvent::Stopped);
+    assert_eq!(planner.slot(&second).error_message, None);
+}
+
+/// The agents of all slots that are being made ready begin to wait, in slots that were started with the new image.
+fn all_start(planner: &mut Planner) {
+    let making = planner.snapshot.slots().filter(|slot| slot.status == SlotStatus::Creating);
+    for name in making.map(|slot| slot.name.clone()).collect::<Vec<_>>() {
+        let holder = planner.pass_gate(&name);
+        let recipe = Some("new".to_owned());
+        let started = SlotEvent::Started { bot: None, provider_ref: "ref".to_owned(), recipe, holder };
+        planner.event(&name, started);
+        let claim = SlotClaim::current(&planner.slot(&name));
+        planner.event(&name, SlotEvent::AgentWaits { claim, agent: "new".to_owned() });
+    }
+}
+
+fn ready(planner: &Planner) -> usize {
+    planner.snapshot.slots().filter(|slot| slot.status == SlotStatus::Idle && !slot.stopped).count()
+}
+
+#[test]
+fn a_new_image_reaches_the_idle_slots_one_by_one_and_as_many_stay_ready_where_the_pool_can_grow() {
+    reaches_all(9, 2);
+}
+
+#[test]
+fn a_new_image_reaches_the_idle_slots_of_a_pool_that_cannot_grow_with_one_fewer_ready() {
+    reaches_all(2, 1);
+}
+
+fn reaches_all(max_slots: i64, least_ready: usize) {
+    let mut planner = idle(2, max_slots, 2);
+    let of = planner.snapshot.pool("hot").unwrap().pool.clone();
+    planner.snapshot.set_pool("hot", Some(Pool { recipe: Some("new".to_owned()), ..of }));
+    let mut steps = 0;
+    while planner.snapshot.slots().any(|slot| slot.recipe.as_deref() != Some("new")) {
+        let did = report(&planner.run(&[Job::KeepWarm]));
+        assert_eq!(did.made + did.replaced, 1, "one at a time");
+        assert!(ready(&planner) >= least_ready);
+        assert_eq!(report(&planner.run(&[Job::KeepWarm])), WarmReport::default(), "one is being made ready");
+        all_start(&mut planner);
+        steps += 1;
+        assert!(steps < 9);
+    }
+    assert_eq!(report(&planner.run(&[Job::KeepWarm])), WarmReport::default());
+}
+
+#[test]
+fn an_image_that_does_not_start_reaches_one_slot() {
+    let mut planner = idle(2, 9, 4);
+    let of = planner.snapshot.pool("hot").unwrap().pool.clone();
+    planner.snapshot.set_pool("hot", Some(Pool { recipe: Some("new".to_owned()), ..of }));
+    assert_eq!(report(&planner.run(&[Job::KeepWarm])), WarmReport { replaced: 1, ..WarmReport::default() });
+    planner.event(&slot("hot", 1), SlotEvent::Broken { bot: None, message: "no such command".to_owned() });
+    assert_eq!(report(&planner.run(&[Job::KeepWarm])), WarmReport::default());
+    assert_eq!(ready(&planner), 3);
 }

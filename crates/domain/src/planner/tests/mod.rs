@@ -65,6 +65,8 @@ fn pool(name: &str, place: i64, max_slots: i64) -> Pool {
         mean_hold_ms: None,
         attribute_sets: vec![Attributes::default()],
         expire_after_ms: None,
+        idle_timeout_ms: None,
+        recipe: None,
     }
 }
 
@@ -157,6 +159,8 @@ impl Planner {
             attributes,
             expires_at: None,
             awaits_clearing: false,
+            stopped: false,
+            recipe: None,
         };
         change(&mut new);
         self.snapshot.set_slot(&new.name, Some(new.clone()));
@@ -244,7 +248,7 @@ fn fits(changes: &Changes) -> bool {
 
 fn warm(changes: &Changes) -> (u64, u64) {
     match changes.answers[0] {
-        Answer::KeepWarm(WarmReport { made, let_go }) => (made, let_go),
+        Answer::KeepWarm(WarmReport { made, let_go, .. }) => (made, let_go),
         ref answer => panic!("{answer:?}"),
     }
 }

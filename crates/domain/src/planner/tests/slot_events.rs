@@ -71,7 +71,7 @@ fn a_slot_that_was_started_for_its_bot_is_busy_and_the_bot_is_awaited() {
     planner.run(&[reserve(request(1, 1))]);
     let name = slot("cold", 1);
     let holder = planner.pass_gate(&name);
-    let started = |bot| SlotEvent::Started { bot, provider_ref: "ref".to_owned(), holder };
+    let started = |bot| SlotEvent::Started { bot, provider_ref: "ref".to_owned(), recipe: None, holder };
     let changes = planner.event(&name, started(Some(bot(2))));
     assert!(changes.slots.is_empty() && changes.awaited.is_empty(), "it was for another");
     let changes = planner.event(&name, started(Some(bot(1))));
@@ -87,7 +87,8 @@ fn a_slot_that_is_started_after_its_bot_has_ended_waits_to_be_cleared() {
     let name = slot("cold", 1);
     let holder = planner.pass_gate(&name);
     planner.run(&[planner.exits(1, 0)]);
-    planner.event(&name, SlotEvent::Started { bot: Some(bot(1)), provider_ref: "ref".to_owned(), holder });
+    planner
+        .event(&name, SlotEvent::Started { bot: Some(bot(1)), provider_ref: "ref".to_owned(), recipe: None, holder });
     let after = planner.slot(&name);
     assert_eq!((after.status, after.awaits_clearing), (SlotStatus::Busy, true));
 }
@@ -98,7 +99,7 @@ fn a_stopped_slot_that_was_made_for_nobody_is_idle() {
     planner.run(&[Job::KeepWarm]);
     let name = slot("cold", 1);
     let holder = planner.pass_gate(&name);
-    planner.event(&name, SlotEvent::Started { bot: None, provider_ref: "ref".to_owned(), holder });
+    planner.event(&name, SlotEvent::Started { bot: None, provider_ref: "ref".to_owned(), recipe: None, holder });
     assert_eq!(planner.slot(&name).status, SlotStatus::Idle);
 }
 
@@ -107,7 +108,7 @@ fn the_agent_of_a_hot_slot_has_its_time_from_the_start_and_not_from_the_wait_at_
     let (mut planner, name) = creating();
     let holder = planner.pass_gate(&name);
     planner.wait(3_600);
-    planner.event(&name, SlotEvent::Started { bot: None, provider_ref: "ref".to_owned(), holder });
+    planner.event(&name, SlotEvent::Started { bot: None, provider_ref: "ref".to_owned(), recipe: None, holder });
     let after = planner.slot(&name);
     assert_eq!((after.status, after.status_since), (SlotStatus::Creating, planner.now));
 }
@@ -117,7 +118,7 @@ fn a_late_start_for_nobody_does_not_keep_a_freed_hot_slot_from_being_started() {
     let (mut planner, name) = one(Pool { recycle_after: 1, ..hot_pool("hot", 0, 1) }, |_| {});
     planner.run(&[reserve(request(1, 1))]);
     planner.run(&[planner.exits(1, 0)]);
-    let late = SlotEvent::Started { bot: None, provider_ref: "ref".to_owned(), holder: Uuid::nil() };
+    let late = SlotEvent::Started { bot: None, provider_ref: "ref".to_owned(), recipe: None, holder: Uuid::nil() };
     let jobs = [Job::Slot(name.clone(), SlotEvent::Cleared { bot: bot(1) }), Job::Slot(name.clone(), late)];
     let changes = planner.run(&jobs);
     assert_eq!(changes.deployments.len(), 1, "otherwise it would be Creating for ever");

@@ -46,6 +46,8 @@ impl Answer {
 pub enum Failure {
     /// Nobody knows whether it was done.
     Lost(String),
+    /// The same, because Coolify cannot be reached.
+    Away(String),
     /// Coolify itself refused it, and did not do it. What stands between us and Coolify may refuse as well, for a while:
     /// that is not told from a lost answer.
     Refused { status: StatusCode, message: String, words: String, fields: Vec<String> },
@@ -88,6 +90,7 @@ impl From<Failure> for ProviderError {
     fn from(failure: Failure) -> Self {
         match failure {
             Failure::Lost(words) => ProviderError::again(words),
+            Failure::Away(words) => ProviderError::unavailable(words),
             Failure::Refused { words, .. } => ProviderError::never(words),
             Failure::TooMany => ProviderError::again("Coolify takes no more requests for a while"),
             Failure::NotAsked(error) => error,
@@ -172,7 +175,9 @@ impl Api {
         let mut tries = 1;
         loop {
             match self.ask(urgency, method.clone(), path, body).await {
-                Err(Failure::Lost(_)) if tries < TRIES => tokio::time::sleep(self.try_again * tries).await,
+                Err(Failure::Lost(_) | Failure::Away(_)) if tries < TRIES => {
+                    tokio::time::sleep(self.try_again * tries).await
+                }
                 answer => return answer,
             }
             tries += 1;
@@ -190,7 +195,9 @@ impl Api {
             self.turn(Urgency::Wanted).await?;
             match self.ask_now(Method::GET, "version", None).await {
                 Ok(_) | Err(Failure::TooMany) => return Ok(()),
-                Err(Failure::Lost(_)) if tries < TRIES => tokio::time::sleep(self.try_again * tries).await,
+                Err(Failure::Lost(_) | Failure::Away(_)) if tries < TRIES => {
+                    tokio::time::sleep(self.try_again * tries).await
+                }
                 Err(failure) => return Err(failure),
             }
             tries += 1;
@@ -205,7 +212,9 @@ impl Api {
             self.looks.turn(Urgency::Free).await?;
             // What frees slots waits for nothing more urgent than this, and a look is never for one alone.
             match self.ask(Urgency::Free, Method::GET, path, None).await {
-                Err(Failure::Lost(_)) if tries < TRIES => tokio::time::sleep(self.try_again * tries).await,
+                Err(Failure::Lost(_) | Failure::Away(_)) if tries < TRIES => {
+                    tokio::time::sleep(self.try_again * tries).await
+                }
                 answer => return answer.map_err(Failure::of_all),
             }
             tries += 1;
@@ -242,7 +251,7 @@ impl Api {
         }
         let asked = Instant::now();
         let lost = |error: reqwest::Error| {
-            Failure::Lost(self.hidden(format!("Coolify does not answer: {}", with_causes(&error.without_url()))))
+            Failure::Away(self.hidden(format!("Coolify does not answer: {}", with_causes(&error.without_url()))))
         };
         let response = request.send().await.map_err(lost)?;
         let (status, headers) = (response.status(), response.headers().clone());
@@ -267,7 +276,8 @@ impl Api {
         }
         let Some(message) = message.filter(|_| status.is_client_error() && status != StatusCode::REQUEST_TIMEOUT)
         else {
-            return Failure::Lost(format!("Coolify failed: {said}"));
+            let words = format!("Coolify failed: {said}");
+            return if matches!(status.as_u16(), 502..=504) { Failure::Away(words) } else { Failure::Lost(words) };
         };
         let words = match status {
             StatusCode::UNAUTHORIZED => format!("Coolify does not accept the token: {said}"),

@@ -138,7 +138,7 @@ impl Coolify {
                 tracing::warn!(%slot, error = words, "a slot cannot be described at Coolify");
             }
             // It is said as long as it takes, also when there is something else under the name by now.
-            Err(Failure::TooMany | Failure::Lost(_)) => self.describe_again(slot, text, 0),
+            Err(Failure::TooMany | Failure::Lost(_) | Failure::Away(_)) => self.describe_again(slot, text, 0),
             Err(_) => self.describe_again(slot, text, tries + 1),
         }
     }

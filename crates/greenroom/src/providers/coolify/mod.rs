@@ -242,6 +242,10 @@ impl Provider for CoolifyProvider {
         true
     }
 
+    fn recipe(&self) -> Option<String> {
+        Some(self.recipe.own_fingerprint())
+    }
+
     fn keeps_environment(&self) -> bool {
         true
     }

@@ -27,12 +27,20 @@ pub struct Recipe {
 impl Recipe {
     /// Stands for what an application is made of, its slot's token among it: where that changes, it is made anew.
     fn fingerprint(&self, spec: &Spec) -> String {
+        let (url, life) = (spec.environment.get("GREENROOM_URL"), marks::life(spec));
+        marks::digits(&format!("{}{url:?}{life}", self.text()))
+    }
+
+    /// Stands for what the pool's applications are made of.
+    pub fn own_fingerprint(&self) -> String {
+        marks::digits(&self.text())
+    }
+
+    fn text(&self) -> String {
         let CoolifyConfig { project_uuid, server_uuid, environment_name, destination_uuid, .. } = &self.config;
         let CoolifyConfig { image, tag, cpus, memory, env, .. } = &self.config;
-        let url = spec.environment.get("GREENROOM_URL");
         let place = format!("{project_uuid:?}{server_uuid:?}{environment_name:?}{destination_uuid:?}");
-        let life = marks::life(spec);
-        marks::digits(&format!("{place}{image:?}{tag:?}{cpus:?}{memory:?}{env:?}{url:?}{life}"))
+        format!("{place}{image:?}{tag:?}{cpus:?}{memory:?}{env:?}")
     }
 
     /// The marks of an application that was never started.

@@ -65,7 +65,7 @@ impl CoolifyProvider {
                 if let Some(text) = description {
                     self.coolify.describe_again(&spec.slot, text, 0);
                 }
-                let Failure::Lost(_) = &failure else { return Err(failure.into()) };
+                let (Failure::Lost(_) | Failure::Away(_)) = &failure else { return Err(failure.into()) };
                 // It may have been made, and must not be made twice.
                 let look = self.coolify.look_after(Needs::Applications).await?;
                 look.of(&spec.slot).next().cloned().ok_or(failure)?
@@ -182,7 +182,7 @@ impl CoolifyProvider {
         let path = format!("applications/{}/start", application.uuid);
         match self.coolify.api.act(Urgency::Wanted, &path).await {
             Ok(answer) => Ok(answer.json()?["deployment_uuid"].as_str().map(str::to_owned)),
-            Err(Failure::Lost(_)) => Ok(None),
+            Err(Failure::Lost(_) | Failure::Away(_)) => Ok(None),
             Err(failure) => Err(gone_again(failure, &application.slot)),
         }
     }

@@ -126,7 +126,7 @@ impl Coolify {
         let is_lost = match self.api.act(Urgency::Free, &path).await {
             Ok(_) => false,
             Err(refused) if refused.is_absent(APPLICATION) => return Ok(()),
-            Err(Failure::Lost(_)) => true,
+            Err(Failure::Lost(_) | Failure::Away(_)) => true,
             Err(failure) => return Err(failure.into()),
         };
         let is_shown = !application.has_ended() && !asks.contains_key(&application.uuid);

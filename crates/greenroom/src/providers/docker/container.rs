@@ -25,9 +25,18 @@ const HOST: &str = "host.docker.internal:host-gateway";
 
 /// Stands for what a container is made of, beside its slot's own variables.
 pub fn made_of(config: &DockerConfig, spec: &Spec) -> String {
-    let DockerConfig { image, command, network, cpus, memory, env, .. } = config;
     let url = spec.environment.get("GREENROOM_URL");
-    fingerprint(&format!("{image:?}{command:?}{network:?}{cpus:?}{memory:?}{env:?}{url:?}"))
+    fingerprint(&format!("{}{url:?}", recipe_text(config)))
+}
+
+/// Stands for what the pool's containers are made of.
+pub fn recipe_of(config: &DockerConfig) -> String {
+    fingerprint(&recipe_text(config))
+}
+
+fn recipe_text(config: &DockerConfig) -> String {
+    let DockerConfig { image, command, network, cpus, memory, env, .. } = config;
+    format!("{image:?}{command:?}{network:?}{cpus:?}{memory:?}{env:?}")
 }
 
 /// How the pool's containers are made.

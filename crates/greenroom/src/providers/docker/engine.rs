@@ -57,9 +57,10 @@ impl Engine {
 
     fn unreachable(&self, error: &Error) -> ProviderError {
         match words(error) {
-            error if error.may_help => {
-                ProviderError::again(format!("the Docker Engine at {} does not answer: {}", self.host, error.words))
-            }
+            error if error.may_help => ProviderError {
+                words: format!("the Docker Engine at {} does not answer: {}", self.host, error.words),
+                ..error
+            },
             error => error,
         }
     }
@@ -187,28 +188,48 @@ pub fn words(error: &Error) -> ProviderError {
             // What was removed by somebody meanwhile is made, or pulled, again.
             const OURS: [&str; 3] = ["No such image", "No such container", "service "];
             let is_gone = *status_code == 404 && OURS.iter().any(|what| message.contains(what));
-            if is_gone || *status_code >= 500 || matches!(status_code, 408 | 409 | 429) {
+            if matches!(status_code, 502..=504) {
+                ProviderError::unavailable(message.trim())
+            } else if is_gone || *status_code >= 500 || matches!(status_code, 408 | 409 | 429) {
                 ProviderError::again(message.trim())
             } else {
                 ProviderError::never(message.trim())
             }
         }
         Error::RequestTimeoutError => ProviderError::again("the Docker Engine did not answer in time"),
+        Error::IOError { .. }
+        | Error::HttpClientError { .. }
+        | Error::HyperResponseError { .. }
+        | Error::HyperLegacyError { .. } => ProviderError::unavailable(with_causes(error)),
         other => ProviderError::again(with_causes(other)),
     }
 }
 
-/// Why an image could not be pulled. What a registry does not have or does not give is not there the next time either.
+/// Why an image could not be pulled. A registry that does not exist, or does not have or does not give the image, will not do
+/// so the next time either; trouble on the way there may pass.
 fn pull_words(image: &str, error: &Error) -> ProviderError {
-    const FINAL: [&str; 6] =
-        ["not found", "manifest unknown", "denied", "unauthorized", "invalid reference", "no matching manifest"];
-    let text = match error {
-        Error::DockerStreamError { error } => error.clone(),
-        other => words(other).words,
+    const FINAL: [&str; 7] = [
+        "not found",
+        "manifest unknown",
+        "denied",
+        "unauthorized",
+        "invalid reference",
+        "no matching manifest",
+        "no such host",
+    ];
+    // A registry that has had enough of us denies what it gives later.
+    const PASSING: [&str; 3] = ["toomanyrequests", "too many requests", "rate limit"];
+    let error = match error {
+        Error::DockerStreamError { error } => ProviderError::again(error.as_str()),
+        other => words(other),
     };
-    let said = format!("the image {image} cannot be pulled: {}", text.trim());
-    let lower = text.to_ascii_lowercase();
-    if FINAL.iter().any(|word| lower.contains(word)) { ProviderError::never(said) } else { ProviderError::again(said) }
+    let lower = error.words.to_ascii_lowercase();
+    let says = |any: &[&str]| any.iter().any(|word| lower.contains(word));
+    ProviderError {
+        words: format!("the image {image} cannot be pulled: {}", error.words.trim()),
+        may_help: error.is_unavailable || !says(&FINAL) || says(&PASSING),
+        ..error
+    }
 }
 
 /// The layers of an image that is being pulled.
@@ -295,6 +316,10 @@ mod tests {
         };
         assert!(!error(404, "manifest for bot:1 not found: manifest unknown").may_help);
         assert!(!error(500, "unauthorized: authentication required").may_help);
+        assert!(!error(404, "pull access denied for bot, repository does not exist").may_help);
+        assert!(!error(500, "dial tcp: lookup registry.example: no such host").may_help);
+        assert!(error(500, "dial tcp: lookup registry.example: server misbehaving").may_help);
+        assert!(error(500, "toomanyrequests: access denied: You have reached your pull rate limit").may_help);
         assert!(error(500, "dial tcp 10.0.0.1:5000: connect: connection refused").may_help);
     }
 }

@@ -22,8 +22,8 @@ use bollard::query_parameters::{
 use domain::SlotName;
 use tokio::time::Instant;
 
-pub(super) use self::container::made_of;
 use self::container::{Container, Recipe};
+pub(super) use self::container::{made_of, recipe_of};
 use self::engine::{Engine, INSTALLATION, is_absent, status, words};
 use super::check::Check;
 use super::{Found, Image, Progress, Provider, ProviderError, Spec, Stopped};
@@ -122,6 +122,10 @@ impl DockerProvider {
         let Some(state) = found.state.filter(|state| state.running != Some(true)) else { return Ok(()) };
         match state.exit_code {
             None | Some(0) => Ok(()),
+            // It was killed, but not for its memory: an engine that stops does so to all its containers.
+            Some(code @ (137 | 143)) if state.oom_killed != Some(true) => {
+                Err(ProviderError::again(format!("its container was killed at once, with exit code {code}")))
+            }
             Some(code) => Err(ProviderError::never(format!("its container ended at once, with exit code {code}"))),
         }
     }
@@ -165,6 +169,10 @@ impl DockerProvider {
 impl Provider for DockerProvider {
     fn image(&self) -> Option<Image> {
         Some(Image { name: self.recipe.config.image.clone(), host: self.engine.host.clone() })
+    }
+
+    fn recipe(&self) -> Option<String> {
+        Some(recipe_of(&self.recipe.config))
     }
 
     async fn has_image(&self) -> Result<bool, ProviderError> {

@@ -79,7 +79,11 @@ fn found(slot: SlotName, runner: &Runner) -> Found {
 impl From<AwsError> for ProviderError {
     fn from(error: AwsError) -> Self {
         let words = error.to_string();
-        if error.may_help() { ProviderError::again(words) } else { ProviderError::never(words) }
+        match error {
+            AwsError::Unreachable { .. } => ProviderError::unavailable(words),
+            error if error.may_help() => ProviderError::again(words),
+            _ => ProviderError::never(words),
+        }
     }
 }
 

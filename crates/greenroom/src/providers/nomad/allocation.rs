@@ -164,11 +164,14 @@ fn is_final(words: &str) -> bool {
     let says = |any: &[&str]| any.iter().any(|part| words.contains(part));
     let is_about =
         |what: &str, any: &[&str]| words.find(what).is_some_and(|at| any.iter().any(|part| words[at..].contains(part)));
-    !says(&TROUBLE)
-        && (says(&MISWRITTEN)
-            || is_about("failed to pull", &NOT_PULLED)
-            || is_about("exec: ", &NOT_EXECUTED)
-            || is_about("exec /", &NOT_EXECUTED))
+    // A registry that does not exist is not there the next time either.
+    let unknown_registry = is_about("failed to pull", &["no such host"]) && !says(&["docker.sock", "docker daemon"]);
+    unknown_registry
+        || !says(&TROUBLE)
+            && (says(&MISWRITTEN)
+                || is_about("failed to pull", &NOT_PULLED)
+                || is_about("exec: ", &NOT_EXECUTED)
+                || is_about("exec /", &NOT_EXECUTED))
 }
 
 #[cfg(test)]
@@ -184,6 +187,7 @@ mod tests {
              create failed: runc create failed: unable to start container process: exec: \"run\": executable file not \
              found in $PATH: unknown",
             "Failed to start container 7f: API error (400): exec: \"/run\": stat /run: no such file or directory: unknown",
+            "Failed to pull `team/bot`: Get \"https://registry\": dial tcp: lookup registry: no such host",
             "failed to parse config: Invalid label: No argument or block type is named \"imag\".",
         ];
         for words in stays {
@@ -193,7 +197,7 @@ mod tests {
             "Failed to pull `team/bot`: dial unix /var/run/docker.sock: connect: no such file or directory",
             "failed to create container: dial unix /var/run/docker.sock: connect: permission denied",
             "Cannot connect to the Docker daemon at tcp://127.0.0.1:2375: not found. Is the docker daemon running?",
-            "Failed to pull `team/bot`: Get \"https://registry\": dial tcp: lookup registry: no such host, not found",
+            "Failed to pull `team/bot`: Get \"https://registry\": dial tcp: lookup registry: server misbehaving, not found",
             "Failed to pull `team/bot`: toomanyrequests: access denied: You have reached your pull rate limit",
             "failed to launch logmon: open /opt/nomad/alloc/7f/alloc/logs: no such file or directory",
             "failed to build task directory: mkdir /opt/nomad/alloc/7f/bot: permission denied",

@@ -33,6 +33,8 @@ const SHOWN: usize = 300;
 const RACED: &str = "Enforcing job modify index";
 /// What is said of a server whose certificate is not one that is trusted, or not for its name.
 const UNVERIFIED: &str = "invalid peer certificate";
+/// While the servers elect a leader, no job can be read or changed.
+const NO_LEADER: &str = "No cluster leader";
 /// What a server says with a status of its own trouble, though asking again does not help.
 const REFUSED: [&str; 4] = ["nonexistent namespace", "nonexistent node pool", "validation failed", "error occurred:"];
 
@@ -294,13 +296,18 @@ impl Api {
             status if status.is_server_error() => REFUSED.iter().any(|refused| text.contains(refused)),
             _ => false,
         };
-        if is_refused { ProviderError::never(words) } else { ProviderError::again(words) }
+        let is_unavailable = matches!(status.as_u16(), 502..=504) || text.contains(NO_LEADER);
+        match (is_refused, is_unavailable) {
+            (true, _) => ProviderError::never(words),
+            (false, true) => ProviderError::unavailable(words),
+            (false, false) => ProviderError::again(words),
+        }
     }
 
     fn unreachable(&self, error: reqwest::Error) -> Silence {
         if error.is_timeout() {
             let text = format!("Nomad at {} did not answer in time", self.shown());
-            return Silence::Final(ProviderError::again(text));
+            return Silence::Final(ProviderError::unavailable(text));
         }
         // The address is told once, and without what may be secret in it.
         let causes = with_causes(&error.without_url());
@@ -309,7 +316,7 @@ impl Api {
         if causes.contains(UNVERIFIED) {
             return Silence::Final(ProviderError::never(text));
         }
-        Silence::Broken(ProviderError::again(text))
+        Silence::Broken(ProviderError::unavailable(text))
     }
 
     /// The address as it may be shown: a name and a password in it are nobody's business.

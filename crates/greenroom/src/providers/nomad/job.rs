@@ -42,9 +42,18 @@ pub struct Recipe {
 impl Recipe {
     /// Stands for what a job is made of, beside its slot's own variables.
     fn fingerprint(&self, spec: &Spec) -> String {
-        let NomadConfig { datacenters, image, command, cpu, memory, env, .. } = &self.config;
         let url = spec.environment.get("GREENROOM_URL");
-        fingerprint(&format!("{datacenters:?}{image:?}{command:?}{cpu:?}{memory:?}{env:?}{url:?}"))
+        fingerprint(&format!("{}{url:?}", self.text()))
+    }
+
+    /// Stands for what the pool's jobs are made of.
+    pub fn own_fingerprint(&self) -> String {
+        fingerprint(&self.text())
+    }
+
+    fn text(&self) -> String {
+        let NomadConfig { datacenters, image, command, cpu, memory, env, .. } = &self.config;
+        format!("{datacenters:?}{image:?}{command:?}{cpu:?}{memory:?}{env:?}")
     }
 
     fn made(&self, spec: &Spec) -> String {

@@ -134,6 +134,10 @@ impl Provider for NomadProvider {
         true
     }
 
+    fn recipe(&self) -> Option<String> {
+        Some(self.recipe.own_fingerprint())
+    }
+
     async fn create(&self, spec: &Spec) -> Result<String, ProviderError> {
         for _ in 0..CHANGES_AT_MOST {
             match self.find(&spec.slot).await? {

@@ -141,9 +141,13 @@ impl Settings {
 
     /// Stands for what runs in a slot that waits, and for whom it waits.
     fn fingerprint(&self, spec: &Spec) -> String {
+        self.digest(spec.environment.get("GREENROOM_URL"))
+    }
+
+    /// Stands for the command and its user, with something beside.
+    fn digest(&self, beside: Option<&String>) -> String {
         let mut digest = Sha256::new();
-        let words = self.command.iter().chain(&self.user).chain(spec.environment.get("GREENROOM_URL"));
-        for word in words {
+        for word in self.command.iter().chain(&self.user).chain(beside) {
             digest.update(word.len().to_be_bytes());
             digest.update(word);
         }
@@ -251,6 +255,10 @@ fn found(slot: SlotName, running: bool) -> Found {
 
 #[async_trait]
 impl Provider for ProcessProvider {
+    fn recipe(&self) -> Option<String> {
+        Some(self.0.digest(None))
+    }
+
     /// Its folders are all that there is to make.
     async fn create(&self, spec: &Spec) -> Result<String, ProviderError> {
         let prepare = |settings: &Settings, folder: &SlotFolder<'_>, _log, _: &mut Wanted| {

@@ -24,8 +24,8 @@ use tokio::time::Instant;
 use self::service::{Recipe, Service};
 use self::tasks::{Run, Tasks};
 use super::check::Check;
-use super::docker::credentials;
 use super::docker::engine::{self, Engine, INSTALLATION, is_absent, status, words};
+use super::docker::{credentials, recipe_of};
 use super::{Found, Provider, ProviderError, Spec, Stopped};
 use crate::config::provider::DockerConfig;
 
@@ -289,6 +289,10 @@ fn failure(said: &str) -> ProviderError {
 impl Provider for SwarmProvider {
     fn restarts_slots(&self) -> bool {
         true
+    }
+
+    fn recipe(&self) -> Option<String> {
+        Some(recipe_of(&self.recipe.config))
     }
 
     async fn create(&self, spec: &Spec) -> Result<String, ProviderError> {

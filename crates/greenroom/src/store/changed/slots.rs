@@ -52,6 +52,8 @@ pub fn slots<'a>(parts: &mut Parts<'a>, changes: &'a Changes, now: Timestamp) {
             .text("attributes", slots, |slot| slot.attributes.to_string())
             .text("pool", slots, |slot| slot.pool.as_str())
             .int("number", slots, |slot| slot.number)
+            .int("stopped", slots, |slot| i64::from(slot.stopped))
+            .maybe_text("recipe", slots, |slot| slot.recipe.as_deref())
     };
     parts.add(
         "inserted_slots",
@@ -60,10 +62,10 @@ pub fn slots<'a>(parts: &mut Parts<'a>, changes: &'a Changes, now: Timestamp) {
         Write::Statement(
                 "INSERT INTO slots (name, pool, number, status, status_since, bot_id, incarnation, generation, token_number, agent,
                                 bots_since_fresh, provider_ref, description, last_used_at, error_message, recovery_attempts,
-                                created_at, attributes, expires_at, unsettled)
+                                created_at, attributes, expires_at, unsettled, stopped, recipe)
              SELECT name, pool, number, status, status_since, bot_id, incarnation, generation, token_number, agent,
                     bots_since_fresh, provider_ref, description, last_used_at, error_message, recovery_attempts, created_at,
-                    attributes, expires_at, unsettled
+                    attributes, expires_at, unsettled, stopped, recipe
                FROM {rows} WHERE {fenced}",
         ),
     );
@@ -79,7 +81,7 @@ pub fn slots<'a>(parts: &mut Parts<'a>, changes: &'a Changes, now: Timestamp) {
                 set_use!(),
                 ", incarnation = r.incarnation, agent = r.agent, provider_ref = r.provider_ref,
                  error_message = r.error_message, recovery_attempts = r.recovery_attempts, created_at = r.created_at,
-                 attributes = r.attributes"
+                 attributes = r.attributes, stopped = r.stopped, recipe = r.recipe"
             ),
         ),
     );

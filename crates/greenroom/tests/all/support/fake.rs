@@ -47,6 +47,7 @@ pub enum Fault {
     Late,
 }
 
+const REFUSED: &str = "connection refused";
 /// Longer than a test has patience with a call.
 const LATE: Duration = Duration::from_millis(400);
 
@@ -66,6 +67,8 @@ struct State {
     start_errors: VecDeque<ProviderError>,
     stop_errors: VecDeque<ProviderError>,
     pull_errors: VecDeque<ProviderError>,
+    /// Nobody answers.
+    is_away: bool,
     needs_image: bool,
     has_image: bool,
     /// Calls whose effect is still to come.
@@ -258,8 +261,22 @@ impl Fake {
         self.state().slots.insert(slot.clone(), Some(spec));
     }
 
+    /// Answers nothing any more, like an engine that was stopped.
+    pub fn go_away(&self) {
+        self.state().is_away = true;
+    }
+
+    pub fn come_back(&self) {
+        self.state().is_away = false;
+    }
+
+    fn answers(&self) -> Result<(), ProviderError> {
+        if self.state().is_away { Err(ProviderError::unavailable(REFUSED)) } else { Ok(()) }
+    }
+
     /// How the next call of a kind goes wrong, if it does. One that hangs never comes back from here.
     async fn fault(&self, kind: Kind) -> Result<Option<Fault>, ProviderError> {
+        self.answers()?;
         let fault = {
             let mut state = self.state();
             let place = state.faults.iter().position(|(of, _)| *of == kind);
@@ -326,6 +343,7 @@ impl Provider for Fake {
     }
 
     async fn has_image(&self) -> Result<bool, ProviderError> {
+        self.answers()?;
         Ok(self.state().has_image)
     }
 
@@ -410,7 +428,12 @@ impl Provider for Fake {
     }
 
     async fn last_lines(&self, slot: &SlotName) -> Result<Option<String>, ProviderError> {
+        self.answers()?;
         Ok(self.state().logs.get(slot).cloned())
+    }
+
+    async fn ping(&self) -> Result<(), ProviderError> {
+        self.answers()
     }
 
     async fn describe(&self, slot: &SlotName, description: &str) {

@@ -47,6 +47,8 @@ pub fn pool(name: &str) -> PoolRow {
         mean_hold_ms: None,
         attribute_sets: vec![Default::default()],
         expire_after_ms: None,
+        idle_timeout_ms: None,
+        recipe: None,
     }
 }
 

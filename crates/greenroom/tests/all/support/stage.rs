@@ -61,6 +61,7 @@ impl Works {
         });
         tokio::spawn(deployment.clone().work());
         tokio::spawn(deployment.clone().describe());
+        tokio::spawn(deployment.clone().keep_pinging());
         let leadership = Leadership::new(house.store.clone(), replica);
         tokio::spawn(expiry.keep_time(leadership, ending.clone()));
         Self { deployment, crew, _ending: ending.drop_guard() }

@@ -1,0 +1,175 @@
+//! Whether the provider of each pool answers. A provider that is away is not a slot that failed: its slots stay as they
+//! are until it answers again, and then they are looked at at once.
+//!
+//! Each provider is pinged every few seconds, and every second while it is away. A call that could not reach it counts as
+//! well, so that an outage is known as soon as somebody runs into it.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use tokio::sync::Notify;
+
+use super::{Deployment, prove};
+use crate::providers::{Provider, ProviderError};
+use crate::store::StoreError;
+
+const PING_EVERY: Duration = Duration::from_secs(15);
+const PING_EVERY_WHILE_AWAY: Duration = Duration::from_secs(1);
+
+#[derive(Debug, Default)]
+pub(super) struct Availability {
+    pools: Mutex<BTreeMap<String, Health>>,
+    /// Pools whose provider answers again, and since when; until somebody has looked at their slots.
+    returned: Mutex<BTreeMap<String, Timestamp>>,
+    has_returned: Notify,
+    /// A call has found a provider away.
+    found_away: Notify,
+}
+
+/// What is known of a pool's provider.
+#[derive(Debug)]
+struct Health {
+    /// What the last ping, or a call after it, came to.
+    answer: Result<(), String>,
+    is_away: bool,
+    /// When it last came back; `None` if it was never seen to be away.
+    back_since: Option<Timestamp>,
+}
+
+impl Availability {
+    fn pools(&self) -> MutexGuard<'_, BTreeMap<String, Health>> {
+        self.pools.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn returned(&self) -> MutexGuard<'_, BTreeMap<String, Timestamp>> {
+        self.returned.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes what a ping came to. True when the provider was away before, and answers again.
+    fn note(&self, pool: &str, answer: &Result<(), ProviderError>, now: Timestamp) -> bool {
+        let mut pools = self.pools();
+        let before = pools.get(pool);
+        let is_away = answer.as_ref().is_err_and(|error| error.may_help);
+        let has_returned = answer.is_ok() && before.is_some_and(|health| health.is_away);
+        let back_since = if has_returned { Some(now) } else { before.and_then(|health| health.back_since) };
+        let answer = answer.clone().map_err(|error| error.words);
+        pools.insert(pool.to_owned(), Health { answer, is_away, back_since });
+        drop(pools);
+        if has_returned {
+            self.returned().insert(pool.to_owned(), now);
+        }
+        has_returned
+    }
+}
+
+impl Deployment {
+    /// Asks the providers whether they answer, again and again, so that nobody has to wait for it.
+    pub async fn keep_pinging(self) {
+        let pings = self.0.providers.iter().map(|(pool, provider)| self.keep_pinging_one(pool, &**provider));
+        tokio::select! {
+            _ = futures_util::future::join_all(pings) => {}
+            () = self.0.ending.cancelled() => {}
+        }
+    }
+
+    async fn keep_pinging_one(&self, pool: &str, provider: &dyn Provider) {
+        let availability = &self.0.availability;
+        loop {
+            let answer = prove::within(self.0.patience.look, "was pinged", provider.ping()).await;
+            if availability.note(pool, &answer, self.0.lifecycle.clock.now()) {
+                self.provider_returned(pool).await;
+            }
+            let next_ping = tokio::time::sleep(PING_EVERY);
+            tokio::pin!(next_ping);
+            loop {
+                let found_away = availability.found_away.notified();
+                if self.is_away(pool) {
+                    break;
+                }
+                tokio::select! {
+                    () = &mut next_ping => break,
+                    () = found_away => {}
+                }
+            }
+            if self.is_away(pool) {
+                tokio::time::sleep(PING_EVERY_WHILE_AWAY).await;
+            }
+        }
+    }
+
+    /// What was put off while the provider of a pool was away is done now.
+    async fn provider_returned(&self, pool: &str) {
+        tracing::info!(pool, "provider available again");
+        if let Err(error) = self.retry_starts(pool).await {
+            tracing::warn!(pool, %error, "starts not hurried; they are tried again by themselves");
+        }
+        self.settle().await;
+        self.0.availability.has_returned.notify_one();
+    }
+
+    /// Has every start of a pool that waits for its next try tried now.
+    async fn retry_starts(&self, pool: &str) -> Result<(), StoreError> {
+        let mut tx = self.0.store.begin().await?;
+        tx.hurry_gate(pool, self.0.lifecycle.clock.now(), i64::MAX).await?;
+        tx.commit().await
+    }
+
+    /// Waits until the provider of a pool answers again.
+    pub async fn a_provider_returned(&self) {
+        while self.0.availability.returned().is_empty() {
+            self.0.availability.has_returned.notified().await;
+        }
+    }
+
+    /// The pools whose provider answers again since this was asked last, and since when it does.
+    pub fn take_returned(&self) -> BTreeMap<String, Timestamp> {
+        std::mem::take(&mut *self.0.availability.returned())
+    }
+
+    /// Whether the provider of a pool is known to be away.
+    pub fn is_away(&self, pool: &str) -> bool {
+        self.0.availability.pools().get(pool).is_some_and(|health| health.is_away)
+    }
+
+    /// Since when the provider of a pool answers again, if it was away.
+    pub fn back_since(&self, pool: &str) -> Option<Timestamp> {
+        self.0.availability.pools().get(pool).and_then(|health| health.back_since)
+    }
+
+    /// Whether the provider of each pool answers, as of a few seconds ago.
+    pub fn health(&self) -> BTreeMap<String, Result<(), String>> {
+        self.0.availability.pools().iter().map(|(pool, health)| (pool.clone(), health.answer.clone())).collect()
+    }
+
+    /// Whether a call failed because the provider is away, and not because of the slot. A timeout or an error of the
+    /// provider's own may be either: then it is pinged.
+    pub(super) async fn failed_by_outage(&self, pool: &str, provider: &dyn Provider, error: &ProviderError) -> bool {
+        if error.is_unavailable {
+            self.note_away(pool, error);
+            return true;
+        }
+        error.may_help && !self.answers(pool, provider).await
+    }
+
+    /// Whether the provider of a pool answers now.
+    pub(super) async fn answers(&self, pool: &str, provider: &dyn Provider) -> bool {
+        match prove::within(self.0.patience.look, "was pinged", provider.ping()).await {
+            Err(error) if error.may_help => {
+                self.note_away(pool, &error);
+                false
+            }
+            _ => true,
+        }
+    }
+
+    /// A call could not reach the provider of a pool.
+    pub(crate) fn note_away(&self, pool: &str, error: &ProviderError) {
+        if !self.is_away(pool) {
+            tracing::warn!(pool, error = error.words, "provider unavailable");
+        }
+        self.0.availability.note(pool, &Err(error.clone()), self.0.lifecycle.clock.now());
+        self.0.availability.found_away.notify_waiters();
+    }
+}

@@ -1,0 +1,114 @@
+//! Hot slots that stand idle: those that nobody needs are stopped, and a new image reaches the others.
+
+use std::time::Duration;
+
+use domain::SlotStatus;
+use greenroom::keepers::Did;
+use greenroom::store::{PoolRow, SlotRow};
+use rstest::rstest;
+
+use crate::support::{Backend, Call, Database, Process, Stage, found, pool, process_pool, until};
+
+async fn all(stage: &Stage) -> Vec<SlotRow> {
+    stage.house.store.slots(None, None).await.unwrap()
+}
+
+/// Lets everything that runs go on until so many slots are idle, and nothing else is there.
+async fn until_idle(stage: &Stage, count: usize) {
+    until("all are idle", async || {
+        stage.stir(&[]).await;
+        let slots = all(stage).await;
+        slots.len() == count && slots.iter().all(|slot| slot.status == SlotStatus::Idle)
+    })
+    .await;
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test]
+async fn hot_slots_that_nobody_needs_are_stopped_and_started_again_for_bots(#[case] backend: Backend) {
+    let meet = PoolRow { hot: true, min_idle: 1, max_slots: 3, idle_timeout_ms: Some(60_000), ..pool("meet") };
+    let stage = Stage::new(backend, [meet]).await;
+    until_idle(&stage, 1).await;
+    for number in 0..2 {
+        stage.house.reserved(number).await;
+        stage.keep("warm_buffer").await;
+        stage.gate_is_free().await;
+        until("an agent waits", async || {
+            stage.stir(&[]).await;
+            all(&stage).await.iter().any(|slot| slot.status == SlotStatus::Idle)
+        })
+        .await;
+    }
+    let count = all(&stage).await.len();
+    assert!(count > 1);
+    until_idle(&stage, count).await;
+    assert_eq!(stage.keep("warm_buffer").await.counts["stopped"], 0);
+    stage.house.clock.advance(Duration::from_secs(61));
+    let stopped = count as u64 - 1;
+    let did = Did::of([("made", 0), ("let_go", 0), ("stopped", stopped), ("replaced", 0)]);
+    assert_eq!(stage.keep("warm_buffer").await, did);
+    stage.keep("deployment").await;
+    until_idle(&stage, count).await;
+    let slots = all(&stage).await;
+    assert_eq!(slots.iter().filter(|slot| slot.stopped).count(), count - 1);
+    let runs = stage.fake.has();
+    assert!(slots.iter().all(|slot| runs[&slot.name] != slot.stopped), "{runs:?}");
+    assert!(!stage.fake.calls().iter().any(|call| matches!(call, Call::Delete(_))), "they are not deleted");
+    // They are as they should be.
+    stage.house.clock.advance(Duration::from_secs(11));
+    for keeper in ["sync", "recovery", "warm_buffer"] {
+        assert!(stage.keep(keeper).await.is_nothing(), "{keeper}");
+    }
+
+    // The agent that waits is first; then a slot is started for its bot.
+    let starts = stage.fake.starts().len();
+    let waited = stage.house.reserved(10).await;
+    let waits = slots.iter().find(|slot| !slot.stopped).unwrap();
+    assert_eq!(stage.bot(waited).await.slot.as_ref(), Some(&waits.name));
+    assert_eq!(stage.fake.starts().len(), starts);
+    let started = stage.house.reserved(11).await;
+    stage.runs(started).await;
+    assert_eq!(stage.fake.starts().len(), starts + 1);
+    let slot = stage.slot_of(started).await.unwrap();
+    assert!(!slot.stopped && slot.name != waits.name);
+}
+
+/// A hot pool of two whose slots run this.
+fn hot(bot: &str) -> String {
+    process_pool("meet", "standby = \"running\"\nmin_idle = 2\nmax_slots = 4", bot)
+}
+
+#[tokio::test]
+async fn a_new_command_reaches_idle_hot_slots_and_the_doctor_counts_those_that_run_the_old_one() {
+    let database = Database::new(Backend::Sqlite).await;
+    let server = Process::start_configured(&database, &hot("read old")).await;
+    let idle = async |server: &Process| {
+        found("two are idle", async || {
+            let slots = server.admin().get("/admin/slots?status=idle").await["slots"].as_array().unwrap().clone();
+            (slots.len() >= 2).then_some(slots)
+        })
+        .await
+    };
+    idle(&server).await;
+    assert!(doctor(&database).await.contains("all 2 run the image and command of now"));
+    server.kill().await;
+    let server = Process::start_configured(&database, &hot("read new")).await;
+    let said = found("all run the new one", async || {
+        let said = doctor(&database).await;
+        said.contains(" run the image and command of now").then_some(said)
+    })
+    .await;
+    assert!(!said.contains("still run"), "{said}");
+    idle(&server).await;
+    let running = database.running();
+    assert!(running.iter().any(|process| process.command.contains("read new")), "{running:?}");
+    assert!(!running.iter().any(|process| process.command.contains("read old")), "{running:?}");
+}
+
+async fn doctor(database: &Database) -> String {
+    let mut command = Process::command();
+    command.args(["doctor", "--database", &database.url]).current_dir(database.folder.path());
+    String::from_utf8(command.output().await.unwrap().stdout).unwrap()
+}

@@ -1,0 +1,260 @@
+//! A provider that is away is not a slot that failed: its slots stay as they are, and when it answers again what was put
+//! off is done at once.
+
+use std::time::Duration;
+
+use domain::{SlotName, SlotStatus};
+use greenroom::deployment::assignment::Offer;
+use greenroom::keepers::Did;
+use greenroom::store::{PoolRow, SlotRow};
+use rstest::rstest;
+
+use crate::support::{
+    Backend, Call, Fault, Kind, OBEDIENT, PrivateEngine, Recipe, Scene, Stage, found, meet_link, pool, until, waits,
+};
+
+const SLOT: &str = "pool-meet-001";
+
+fn name() -> SlotName {
+    SlotName::stored(SLOT.to_owned())
+}
+
+async fn all(stage: &Stage) -> Vec<SlotRow> {
+    stage.house.store.slots(None, None).await.unwrap()
+}
+
+/// Nothing that did not happen is held against a slot.
+async fn nothing_is_marked(stage: &Stage) {
+    for slot in all(stage).await {
+        let SlotRow { status, recovery_attempts, error_message, .. } = &slot;
+        assert!(*status != SlotStatus::Error && *recovery_attempts == 0 && error_message.is_none(), "{slot:?}");
+        assert_eq!(stage.house.store.failures_in(&slot.name).await.unwrap(), []);
+    }
+}
+
+/// A hot pool whose agents wait.
+async fn hot(backend: Backend, slots: i64) -> Stage {
+    let stage = Stage::new(backend, [PoolRow { hot: true, min_idle: slots, max_slots: slots, ..pool("meet") }]).await;
+    agents_wait(&stage, slots).await;
+    stage
+}
+
+async fn agents_wait(stage: &Stage, slots: i64) {
+    until("all are idle", async || {
+        stage.stir(&[]).await;
+        all(stage).await.iter().filter(|slot| slot.status == SlotStatus::Idle).count() == slots as usize
+    })
+    .await;
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test]
+async fn what_could_not_be_done_while_the_provider_was_away_is_done_when_it_answers_again(#[case] backend: Backend) {
+    let stage = Stage::new(backend, [PoolRow { max_slots: 4, ..pool("meet") }]).await;
+    let (ended, voice) = stage.stays(0).await;
+    let (stays, _) = stage.stays(1).await;
+    let drained = stage.house.reserved(2).await;
+    stage.lives(drained).await;
+    stage.slot_is("pool-meet-003", SlotStatus::Idle).await;
+    stage.fake.go_away();
+
+    stage.house.exited(voice, 0).await.unwrap();
+    until("clearing was tried", async || stage.fake.count(&Call::Stop(name())) > 0).await;
+    let waits = stage.house.reserved(3).await;
+    let third = SlotName::stored("pool-meet-003".to_owned());
+    assert_eq!(stage.place_of(waits).await, Some(third.to_string()));
+    until("its start was tried", async || stage.fake.starts().iter().filter(|slot| **slot == third).count() > 2).await;
+    for _ in 0..3 {
+        stage.house.clock.advance(Duration::from_secs(61));
+        for keeper in ["deployment", "recovery", "sync"] {
+            stage.keep(keeper).await;
+        }
+    }
+    nothing_is_marked(&stage).await;
+    assert_eq!(stage.slot_of(ended).await.unwrap().status, SlotStatus::Busy, "it is cleared later");
+    assert_eq!(stage.bot(stays).await.status.as_str(), "active");
+
+    // No keeper is needed for it.
+    stage.fake.come_back();
+    stage.slot_is(SLOT, SlotStatus::Idle).await;
+    stage.runs(waits).await;
+    nothing_is_marked(&stage).await;
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test]
+async fn hot_slots_that_an_outage_has_ended_are_started_again_at_once_and_it_costs_them_nothing(
+    #[case] backend: Backend,
+) {
+    let stage = hot(backend, 4).await;
+    // One whose agent was about to wait, one that has a bot of which nothing was heard.
+    stage.house.placement.report(name(), lost(&stage).await).await.unwrap();
+    stage.gate_is_free().await;
+    let bot = stage.house.reserved(0).await;
+    let of_bot = stage.bot(bot).await.slot.unwrap();
+    assert_ne!(of_bot, name());
+    stage.house.clock.advance(Duration::from_secs(11));
+    let before = all(&stage).await;
+
+    stage.fake.go_away();
+    before.iter().for_each(|slot| stage.fake.end(&slot.name));
+    let did = stage.keep("sync").await;
+    assert!(did.complaints[0].contains("connection refused"), "{did:?}");
+    stage.fake.come_back();
+    tokio::time::timeout(Duration::from_secs(30), stage.deployment.a_provider_returned()).await.unwrap();
+    let did = stage.keep("sync").await;
+    assert_eq!((did.counts["made_anew"], did.counts["waiting"]), (4, 0));
+    nothing_is_marked(&stage).await;
+    until("all run again", async || stage.fake.has().values().all(|runs| *runs)).await;
+    assert_eq!(stage.bot(bot).await.slot, Some(of_bot), "it goes on where it was");
+    agents_wait(&stage, 4).await;
+}
+
+/// The slot is to be started again, and its agent does not wait yet.
+async fn lost(stage: &Stage) -> greenroom::placement::SlotEvent {
+    let since = stage.slot(SLOT).await.unwrap().status_since;
+    greenroom::placement::SlotEvent::Lost { since, counts: false }
+}
+
+#[tokio::test]
+async fn an_outage_that_ended_nothing_changes_nothing() {
+    let stage = hot(Backend::Sqlite, 3).await;
+    stage.house.clock.advance(Duration::from_secs(11));
+    let before = all(&stage).await;
+    stage.fake.go_away();
+    stage.keep("sync").await;
+    stage.fake.come_back();
+    tokio::time::timeout(Duration::from_secs(30), stage.deployment.a_provider_returned()).await.unwrap();
+    // A listing that forgets everything is not believed alone.
+    stage.fake.break_next(Kind::List, Fault::NoEffect);
+    stage.keep("sync").await;
+    stage.keep("sync").await;
+    assert_eq!(all(&stage).await, before);
+}
+
+#[tokio::test]
+async fn a_slot_in_error_is_not_recovered_while_the_provider_is_away() {
+    let stage = Stage::new(Backend::Sqlite, [pool("meet")]).await;
+    stage.fake.break_next(Kind::Start, Fault::Error);
+    let bot = stage.house.reserved(0).await;
+    stage.end_of(bot).await;
+    let before = stage.slot_is(SLOT, SlotStatus::Error).await;
+    stage.fake.go_away();
+    for _ in 0..4 {
+        assert_eq!(stage.keep("recovery").await.counts["failed"], 0);
+        assert_eq!(stage.deployment.recover(&name()).await.unwrap(), Some(greenroom::deployment::Recovery::Failed));
+    }
+    assert_eq!(stage.slot(SLOT).await.unwrap(), before, "no attempt counts, and its error is still its own");
+    stage.fake.come_back();
+    until("the provider is known to be back", async || !stage.deployment.is_away("meet")).await;
+    assert_eq!(stage.keep("recovery").await, Did::of([("recovered", 1), ("failed", 0), ("deleted", 0)]));
+}
+
+#[tokio::test]
+async fn an_outage_that_outlasts_a_bots_deadline_ends_the_bot_and_leaves_its_slot_good() {
+    let stage = Stage::new(Backend::Sqlite, [pool("meet")]).await;
+    let first = stage.house.reserved(0).await;
+    stage.lives(first).await;
+    stage.slot_is(SLOT, SlotStatus::Idle).await;
+    stage.fake.go_away();
+    let bot = stage.house.reserved(1).await;
+    until("its start was tried", async || stage.fake.starts().len() > 1).await;
+    let end = found("the bot is at an end", async || {
+        stage.house.clock.advance(Duration::from_mins(16));
+        stage.keep("queue_expiry").await;
+        let end = stage.house.stands(bot).await;
+        end.0.is_ended().then_some(end)
+    })
+    .await;
+    assert_eq!(end.1.as_deref(), Some("deploy_timeout"));
+    nothing_is_marked(&stage).await;
+    stage.fake.come_back();
+    stage.slot_is(SLOT, SlotStatus::Idle).await;
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test]
+async fn an_agent_that_comes_after_its_slot_was_given_up_brings_it_back(#[case] backend: Backend) {
+    let stage = Stage::new(backend, [PoolRow { hot: true, min_idle: 1, ..pool("meet") }]).await;
+    until("it was started", async || stage.fake.starts().len() == 1 && stage.at_gate().await == (0, 0)).await;
+    stage.house.clock.advance(Duration::from_secs(61));
+    stage.keep("deployment").await;
+    let slot = stage.slot_is(SLOT, SlotStatus::Error).await;
+    let claim = domain::SlotClaim::current(&slot);
+    assert!(matches!(stage.deployment.offer(&claim, "late", true).await.unwrap(), Offer::NoneYet));
+    let slot = stage.slot(SLOT).await.unwrap();
+    assert_eq!((slot.status, slot.recovery_attempts, slot.error_message), (SlotStatus::Idle, 0, None));
+    // Its bot goes to the agent at once.
+    let bot = stage.house.reserved(0).await;
+    assert!(matches!(stage.deployment.offer(&claim, "late", false).await.unwrap(), Offer::Bot { .. }));
+    assert_eq!(stage.slot_of(bot).await.unwrap().name, name());
+    assert_eq!(stage.fake.starts().len(), 1);
+}
+
+#[tokio::test]
+async fn an_agent_in_a_slot_that_is_being_recovered_comes_too_late() {
+    let stage = Stage::new(Backend::Sqlite, [PoolRow { hot: true, min_idle: 1, ..pool("meet") }]).await;
+    until("it was started", async || stage.fake.starts().len() == 1 && stage.at_gate().await == (0, 0)).await;
+    stage.house.clock.advance(Duration::from_secs(61));
+    stage.keep("deployment").await;
+    let slot = stage.slot_is(SLOT, SlotStatus::Error).await;
+    let recovering = greenroom::placement::SlotEvent::Recovering { since: slot.status_since, message: String::new() };
+    assert!(stage.house.placement.report(name(), recovering).await.unwrap());
+    assert!(!stage.house.placement.report(name(), waits(&slot)).await.unwrap());
+    assert_eq!(stage.slot(SLOT).await.unwrap().status, SlotStatus::Error);
+}
+
+#[rstest]
+#[case::stopped(false)]
+#[case::killed(true)]
+#[tokio::test]
+async fn an_outage_of_the_docker_engine_passes_without_a_slot_in_error(#[case] is_killed: bool) {
+    let mut engine = PrivateEngine::start("alone").await;
+    let image = engine.image(&Recipe::bot(OBEDIENT)).await;
+    // Nothing but the return of the engine brings its slots back.
+    let keepers = "[sync]\ninterval = \"1h\"\n[recovery]\ninterval = \"1h\"\n\
+                   [sweeper]\ninterval = \"1s\"\nstop_grace = \"2s\"";
+    let settings = "standby = \"running\"\nmax_slots = 5\nmin_idle = 3";
+    let scene = Scene::start(&engine, "docker", &image, settings, keepers).await;
+    scene.until_idle(3).await;
+    let leaving = scene.user.bot(&meet_link(1)).await;
+    scene.user.until(&leaving, "active").await;
+    scene.until_idle(3).await;
+    if is_killed {
+        engine.kill().await;
+    } else {
+        engine.stop().await;
+    }
+    let waiting = [scene.user.bot(&meet_link(2)).await, scene.user.bot(&meet_link(3)).await];
+    scene.user.stop(&leaving).await;
+    let tried = "the starts of both are tried";
+    until(tried, async || {
+        let gate = scene.server.admin().get("/admin/deployments").await;
+        let entries = gate["entries"].as_array().unwrap().clone();
+        let failed = |bot: &String| entries.iter().any(|row| row["bot_id"] == **bot && !row["last_error"].is_null());
+        waiting.iter().all(failed)
+    })
+    .await;
+    engine.start_again().await;
+    for bot in &waiting {
+        scene.user.until(bot, "active").await;
+    }
+    let slots = found("the rest are idle", async || {
+        let slots = scene.slots().await;
+        let idle = slots.iter().filter(|slot| slot["status"] == "idle").count();
+        (idle == 3).then_some(slots)
+    })
+    .await;
+    assert!(slots.iter().all(|slot| slot["recovery_attempts"] == 0), "{slots:?}");
+    for slot in &slots {
+        let path = format!("/admin/slots/{}", slot["name"].as_str().unwrap());
+        let slot = scene.server.admin().get(&path).await;
+        assert_eq!(slot["failures"], serde_json::json!([]), "{slot}");
+    }
+}
