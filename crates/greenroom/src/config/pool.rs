@@ -5,6 +5,7 @@ use std::time::Duration;
 use domain::{Attributes, Platform};
 
 use super::attributes;
+use super::kept::KeptProvider;
 use super::layers::Tree;
 use super::provider::{self, KINDS, ProcessConfig, ProviderConfig, Size};
 use super::section::Section;
@@ -17,6 +18,8 @@ pub struct PoolConfig {
     pub name: String,
     pub platform: Platform,
     pub provider: ProviderConfig,
+    /// What the database keeps of the provider.
+    pub kept: KeptProvider,
     pub max_slots: u32,
     pub min_idle: u32,
     pub standby: Standby,
@@ -44,6 +47,7 @@ pub fn defaults() -> Vec<PoolConfig> {
             name: platform.as_str().replace('_', "-"),
             platform,
             provider: ProviderConfig::Process(ProcessConfig::default()),
+            kept: KeptProvider::default(),
             max_slots: 100,
             min_idle: 0,
             standby: Standby::Stopped,
@@ -84,6 +88,7 @@ pub fn read(index: usize, tree: Tree, complaints: &mut Vec<String>) -> Option<Po
              be full"
         ));
     }
+    let kept = provider.map(|kind| KeptProvider::of(kind, section.look_at(kind))).unwrap_or_default();
     let provider = provider.and_then(|kind| provider::read(&mut section, index, kind, Size { max_slots, min_idle }));
     let attributes = attributes::read(&mut section, provider.as_ref());
     if section.has("expire_after") && matches!(provider, Some(ProviderConfig::Ec2(_))) {
@@ -97,6 +102,7 @@ pub fn read(index: usize, tree: Tree, complaints: &mut Vec<String>) -> Option<Po
         name: name?,
         platform: platform?,
         provider: provider?,
+        kept,
         max_slots,
         min_idle,
         standby,

@@ -129,6 +129,10 @@ impl DeploymentKeeper {
     /// Slots that are to go.
     async fn remove(&self, now: Timestamp) -> Result<(), StoreError> {
         for slot in self.store.drained_slots(ago(now, DELETED_AGAIN_AFTER)).await? {
+            // A pool that this server does not have is another replica's, or `greenroom pools remove` ends it.
+            if !self.deployment.providers().contains_key(&slot.pool) {
+                continue;
+            }
             let deployment = self.deployment.clone();
             self.removing.begin(slot.name.clone(), async move { deployment.remove(slot).await });
         }
