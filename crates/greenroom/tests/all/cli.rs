@@ -289,3 +289,48 @@ async fn no_key_or_token_is_ever_logged() {
         assert!(!log.contains(secret), "a secret is in the log");
     }
 }
+
+#[tokio::test]
+async fn the_configuration_is_taken_before_and_after_a_command() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("other.toml");
+    std::fs::write(&file, "listen = \"127.0.0.1:7799\"\n").unwrap();
+    let file = file.to_str().unwrap();
+    for arguments in [
+        &["--config", file, "config", "check"][..],
+        &["config", "check", "--config", file],
+        &["--config", "nowhere.toml", "config", "check", "--config", file],
+    ] {
+        let (well, stdout, stderr) = run(arguments, folder.path()).await;
+        assert!(well && stdout.contains("127.0.0.1:7799"), "{arguments:?}: {stdout}{stderr}");
+    }
+    for arguments in [&["--config", file, "doctor"][..], &["doctor", "--config", file]] {
+        let (_, stdout, stderr) = run(arguments, folder.path()).await;
+        assert!(stdout.contains("other.toml is in order"), "{arguments:?}: {stdout}{stderr}");
+    }
+    let before = ["--config", file, "doctor", "slot", "pool-x-001"];
+    let (well, _, stderr) = run(&before, folder.path()).await;
+    assert!(!well && stderr.contains("there is no database yet"), "{stderr}");
+}
+
+#[tokio::test]
+async fn an_address_that_is_in_use_is_named_with_what_to_do() {
+    let database = Database::new(Backend::Sqlite).await;
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let (well, _, stderr) = run(&["serve", "--listen", &address, "--database", &database.url], database.folder.path()).await;
+    assert!(!well && stderr.contains(&address) && stderr.contains("--listen"), "{stderr}");
+}
+
+#[tokio::test]
+async fn a_lost_admin_token_is_replaced_by_one_that_is_configured() {
+    let database = Database::new(Backend::Sqlite).await;
+    let server = Process::start_with(&database, &[]).await;
+    let lost = shown(&server, "admin token").unwrap();
+    server.terminate().await;
+    assert!(server.wait().await);
+    let server = Process::start_with(&database, &["--set", "admin_token=a-new-one"]).await;
+    server.client("a-new-one").get("/admin/users").await;
+    let (status, _) = server.client(&lost).send(Method::GET, "/admin/users", None).await;
+    assert_eq!(status, StatusCode::UNAUTHORIZED);
+}
