@@ -75,7 +75,9 @@ pub async fn run(command: Command, before: &Settings) -> Done {
                 println!("{:#}", if init { aws::init_policy(&settings) } else { aws::policy(&settings) });
             }
         }
-        Command::RunnerToken { pool, settings } => println!("{}", runner_token(&settings.over(before).load()?, &pool).await?),
+        Command::RunnerToken { pool, settings } => {
+            println!("{}", runner_token(&settings.over(before).load()?, &pool).await?)
+        }
     }
     Ok(())
 }

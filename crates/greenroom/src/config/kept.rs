@@ -155,7 +155,8 @@ mod tests {
         let kept: KeptProvider = serde_json::from_str(&text).unwrap();
         let error = kept.restore("old", "coolify", SIZE, |_| None).unwrap_err().to_string();
         assert!(error.contains("the pool old") && error.contains("set COOLIFY_API_TOKEN"), "{error}");
-        let restored = kept.restore("old", "coolify", SIZE, |name| (name == "COOLIFY_API_TOKEN").then(|| "hush".to_owned()));
+        let restored =
+            kept.restore("old", "coolify", SIZE, |name| (name == "COOLIFY_API_TOKEN").then(|| "hush".to_owned()));
         let ProviderConfig::Coolify(config) = restored.unwrap() else { panic!("another provider") };
         assert_eq!((config.api_url.as_str(), config.image.as_str()), ("https://coolify.example.com", "bot"));
     }

@@ -54,7 +54,9 @@ impl Programs {
         let mut text = format!("there is no program {program} on {whose} PATH ({})", self.path.to_string_lossy());
         let own = std::env::var_os("PATH").unwrap_or_default();
         if self.is_of_server && program_is_at(program, &own, &self.folder) {
-            text.push_str("; it is on yours: start the server with the same PATH, or name the program by its whole path");
+            text.push_str(
+                "; it is on yours: start the server with the same PATH, or name the program by its whole path",
+            );
         }
         Check::bad("command", text)
     }
@@ -139,10 +141,8 @@ fn capacity(row: &PoolRow, slots: &[SlotRow]) -> Check {
 
 /// An operator's limits hold until the configuration changes, which surprises whoever reads the configuration.
 fn changed_by_hand(row: &PoolRow, kept: &KeptPool) -> Option<Check> {
-    let limits = [
-        ("max_slots", row.max_slots, kept.configured_max_slots),
-        ("min_idle", row.min_idle, kept.configured_min_idle),
-    ];
+    let limits =
+        [("max_slots", row.max_slots, kept.configured_max_slots), ("min_idle", row.min_idle, kept.configured_min_idle)];
     let changed: Vec<String> = limits
         .iter()
         .filter(|(_, is, configured)| is != configured)
@@ -159,9 +159,8 @@ async fn gone(
     slots: Vec<SlotRow>,
     provider: &dyn Provider,
 ) -> Result<Option<Check>, StoreError> {
-    let made = |slot: &SlotRow| {
-        slot.provider_ref.is_some() && matches!(slot.status, SlotStatus::Idle | SlotStatus::Busy)
-    };
+    let made =
+        |slot: &SlotRow| slot.provider_ref.is_some() && matches!(slot.status, SlotStatus::Idle | SlotStatus::Busy);
     if !provider.makes_ahead() || !slots.iter().any(made) {
         return Ok(None);
     }
@@ -184,7 +183,8 @@ async fn gone(
     let names: Vec<SlotName> = missing.iter().map(|slot| slot.name.clone()).collect();
     let now = store.slots_by_name(&names).await?;
     let unchanged = |slot: &&SlotRow| {
-        now.iter().any(|now| now.name == slot.name && now.status_since == slot.status_since && now.bot_id == slot.bot_id)
+        now.iter()
+            .any(|now| now.name == slot.name && now.status_since == slot.status_since && now.bot_id == slot.bot_id)
     };
     let missing: Vec<&str> = missing.iter().filter(unchanged).map(|slot| slot.name.as_str()).collect();
     if missing.is_empty() {
@@ -206,7 +206,11 @@ fn listing(names: &[&str]) -> String {
 }
 
 /// Pools that left the configuration.
-pub async fn left(store: &Store, pools: &[PoolConfig], servers: &Servers) -> Result<Vec<(LeftPool, Check)>, StoreError> {
+pub async fn left(
+    store: &Store,
+    pools: &[PoolConfig],
+    servers: &Servers,
+) -> Result<Vec<(LeftPool, Check)>, StoreError> {
     let told = |left: LeftPool| {
         let LeftPool { name, slots, bots, .. } = &left;
         let check = if servers.running.iter().any(|facts| facts.pools.contains(name)) {

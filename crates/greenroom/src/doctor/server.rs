@@ -108,7 +108,8 @@ fn other_version(version: &str, place: &str) -> Option<Check> {
 async fn readiness(url: &str) -> Check {
     match get(&format!("{url}/readyz")).await {
         Ok((200, body)) => {
-            let missing: Vec<&str> = body["missing"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+            let missing: Vec<&str> =
+                body["missing"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
             if missing.is_empty() {
                 Check::good("ready", "it takes requests, and everything that it needs answers")
             } else {

@@ -71,8 +71,8 @@ pub enum ServerError {
     #[error("cannot listen on {listen}: {source}")]
     Listen { listen: String, source: std::io::Error },
     #[error(
-        "another program listens on {listen} already; stop it, or choose another address with `--listen 127.0.0.1:7701` \
-         or `listen` in the configuration"
+        "cannot listen on {listen}: another program uses this address; stop it, or choose another one with `--listen \
+         127.0.0.1:7701` or with `listen` in the configuration"
     )]
     InUse { listen: String },
     #[error("the thread that places bots cannot be started: {0}")]

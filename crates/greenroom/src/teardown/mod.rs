@@ -54,7 +54,9 @@ pub enum TeardownError {
     NoPool(String),
     #[error("the pool {0} is still in the configuration: take it out and start the server again first")]
     Configured(String),
-    #[error("the server on {host} (pid {pid}) still has the pool {pool}: start it again with the new configuration first")]
+    #[error(
+        "the server on {host} (pid {pid}) still has the pool {pool}: start it again with the new configuration first"
+    )]
     Served { pool: String, host: String, pid: u32 },
     #[error("a server runs ({0}): stop it first, or it would make new slots meanwhile")]
     ServerRuns(String),

@@ -61,7 +61,10 @@ async fn a_server_that_is_in_order_is_said_to_be_so_on_sqlite() {
     let (in_order, said) = at(&venue, &[]).await;
     assert!(in_order, "{said}");
     let answers = format!("running     Greenroom {} answers at {}", env!("CARGO_PKG_VERSION"), venue.server.url);
-    expect(&said, &["of this version", &answers, "ok    ready", "slots       1 of 3: 1 busy", "Everything is in order."]);
+    expect(
+        &said,
+        &["of this version", &answers, "ok    ready", "slots       1 of 3: 1 busy", "Everything is in order."],
+    );
 }
 
 #[tokio::test]

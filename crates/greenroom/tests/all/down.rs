@@ -41,7 +41,11 @@ async fn nothing_is_left_of_slots_that_are_processes(#[case] backend: Backend, #
     assert!(agents >= 4, "slots outlive their server");
     let (well, said) = down(&folder, &url, &[]).await;
     assert!(!well && said.contains("This ends 1 bots and removes") && said.contains("say --yes"), "{said}");
-    assert_eq!(database.running().iter().filter(|running| running.is_agent).count(), agents, "nothing is ended unasked");
+    assert_eq!(
+        database.running().iter().filter(|running| running.is_agent).count(),
+        agents,
+        "nothing is ended unasked"
+    );
     // From another folder: where the slots are is known.
     let elsewhere = tempfile::tempdir().unwrap();
     let file = folder.join("greenroom.toml");

@@ -24,7 +24,8 @@ async fn a_docker_slot_without_limits_has_what_its_host_has() {
 async fn a_docker_slot_with_limits_has_these() {
     let engine = Engine::shared().await;
     let image = engine.image(&Recipe::bot(OBEDIENT)).await;
-    let scene = Scene::start(&engine, "docker", &image, "max_slots = 1\nmin_idle = 1", "cpus = 0.5\nmemory = \"64m\"").await;
+    let scene =
+        Scene::start(&engine, "docker", &image, "max_slots = 1\nmin_idle = 1", "cpus = 0.5\nmemory = \"64m\"").await;
     let slots = scene.until_idle(1).await;
     assert_eq!((&slots[0]["attributes"]["cpu"], &slots[0]["attributes"]["mem"]), (&json!(0), &json!(64)));
 }

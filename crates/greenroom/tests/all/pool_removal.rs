@@ -1,11 +1,14 @@
 //! A pool that left the configuration: it is named, nothing of it is deleted by itself, and `greenroom pools remove` ends it.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
 
 use rstest::rstest;
-use serde_json::Value;
+use tokio::io::{AsyncBufReadExt, BufReader};
 
-use crate::support::{Backend, Database, Engine, OBEDIENT, Process, Recipe, Scene, Venue, meet_link, process_pool, until};
+use crate::support::{
+    Backend, Database, Engine, OBEDIENT, Process, Recipe, Scene, Venue, found, meet_link, process_pool,
+};
 
 const STAYS: &str = r#"echo '{"event": "joined"}'; sleep 1000"#;
 
@@ -33,7 +36,7 @@ async fn pools(server: &Process) -> Vec<String> {
 }
 
 /// Stops a server, and starts another with this configuration whose log goes into a file.
-async fn start_again(server: Process, database: &Database, toml: &str) -> (Process, String) {
+async fn start_again(server: Process, database: &Database, toml: &str) -> (Process, PathBuf) {
     server.terminate().await;
     assert!(server.wait().await);
     let file = database.folder.path().join("greenroom.toml");
@@ -42,8 +45,7 @@ async fn start_again(server: Process, database: &Database, toml: &str) -> (Proce
     let mut command = Process::command();
     command.args(["serve", "--listen", "127.0.0.1:0", "--database", &database.url]);
     command.current_dir(database.folder.path()).stderr(std::fs::File::create(&log).unwrap());
-    let server = Process::spawn(command).await;
-    (server, std::fs::read_to_string(log).unwrap())
+    (Process::spawn(command).await, log)
 }
 
 #[rstest]
@@ -58,13 +60,18 @@ async fn a_pool_that_left_the_configuration_is_named_and_removed_beside_a_server
     assert!(!well && said.contains("the pool meet is still in the configuration"), "{said}");
     let Venue { server, database, .. } = venue;
     let (server, log) = start_again(server, &database, &other_pool()).await;
-    let warning = log.lines().find(|line| line.contains("pool no longer configured")).expect(&log);
-    let warning: Value = serde_json::from_str(warning).unwrap();
-    let fields = warning.to_string();
+    let fields = found("the server names the pool", async || {
+        let text = std::fs::read_to_string(&log).unwrap();
+        text.lines().find(|line| line.contains("pool no longer configured")).map(str::to_owned)
+    })
+    .await;
     assert!(fields.contains("\"pool\":\"meet\"") && fields.contains("\"slots\":3"), "{fields}");
     let (well, said) = at(&database, &["doctor"]).await;
     assert!(!well, "{said}");
-    assert!(said.contains("pool meet (process), not in the configuration") && said.contains("3 slots are left"), "{said}");
+    assert!(
+        said.contains("pool meet (process), not in the configuration") && said.contains("3 slots are left"),
+        "{said}"
+    );
     assert_eq!(database.running().iter().filter(|running| running.is_agent).count(), 3, "nothing goes by itself");
 
     let (well, said) = at(&database, &["pools", "remove", "meet"]).await;
@@ -80,34 +87,40 @@ async fn a_pool_that_left_the_configuration_is_named_and_removed_beside_a_server
 }
 
 #[tokio::test]
-async fn bots_of_a_pool_that_left_are_waited_for_or_ended() {
-    let meet = |settings| process_pool("meet", settings, STAYS);
-    let venue = Venue::open(Backend::Sqlite, &(meet("max_slots = 5") + &other_pool())).await;
-    let [first, second] = [venue.active(1).await, venue.active(2).await].map(|bot| bot["id"].as_str().unwrap().to_owned());
+async fn bots_of_a_pool_that_left_are_waited_for() {
+    let venue = Venue::open(Backend::Sqlite, &(process_pool("meet", "max_slots = 5", OBEDIENT) + &other_pool())).await;
+    let bots = [venue.active(1).await, venue.active(2).await].map(|bot| bot["id"].as_str().unwrap().to_owned());
     let Venue { server, database, user, .. } = venue;
+    // Where the first server was, so that agents find the second.
+    let address = server.url.trim_start_matches("http://").to_owned();
     let (server, _) = start_again(server, &database, &other_pool()).await;
-    let user = user.on(&server.url);
-    // One bot leaves while the command waits for it; the agents know where the server was.
     server.terminate().await;
     assert!(server.wait().await);
     let (well, said) = at(&database, &["pools", "remove", "meet", "--yes"]).await;
     assert!(!well && said.contains("no server runs that could hear their end"), "{said}");
-    let server = Process::start_with(&database, &[]).await;
-    let user = user.on(&server.url);
+    let mut command = Process::command();
+    command.args(["serve", "--listen", &address, "--database", &database.url]).current_dir(database.folder.path());
+    let _server = Process::spawn(command).await;
     let mut command = Process::command();
     command.args(["pools", "remove", "meet", "--yes", "--database", &database.url]);
-    let mut waiting = command.current_dir(database.folder.path()).spawn().unwrap();
-    for bot in [&first, &second] {
-        until("it is waited for", async || waiting.try_wait().unwrap().is_none()).await;
-        user.stop(bot).await;
+    let mut removal = command.current_dir(database.folder.path()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(removal.stdout.take().unwrap()).lines();
+    let mut said = Vec::new();
+    while let Some(line) = lines.next_line().await.unwrap() {
+        if line.starts_with("Waiting for 2 bots to end") {
+            for bot in &bots {
+                user.stop(bot).await;
+            }
+        }
+        said.push(line);
     }
-    waiting.kill().await.unwrap();
-    let (well, said) = at(&database, &["pools", "remove", "meet", "--yes", "--force"]).await;
-    assert!(well && said.contains("the pool meet"), "{said}");
+    assert!(removal.wait().await.unwrap().success(), "{said:?}");
+    assert!(said.iter().any(|line| line.contains("Waiting for 2 bots")), "{said:?}");
+    assert_eq!(said.last().unwrap(), "Removed 2 slots and the pool meet.");
     assert_eq!(database.running(), []);
-    for bot in [first, second] {
-        let bot = user.look_at(&bot).await;
-        assert_eq!((&bot["status"], &bot["reason"]), (&"completed".into(), &"stopped".into()), "{bot}");
+    for bot in bots {
+        let bot = user.until(&bot, "completed").await;
+        assert_eq!(bot["reason"], "stopped");
     }
 }
 
