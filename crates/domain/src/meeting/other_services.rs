@@ -28,7 +28,7 @@ const SERVICES: [Service; 15] = [
 /// The service that a host belongs to.
 pub(super) fn of_host(host: &str) -> Option<&'static str> {
     let owns = |domain: &&str| host.strip_suffix(*domain).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'));
-    SERVICES.iter().find(|service| service.domains.iter().any(|domain| owns(&domain))).map(|service| service.name)
+    SERVICES.iter().find(|service| service.domains.iter().any(owns)).map(|service| service.name)
 }
 
 /// The service of this name, however it is written.

@@ -1,5 +1,5 @@
-//! The provider of a pool as the database keeps it: its section of the configuration without secrets, so that its slots can
-//! be deleted when the pool is no longer configured. A secret is asked for again.
+//! The provider of a pool as the database keeps it: its section of the configuration without secrets, so that its slots
+//! can be deleted when the pool is no longer configured. A secret is asked for again.
 
 use std::path::{Path, PathBuf};
 
@@ -38,8 +38,8 @@ pub enum NotRestored {
     )]
     Secret { pool: String, kind: &'static str, key: &'static str, variable: &'static str },
     #[error(
-        "the database keeps too little of the pool {pool} to reach its provider ({0}); put it back into the configuration \
-         and start the server once",
+        "the database keeps too little of the pool {pool} to reach its provider ({0}); put it back into the \
+         configuration and start the server once",
         .what
     )]
     Incomplete { pool: String, what: String },

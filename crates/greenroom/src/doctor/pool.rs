@@ -1,5 +1,5 @@
-//! One pool: its provider, its slots against what the provider has, its limits, and whether a bot that is asked for now would
-//! run.
+//! One pool: its provider, its slots against what the provider has, its limits, and whether a bot that is asked for now
+//! would run.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsString;
@@ -219,8 +219,8 @@ pub async fn left(
             Check::note("left", format!("no slots are left of it; `greenroom pools remove {name}` forgets it"))
         } else {
             let text = format!(
-                "{slots} slots are left of it, {bots} of them with a bot, and nobody deletes them: `greenroom pools remove \
-                 {name}` does, or put the pool back into the configuration"
+                "{slots} slots are left of it, {bots} of them with a bot, and nobody deletes them: `greenroom pools \
+                 remove {name}` does, or put the pool back into the configuration"
             );
             Check::doubtful("left", text)
         };

@@ -1,5 +1,5 @@
-//! The servers that run on the database: whether each answers, which version it is, whether it is ready, and whether several
-//! of them agree on where bots reach them.
+//! The servers that run on the database: whether each answers, which version it is, whether it is ready, and whether
+//! several of them agree on where bots reach them.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -135,8 +135,8 @@ fn agreement(servers: &mut Servers) {
         Check::doubtful(
             "public_url",
             format!(
-                "the servers tell bots different addresses ({}): a bot loses its server when that one stops. Set the same \
-                 `public_url` on all, such as that of a load balancer",
+                "the servers tell bots different addresses ({}): a bot loses its server when that one stops. Set the \
+                 same `public_url` on all, such as that of a load balancer",
                 urls.join(", ")
             ),
         )

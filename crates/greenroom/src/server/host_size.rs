@@ -1,6 +1,6 @@
-//! How large the hosts are on which slots of `docker` run. A slot without `cpus` or `memory` may use all of its host, so this
-//! is what it has of what a bot can ask for. An engine that is away at the start is asked again later; until then what the
-//! database knows from an earlier start holds.
+//! How large the hosts are on which slots of `docker` run. A slot without `cpus` or `memory` may use all of its host,
+//! so this is what it has of what a bot can ask for. An engine that is away at the start is asked again later; until
+//! then what the database knows from an earlier start holds.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

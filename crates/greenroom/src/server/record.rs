@@ -1,5 +1,5 @@
-//! What the database tells of a server that runs: where it listens, its version, its pools. `greenroom doctor` asks it there,
-//! and other commands see that it runs.
+//! What the database tells of a server that runs: where it listens, its version, its pools. `greenroom doctor` asks it
+//! there, and other commands see that it runs.
 
 use std::time::Duration;
 

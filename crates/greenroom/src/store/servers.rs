@@ -1,5 +1,5 @@
-//! The servers that run on this database: where each listens, its version, its pools. Tools read it to ask the servers, and to
-//! see whether there is one.
+//! The servers that run on this database: where each listens, its version, its pools. Tools read it to ask the servers,
+//! and to see whether there is one.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! Everything: every bot ends, and every slot of every pool is deleted, also what only the providers know of. The server has to
-//! be stopped before, because it would make new slots meanwhile.
+//! Everything: every bot ends, and every slot of every pool is deleted, also what only the providers know of. The server
+//! has to be stopped before, because it would make new slots meanwhile.
 
 use std::collections::BTreeMap;
 
@@ -122,7 +122,8 @@ impl Down {
 }
 
 impl Teardown {
-    /// How much the providers have of this installation that no slot knows. What cannot be listed now is told by the removal.
+    /// How much the providers have of this installation that no slot knows. What cannot be listed now is told by the
+    /// removal.
     async fn count_unknown(&self) -> Result<usize, TeardownError> {
         let mut names = std::collections::BTreeSet::new();
         for provider in self.providers.values() {

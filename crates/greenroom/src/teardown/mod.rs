@@ -1,12 +1,12 @@
-//! Ending slots for good, from the command line: what `greenroom pools remove` and `greenroom down` do. The command works on the
-//! database as a replica does, with the providers of the pools that are to go, and never starts anything. What it ends goes
-//! the same way as in a server: the slot takes no more bots, its bot ends, the provider deletes it and is looked at, and
-//! then the row goes. So it can be interrupted and run again.
+//! Ending slots for good, from the command line: what `greenroom pools remove` and `greenroom down` do. The command works
+//! on the database as a replica does, with the providers of the pools that are to go, and never starts anything. What it
+//! ends goes the same way as in a server: the slot takes no more bots, its bot ends, the provider deletes it and is
+//! looked at, and then the row goes. So it can be interrupted and run again.
 //!
 //! - this file: opening, ending bots, removing slots
 //! - [`pools`]: the pools whose slots are to go, and how their providers are reached
 //! - [`pool`]: one pool that left the configuration
-//! - [`down`]: everything
+//! - [`down`]: everything at once
 
 pub mod down;
 pub mod pool;
@@ -114,7 +114,8 @@ async fn open(config: &Config) -> Result<Store, TeardownError> {
     Ok(Store::open(url).await?)
 }
 
-/// The servers that run on a database, as far as can be known from here. One of this machine whose process is gone was killed.
+/// The servers that run on a database, as far as can be known from here. One of this machine whose process is gone was
+/// killed.
 async fn running(store: &Store) -> Result<Vec<ServerFacts>, StoreError> {
     let rows = store.servers_seen_within(record::ALIVE_WITHIN).await?;
     let lives = |facts: &ServerFacts| {

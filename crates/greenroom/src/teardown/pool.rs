@@ -1,4 +1,5 @@
-//! One pool that left the configuration: its slots are deleted by what the database keeps of its provider, and then its row.
+//! One pool that left the configuration: its slots are deleted by what the database keeps of its provider, and then its
+//! row.
 
 use std::time::Duration;
 
@@ -61,8 +62,8 @@ impl PoolRemoval {
         &self.pool.provider
     }
 
-    /// Removes the slots and then the pool. With `force` bots are ended; otherwise their end is waited for, and `waiting` is
-    /// told how many there are whenever that changes.
+    /// Removes the slots and then the pool. With `force` bots are ended; otherwise their end is waited for, and `waiting`
+    /// is told how many there are whenever that changes.
     pub async fn remove(self, force: bool, mut waiting: impl FnMut(usize)) -> Result<usize, TeardownError> {
         let Self { teardown, pool, has_server, .. } = &self;
         let names = [pool.name.clone()];

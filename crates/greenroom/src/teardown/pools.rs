@@ -1,5 +1,5 @@
-//! The pools whose slots are to go, and how their providers are reached: by the configuration, or by what the database keeps of
-//! a pool that left it.
+//! The pools whose slots are to go, and how their providers are reached: by the configuration, or by what the database
+//! keeps of a pool that left it.
 
 use std::path::PathBuf;
 

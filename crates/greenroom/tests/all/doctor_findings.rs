@@ -1,5 +1,5 @@
-//! What `greenroom doctor` finds: a server that is down, bots that wait, containers that are gone, programs that the server
-//! does not find, limits that were changed by hand, replicas that disagree.
+//! What `greenroom doctor` finds: a server that is down, bots that wait, containers that are gone, programs that the
+//! server does not find, limits that were changed by hand, replicas that disagree.
 
 use std::path::Path;
 
@@ -73,7 +73,8 @@ async fn a_full_pool_and_a_bot_that_waits_are_not_in_order() {
 async fn a_program_that_only_the_caller_finds_is_missing_for_the_server() {
     let name = format!("bot-{}", uuid::Uuid::new_v4().simple());
     let pool = format!(
-        "[[pool]]\nname = \"meet\"\nplatform = \"google_meet\"\nprovider = \"process\"\nprocess = {{ command = [\"{name}\"] }}\n"
+        "[[pool]]\nname = \"meet\"\nplatform = \"google_meet\"\nprovider = \"process\"\n\
+         process = {{ command = [\"{name}\"] }}\n"
     );
     let venue = Venue::open(Backend::Sqlite, &pool).await;
     let (folder, database) = (venue.database.folder.path(), &venue.database.url);

@@ -1,4 +1,5 @@
-//! A pool that left the configuration: it is named, nothing of it is deleted by itself, and `greenroom pools remove` ends it.
+//! A pool that left the configuration: it is named, nothing of it is deleted by itself, and `greenroom pools remove` ends
+//! it.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
