@@ -17,7 +17,7 @@ use super::problem::{Problem, ProblemShape};
 use super::shapes::{BotShape, OneBot};
 use super::wish::NewBotBody;
 use crate::admission::keys::ApiKey;
-use crate::placement::{PlacementError, Reserved};
+use crate::placement::Reserved;
 
 /// A bot that was reserved.
 #[derive(Debug, Serialize, ToSchema)]
@@ -72,11 +72,7 @@ pub async fn start(state: State<App>, key: Key, headers: HeaderMap, body: Bytes)
 }
 
 async fn reserve(app: &App, key: &ApiKey, headers: &HeaderMap, body: &[u8]) -> Result<Response, Problem> {
-    let mut names_platform = false;
-    let wish = read_json::<NewBotBody>(body).and_then(|body| {
-        names_platform = body.platform.is_some();
-        body.into_wish(headers, &app.deadlines)
-    });
+    let wish = read_json::<NewBotBody>(body).and_then(|body| body.into_wish(headers, &app.deadlines));
     let wish = match wish {
         Ok(wish) => wish,
         Err(problem) => {
@@ -86,12 +82,7 @@ async fn reserve(app: &App, key: &ApiKey, headers: &HeaderMap, body: &[u8]) -> R
             return Err(problem);
         }
     };
-    let reserved = app.placement.reserve(key.clone(), wish).await;
-    let Reserved { bot, is_new, queue_position, estimated_wait_ms } = reserved.map_err(|error| match error {
-        // The platform was read off the link.
-        PlacementError::NoPool(_) if !names_platform => Problem::invalid("meeting_url", error),
-        error => error.into(),
-    })?;
+    let Reserved { bot, is_new, queue_position, estimated_wait_ms } = app.placement.reserve(key.clone(), wish).await?;
     let status = if is_new { StatusCode::CREATED } else { StatusCode::OK };
     let mut bot = BotShape::from(bot);
     (bot.queue_position, bot.estimated_wait_ms) = (queue_position, estimated_wait_ms);

@@ -107,6 +107,8 @@ async fn replicas_that_tell_bots_different_addresses_are_told_on_postgres() {
     let (_, said) = at(&venue, &[]).await;
     assert!(!said.contains("different addresses"), "{said}");
     let second = Process::start_with(&venue.database, &[]).await;
+    // It answers once it has begun to serve.
+    second.client("").get("/healthz").await;
     let (in_order, said) = at(&venue, &[]).await;
     assert!(!in_order, "{said}");
     expect(&said, &["look  public_url  the servers tell bots different addresses", &second.url, &venue.server.url]);

@@ -17,7 +17,7 @@ async fn a_refusal_names_the_field_the_service_and_the_remedy() {
         (json!({"meeting_url": "https://acme.webex.com/meet/jane"}), "`meeting_url`: Webex is not supported yet"),
         (json!({"meeting_url": "https://discord.gg/abc"}), "`meeting_url`: Discord is not supported yet"),
         (json!({"platform": "webex", "native_meeting_id": "1"}), "`platform`: Webex is not supported yet"),
-        (json!({"meeting_url": "https://zoom.us/j/81234567890"}), "`meeting_url`: no pool serves zoom"),
+        (json!({"meeting_url": "https://zoom.us/j/81234567890"}), "`platform`: no pool serves zoom"),
         (json!({"platform": "zoom", "native_meeting_id": "81234567890"}), "`platform`: no pool serves zoom"),
         (json!({"meeting_url": "https://zoom.us/my/jane"}), "`meeting_url`: the name in this personal Zoom link"),
     ] {
