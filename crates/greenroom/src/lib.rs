@@ -4,6 +4,7 @@
 //! - [`cli`]: the commands of the binary
 //! - [`bench`]: measuring the rest
 //! - [`doctor`]: what is wrong, for a person to read
+//! - [`teardown`]: ending slots for good
 //! - [`config`]: file, environment and flags, checked as a whole
 //! - [`server`]: from a configuration to a running server and back
 //! - [`api`]: HTTP, and nothing but the api knows HTTP
@@ -37,4 +38,5 @@ pub mod random;
 pub mod readiness;
 pub mod server;
 pub mod store;
+pub mod teardown;
 pub mod telemetry;

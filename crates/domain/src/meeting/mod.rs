@@ -3,6 +3,7 @@
 //! lead a bot to another host, and finding the platform. The forms of each platform are in its module.
 
 mod google_meet;
+mod other_services;
 mod teams;
 #[cfg(test)]
 mod tests;
@@ -90,14 +91,22 @@ impl fmt::Display for Platform {
 
 /// A platform name that is none of [`Platform::ALL`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("unknown platform: it is one of google_meet, teams, zoom")]
-pub struct UnknownPlatform;
+pub enum UnknownPlatform {
+    #[error("unknown platform: it is one of google_meet, teams, zoom")]
+    Unknown,
+    #[error("{0} is not supported yet; the platforms are google_meet, teams, zoom")]
+    NotSupported(&'static str),
+}
 
 impl FromStr for Platform {
     type Err = UnknownPlatform;
 
     fn from_str(name: &str) -> Result<Self, Self::Err> {
-        Self::ALL.into_iter().find(|platform| platform.as_str() == name).ok_or(UnknownPlatform)
+        let unknown = || match other_services::named(name) {
+            Some(service) => UnknownPlatform::NotSupported(service),
+            None => UnknownPlatform::Unknown,
+        };
+        Self::ALL.into_iter().find(|platform| platform.as_str() == name).ok_or_else(unknown)
     }
 }
 
@@ -112,6 +121,11 @@ pub enum MeetingError {
         .0.link_forms()
     )]
     NotAMeeting(Platform),
+    /// A service that people meet on, and that bots cannot join.
+    #[error("{0} is not supported yet; the links understood are {UNDERSTOOD_FORMS}")]
+    NotSupported(&'static str),
+    #[error("the name in this personal Zoom link cannot be one: Zoom's have {}", zoom::NAME_FORM)]
+    NotAPersonalName,
     #[error("this is not a {} meeting id; it must be {}", .0.label(), .0.id_form())]
     InvalidNativeId(Platform),
 }
@@ -133,12 +147,17 @@ impl Meeting {
             return Err(MeetingError::NotUnderstood);
         }
         let link = Link::parse(text).ok_or(MeetingError::NotUnderstood)?;
-        let platform = link
-            .url
-            .host_str()
-            .and_then(Platform::of_host)
+        let host = link.url.host_str().unwrap_or_default();
+        let unknown = || match other_services::of_host(host).filter(|_| link.app.is_none()) {
+            Some(service) => MeetingError::NotSupported(service),
+            None => MeetingError::NotUnderstood,
+        };
+        let platform = Platform::of_host(host)
             .filter(|platform| link.app.is_none_or(|app| app == *platform))
-            .ok_or(MeetingError::NotUnderstood)?;
+            .ok_or_else(unknown)?;
+        if platform == Platform::Zoom && link.app.is_none() && zoom::is_bad_personal_link(&link.url) {
+            return Err(MeetingError::NotAPersonalName);
+        }
         let read = match (platform, link.app) {
             (Platform::GoogleMeet, _) => google_meet::read(link.url),
             (Platform::Teams, _) => teams::read(link.url),

@@ -137,9 +137,9 @@ fn a_platform_has_one_name_everywhere() {
         assert_eq!(name.parse(), Ok(platform));
         assert_eq!(serde_json::to_value(platform).ok(), Some(serde_json::Value::from(name)));
         assert_eq!(serde_json::from_value::<Platform>(name.into()).ok(), Some(platform));
-        assert!(UnknownPlatform.to_string().contains(name));
+        assert!(UnknownPlatform::Unknown.to_string().contains(name));
     }
-    assert_eq!("Zoom".parse::<Platform>(), Err(UnknownPlatform));
+    assert_eq!("Zoom".parse::<Platform>(), Err(UnknownPlatform::Unknown));
 }
 
 #[test]

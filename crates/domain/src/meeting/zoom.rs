@@ -11,6 +11,9 @@ pub(super) const LINK_FORMS: &str = "https://zoom.us/j/81234567890, \
 pub(super) const ID_FORM: &str = "9 to 11 digits such as 812 3456 7890, or the name of \
     a personal link (5 to 40 letters, digits, dots, dashes and underscores, starting with a letter)";
 
+/// What Zoom lets people choose for their personal link.
+pub(super) const NAME_FORM: &str = "5 to 40 letters, digits, dots, dashes and underscores, and begin with a letter";
+
 const DOMAINS: [&str; 3] = ["zoom.us", "zoom.com", "zoomgov.com"];
 
 /// What of the program's link a browser needs to be let in: the passcode and a registration's token.
@@ -34,6 +37,11 @@ pub(super) fn read(url: Url) -> Option<(String, Url)> {
         _ => return None,
     };
     Some((native_id, url))
+}
+
+/// Whether it is a personal link with a name that nobody can have chosen.
+pub(super) fn is_bad_personal_link(url: &Url) -> bool {
+    matches!(segments(url)[..], ["my", name] if !name.is_empty() && personal_name(name).is_none())
 }
 
 /// Reads a link of the Zoom program, whose scheme has been exchanged for https, into the web's form.
@@ -157,9 +165,7 @@ mod tests {
             "https://zoom.us/wc/81234567890/leave",
             "https://zoom.us/wc/join",
             "https://zoom.us/rec/share/81234567890",
-            "https://zoom.us/my/1jane",
-            "https://zoom.us/my/jane",
-            "https://zoom.us/my/jane%20doe",
+            "https://zoom.us/my/",
             "https://zoom.us/my/jane.doe/extra",
             "https://zoom.us/join?confno=81234567890",
             "zoommtg://zoom.us/start?confno=81234567890",
@@ -168,6 +174,15 @@ mod tests {
         ] {
             assert_eq!(Meeting::from_link(pasted), Err(MeetingError::NotAMeeting(Platform::Zoom)), "{pasted}");
         }
+    }
+
+    #[test]
+    fn a_personal_link_with_a_name_that_zoom_does_not_give_says_what_such_names_are() {
+        for name in ["1jane", "jane", "jane%20doe"] {
+            let pasted = format!("https://zoom.us/my/{name}");
+            assert_eq!(Meeting::from_link(&pasted), Err(MeetingError::NotAPersonalName), "{pasted}");
+        }
+        assert!(MeetingError::NotAPersonalName.to_string().contains("5 to 40 letters"));
     }
 
     #[test]

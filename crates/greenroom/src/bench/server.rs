@@ -131,6 +131,7 @@ impl PoolSpec {
             name: self.name.clone(),
             platform: self.platform.parse()?,
             provider,
+            kept: Default::default(),
             max_slots: self.slots,
             min_idle: self.min_idle,
             standby: if self.is_hot { Standby::Running } else { Standby::Stopped },

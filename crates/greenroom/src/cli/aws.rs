@@ -53,15 +53,15 @@ pub struct Of {
     settings: Settings,
 }
 
-pub async fn run(command: Command) -> Done {
+pub async fn run(command: Command, before: &Settings) -> Done {
     match command {
         Command::Init(of) => {
-            for settings in places(of)? {
+            for settings in places(of, before)? {
                 print!("{}", aws::init(&settings).await?);
             }
         }
         Command::Describe { cloudformation, of } => {
-            for settings in places(of)? {
+            for settings in places(of, before)? {
                 let plan = aws::describe(&settings);
                 if cloudformation {
                     println!("{:#}", plan.cloudformation());
@@ -71,18 +71,20 @@ pub async fn run(command: Command) -> Done {
             }
         }
         Command::Policy { init, of } => {
-            for settings in places(of)? {
+            for settings in places(of, before)? {
                 println!("{:#}", if init { aws::init_policy(&settings) } else { aws::policy(&settings) });
             }
         }
-        Command::RunnerToken { pool, settings } => println!("{}", runner_token(&settings.load()?, &pool).await?),
+        Command::RunnerToken { pool, settings } => {
+            println!("{}", runner_token(&settings.over(before).load()?, &pool).await?)
+        }
     }
     Ok(())
 }
 
 /// What is asked for, each place once.
-fn places(of: Of) -> Result<Vec<aws::Settings>, Box<dyn std::error::Error>> {
-    let config = of.settings.load()?;
+fn places(of: Of, before: &Settings) -> Result<Vec<aws::Settings>, Box<dyn std::error::Error>> {
+    let config = of.settings.over(before).load()?;
     let (places, whose) = runners::shared(&config.pools);
     let places = match of.pool {
         None if places.is_empty() => return Err("no pool has the provider ec2".into()),

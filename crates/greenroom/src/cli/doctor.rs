@@ -9,7 +9,6 @@ use crate::doctor::{self, Doctor};
 use crate::providers::check::Verdict;
 
 #[derive(Debug, Args)]
-#[command(args_conflicts_with_subcommands = true)]
 pub struct Command {
     #[command(subcommand)]
     of: Option<Of>,
@@ -33,17 +32,18 @@ enum Of {
     },
 }
 
-pub async fn run(command: Command) -> Done {
+pub async fn run(command: Command, before: &Settings) -> Done {
+    let before = command.settings.over(before);
     match command.of {
-        None => examine(command.settings).await,
+        None => examine(before).await,
         Some(Of::Slot { name, settings }) => {
-            let doctor = Doctor::open(&settings.load()?).await?;
+            let doctor = Doctor::open(&settings.over(&before).load()?).await?;
             let story = doctor.slot(&SlotName::stored(name.clone())).await?;
             show(&story.ok_or_else(|| format!("there is no slot {name}"))?);
             Ok(())
         }
         Some(Of::Bot { id, settings }) => {
-            let doctor = Doctor::open(&settings.load()?).await?;
+            let doctor = Doctor::open(&settings.over(&before).load()?).await?;
             show(&doctor.bot(BotId(id)).await?.ok_or_else(|| format!("there is no bot {id}"))?);
             Ok(())
         }
@@ -57,6 +57,7 @@ async fn examine(settings: Settings) -> Done {
         for check in examined.checks {
             let mark = match check.verdict {
                 Verdict::Good => "ok",
+                Verdict::Note => "note",
                 Verdict::Doubtful => {
                     doubtful += 1;
                     "look"
@@ -71,7 +72,7 @@ async fn examine(settings: Settings) -> Done {
     }
     match (bad, doubtful) {
         (0, 0) => println!("Everything is in order."),
-        (0, count) => println!("It works; {count} to look at."),
+        (0, count) => return Err(format!("it works, but {count} of these are to be looked at").into()),
         (count, _) => return Err(format!("{count} of these keep it from working").into()),
     }
     Ok(())

@@ -4,6 +4,8 @@ mod aws;
 mod bench;
 mod demo;
 mod doctor;
+mod down;
+mod pools;
 mod serve;
 
 use std::path::PathBuf;
@@ -19,7 +21,7 @@ use crate::{api, telemetry};
 
 /// Keeps meeting bots warm.
 #[derive(Debug, Parser)]
-#[command(name = "greenroom", version, about, args_conflicts_with_subcommands = true)]
+#[command(name = "greenroom", version, about)]
 struct Cli {
     #[command(subcommand)]
     command: Option<Command>,
@@ -38,6 +40,13 @@ enum Command {
     },
     /// Examine what the server stands on, or tell of one slot or bot.
     Doctor(doctor::Command),
+    /// Pools that are no longer configured.
+    Pools {
+        #[command(subcommand)]
+        command: pools::Command,
+    },
+    /// End every bot and remove every slot of every pool. The server has to be stopped.
+    Down(down::Command),
     /// Bring the database to the schema of this version, and do nothing else.
     Migrate(Settings),
     /// Print the OpenAPI document.
@@ -69,10 +78,10 @@ enum ConfigCommand {
 }
 
 /// Where the configuration comes from: file, environment, flags, in rising order.
-#[derive(Debug, Default, Args)]
+#[derive(Clone, Debug, Default, Args)]
 struct Settings {
-    /// The configuration file. Without it greenroom.toml is read, if it is there.
-    #[arg(long, value_name = "FILE", env = "GREENROOM_CONFIG")]
+    /// The configuration file. Without it GREENROOM_CONFIG names one, or greenroom.toml is read, if it is there.
+    #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// The address to listen on.
     #[arg(long, value_name = "ADDRESS")]
@@ -89,6 +98,17 @@ struct Settings {
 }
 
 impl Settings {
+    /// These, over those that were given before the command.
+    fn over(self, before: &Settings) -> Self {
+        Self {
+            config: self.config.or_else(|| before.config.clone()),
+            listen: self.listen.or_else(|| before.listen.clone()),
+            public_url: self.public_url.or_else(|| before.public_url.clone()),
+            database: self.database.or_else(|| before.database.clone()),
+            set: before.set.iter().cloned().chain(self.set).collect(),
+        }
+    }
+
     fn load(self) -> Result<Config, Complaints> {
         let mut flags = Vec::new();
         for (key, value) in [("listen", self.listen), ("public_url", self.public_url), ("database", self.database)] {
@@ -97,7 +117,8 @@ impl Settings {
         flags.extend(self.set);
         let variables =
             std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
-        Config::load(&Sources { file: self.config, variables: variables.collect(), flags })
+        let file = self.config.or_else(|| std::env::var_os("GREENROOM_CONFIG").map(PathBuf::from));
+        Config::load(&Sources { file, variables: variables.collect(), flags })
     }
 }
 
@@ -111,7 +132,7 @@ pub fn main() -> ExitCode {
         _ => {}
     }
     let cli = Cli::parse();
-    let command = cli.command.unwrap_or(Command::Serve(cli.settings));
+    let (before, command) = (cli.settings, cli.command.unwrap_or(Command::Serve(Settings::default())));
     match command {
         Command::DemoBot => return demo::play(),
         Command::Bench { command: bench::Command::Bot } => return crate::bench::start::tell(),
@@ -124,7 +145,7 @@ pub fn main() -> ExitCode {
     let threads = std::thread::available_parallelism().map_or(1, |count| count.get().saturating_sub(1).max(1));
     match tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build() {
         Ok(runtime) => {
-            let code = runtime.block_on(run(command));
+            let code = runtime.block_on(run(command, before));
             // What hangs in a call of the system, such as opening a file that is far away, is not waited for.
             runtime.shutdown_background();
             code
@@ -136,14 +157,17 @@ pub fn main() -> ExitCode {
     }
 }
 
-async fn run(command: Command) -> ExitCode {
+/// Does it, with the settings that were given before the command.
+async fn run(command: Command, before: Settings) -> ExitCode {
     let done = match command {
-        Command::Serve(settings) => serve(settings).await,
-        Command::Config { command: ConfigCommand::Check(settings) } => check(settings),
-        Command::Doctor(command) => doctor::run(command).await,
-        Command::Migrate(settings) => migrate(settings).await,
+        Command::Serve(settings) => serve(settings.over(&before)).await,
+        Command::Config { command: ConfigCommand::Check(settings) } => check(settings.over(&before)),
+        Command::Doctor(command) => doctor::run(command, &before).await,
+        Command::Pools { command } => pools::run(command, &before).await,
+        Command::Down(command) => down::run(command, &before).await,
+        Command::Migrate(settings) => migrate(settings.over(&before)).await,
         Command::Openapi => openapi(),
-        Command::Aws { command } => aws::run(command).await,
+        Command::Aws { command } => aws::run(command, &before).await,
         Command::Bench { command } => bench::run(command).await,
         // Done before there was a runtime.
         Command::Agent { .. } | Command::DemoBot => Ok(()),
@@ -206,6 +230,20 @@ async fn migrate(settings: Settings) -> Done {
     }
     println!("The database {} is at the schema of this version.", config.database_shown());
     Ok(())
+}
+
+/// Asks a person to go on. Without a terminal nobody can be asked.
+fn asked(question: &str) -> Result<bool, Box<dyn std::error::Error>> {
+    use std::io::{IsTerminal, Write};
+
+    if !std::io::stdin().is_terminal() {
+        return Err("nobody can be asked, because standard input is not a terminal: say --yes".into());
+    }
+    print!("{question} [y/N] ");
+    std::io::stdout().flush()?;
+    let mut answer = String::new();
+    std::io::stdin().read_line(&mut answer)?;
+    Ok(matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes"))
 }
 
 fn openapi() -> Done {

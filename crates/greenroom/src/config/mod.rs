@@ -7,12 +7,14 @@
 //! - [`pool`]: the slots of a platform on a provider
 //! - [`provider`]: what makes these slots
 //! - [`ec2`]: the one of them that has runners
+//! - [`kept`]: what the database keeps of it
 //! - [`attributes`]: what they have of what a bot can ask for
 //! - [`duration`]: `90s`, `5m`
 
 pub mod attributes;
 pub mod duration;
 pub mod ec2;
+pub mod kept;
 pub mod layers;
 pub mod pool;
 pub mod provider;

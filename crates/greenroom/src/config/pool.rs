@@ -5,6 +5,7 @@ use std::time::Duration;
 use domain::{Attributes, Platform};
 
 use super::attributes;
+use super::kept::KeptProvider;
 use super::layers::Tree;
 use super::provider::{self, KINDS, ProcessConfig, ProviderConfig, Size};
 use super::section::Section;
@@ -18,6 +19,8 @@ pub struct PoolConfig {
     pub name: String,
     pub platform: Platform,
     pub provider: ProviderConfig,
+    /// What the database keeps of the provider.
+    pub kept: KeptProvider,
     pub max_slots: u32,
     pub min_idle: u32,
     pub standby: Standby,
@@ -47,6 +50,7 @@ pub fn defaults() -> Vec<PoolConfig> {
             name: platform.as_str().replace('_', "-"),
             platform,
             provider: ProviderConfig::Process(ProcessConfig::default()),
+            kept: KeptProvider::default(),
             max_slots: 100,
             min_idle: 0,
             standby: Standby::Stopped,
@@ -88,6 +92,7 @@ pub fn read(index: usize, tree: Tree, complaints: &mut Vec<String>) -> Option<Po
              be full"
         ));
     }
+    let kept = provider.map(|kind| KeptProvider::of(kind, section.look_at(kind))).unwrap_or_default();
     let provider = provider.and_then(|kind| provider::read(&mut section, index, kind, Size { max_slots, min_idle }));
     let attributes = attributes::read(&mut section, provider.as_ref());
     if section.has("expire_after") && matches!(provider, Some(ProviderConfig::Ec2(_))) {
@@ -102,6 +107,7 @@ pub fn read(index: usize, tree: Tree, complaints: &mut Vec<String>) -> Option<Po
         name: name?,
         platform: platform?,
         provider: provider?,
+        kept,
         max_slots,
         min_idle,
         standby,

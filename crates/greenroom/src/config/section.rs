@@ -64,6 +64,11 @@ impl<'a> Section<'a> {
         self.entries.contains_key(key)
     }
 
+    /// A key as it is set, without reading it.
+    pub fn look_at(&self, key: &str) -> Option<&Tree> {
+        self.entries.get(key)
+    }
+
     /// The whole of a key, whatever it is.
     pub fn take(&mut self, key: &'static str) -> Option<Tree> {
         self.asked.push(key);

@@ -138,7 +138,12 @@ impl Deployment {
     /// Works until the end, on everything that asks to pass the gate and every end of a bot at once. What is overdue or
     /// was left behind is found by the keepers.
     pub async fn work(self) {
-        tokio::join!(self.serve(), self.keep_lease());
+        tokio::join!(self.serve(), self.keep_lease(true));
+    }
+
+    /// Only tells that this process lives, and starts nothing: for a command that ends slots.
+    pub async fn live(self) {
+        self.keep_lease(false).await;
     }
 
     async fn serve(&self) {
@@ -154,7 +159,7 @@ impl Deployment {
     }
 
     /// Tells the others that this replica lives, and takes over from those that do not.
-    async fn keep_lease(&self) {
+    async fn keep_lease(&self, settles: bool) {
         let Self(inner) = self;
         while !inner.ending.is_cancelled() {
             let ticked = tokio::select! {
@@ -167,7 +172,9 @@ impl Deployment {
                     for replica in dead {
                         tracing::warn!(replica = replica.name, "dead replica released");
                     }
-                    self.settle().await;
+                    if settles {
+                        self.settle().await;
+                    }
                 }
                 Ok(Err(error)) => tracing::warn!(%error, "replica lease not renewed"),
                 Err(_) => tracing::warn!("replica lease not renewed: the database does not answer"),

@@ -30,6 +30,12 @@ impl Doctor {
             }
         } else {
             story.tell("waits for", self.bot_waits_for(&bot).await?);
+            // Once it runs, what its pool could not do for another is not its trouble.
+            if let Some(pool) = bot.pool.as_ref().filter(|_| !bot.has_session) {
+                for trouble in self.troubles(pool).await {
+                    story.tell("trouble", trouble);
+                }
+            }
         }
         for session in self.store.sessions(id).await? {
             let mut text = format!("{}, from {}", session.connection_id, moment(session.started_at, self.now));

@@ -2,15 +2,18 @@
 //! bot is doing, since when, what it waits for, until when, and what the provider said. It only looks.
 //!
 //! - this file: everything that the server stands on
+//! - [`server`]: the servers that run
+//! - [`pool`]: a pool, its provider and its slots
 //! - [`story`]: what is told of one thing
 //! - [`slot`]: one slot
 //! - [`bot`]: one bot
 
 pub mod bot;
+mod pool;
+mod server;
 pub mod slot;
 pub mod story;
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use domain::{Deadlines, SlotStatus};
@@ -27,6 +30,8 @@ use crate::providers::ec2::Runners;
 use crate::server::first::INSTALLATION;
 use crate::server::pools;
 use crate::store::{Looked, SlotRow, Store, StoreError};
+use pool::Programs;
+use server::Servers;
 
 /// Longer than anything takes that answers at all.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -43,6 +48,8 @@ pub struct Examined {
 pub struct Doctor {
     pub store: Store,
     pub providers: Providers,
+    pools: Vec<PoolConfig>,
+    programs: Programs,
     pub deadlines: Deadlines,
     pub max_recovery_attempts: u32,
     pub now: Timestamp,
@@ -68,14 +75,27 @@ impl Doctor {
         }
         let installation = store.setting(INSTALLATION).await?.unwrap_or_default();
         let runners = Runners::connect(&config.pools, &installation).await;
+        let servers = server::look(config, Some(&store)).await;
         Ok(Self {
+            pools: config.pools.clone(),
+            programs: Programs::of(&servers),
             // Without the store: what is written there is the server's.
-            providers: pools::providers(&config.pools, &installation, None, &runners),
+            providers: pools::providers(&located(config, Some(&store)).await, &installation, None, &runners),
             store,
             deadlines: config.deadlines.clone(),
             max_recovery_attempts: config.max_recovery_attempts,
             now: Timestamp::now(),
         })
+    }
+}
+
+impl Doctor {
+    /// What keeps the provider of a pool from working.
+    async fn troubles(&self, pool: &str) -> Vec<String> {
+        match self.pools.iter().find(|configured| configured.name == pool) {
+            Some(configured) => pool::troubles(configured, &self.providers, &self.programs).await,
+            None => vec![format!("the pool {pool} is no longer configured: `greenroom pools remove {pool}` ends it")],
+        }
     }
 }
 
@@ -88,26 +108,48 @@ async fn look_at_store(config: &Config) -> Result<Option<Looked>, StoreError> {
 
 /// Examines everything that the configuration names.
 pub async fn examine(config: &Config) -> Vec<Examined> {
-    let mut examined = vec![Examined { of: "configuration".to_owned(), checks: configuration(config) }];
     let looked = look_at_store(config).await;
-    examined.push(Examined { of: "store".to_owned(), checks: store(config, &looked).await });
-    examined.push(Examined { of: "bus".to_owned(), checks: vec![bus(config).await] });
+    let of_store = store(config, &looked).await;
     // A database of another version cannot be read.
     let store = looked.ok().flatten().filter(|looked| looked.found == looked.known).map(|looked| looked.store);
+    let servers = server::look(config, store.as_ref()).await;
+    let mut examined = vec![
+        Examined { of: "configuration".to_owned(), checks: configuration(config, &servers) },
+        Examined { of: "store".to_owned(), checks: of_store },
+        Examined { of: "server".to_owned(), checks: servers.checks.clone() },
+    ];
+    examined.push(Examined { of: "bus".to_owned(), checks: vec![bus(config).await] });
     let installation = match &store {
         Some(store) => store.setting(INSTALLATION).await.ok().flatten().unwrap_or_default(),
         None => String::new(),
     };
     let runners = Runners::connect(&config.pools, &installation).await;
-    let providers = pools::providers(&config.pools, &installation, None, &runners);
+    let located = located(config, store.as_ref()).await;
+    let providers = pools::providers(&located, &installation, None, &runners);
+    let programs = Programs::of(&servers);
     for pool in &config.pools {
-        let mut checks = provider(pool, &providers).await;
+        let mut checks = pool::provider(pool, &providers, &programs).await;
         if let Some(store) = &store {
-            checks.push(slots(store, pool).await);
-            let recipe = providers.get(&pool.name).and_then(|provider| provider.recipe());
+            let provider = providers.get(&pool.name).map(|provider| &**provider);
+            let stored = pool::stored(store, pool, provider, &servers).await;
+            checks.extend(stored.unwrap_or_else(|error| vec![Check::bad("slots", error.to_string())]));
+            let recipe = provider.and_then(|provider| provider.recipe());
             checks.extend(outdated(store, pool, recipe).await);
         }
         examined.push(Examined { of: format!("pool {} ({})", pool.name, pool.provider.as_str()), checks });
+    }
+    if let Some(store) = &store {
+        match pool::left(store, &config.pools, &servers).await {
+            Ok(left) => examined.extend(left.into_iter().map(|(left, check)| Examined {
+                of: format!("pool {} ({}), not in the configuration", left.name, left.provider),
+                checks: vec![check],
+            })),
+            Err(error) => {
+                let checks = vec![Check::bad("left", error.to_string())];
+                examined.push(Examined { of: "pools that are not in the configuration".to_owned(), checks });
+            }
+        }
+        examined.push(Examined { of: "queue".to_owned(), checks: vec![queue(store).await] });
     }
     if let Some(store) = store {
         store.close().await;
@@ -115,12 +157,21 @@ pub async fn examine(config: &Config) -> Vec<Examined> {
     examined
 }
 
-fn configuration(config: &Config) -> Vec<Check> {
+/// The pools of the configuration, with the folders in which the server has their slots.
+async fn located(config: &Config, store: Option<&Store>) -> Vec<PoolConfig> {
+    match store {
+        Some(store) => pools::located(store, &config.pools).await.unwrap_or_else(|_| config.pools.clone()),
+        None => config.pools.clone(),
+    }
+}
+
+fn configuration(config: &Config, servers: &Servers) -> Vec<Check> {
     let file = match &config.file {
         Some(file) => Check::good("file", format!("{} is in order", file.display())),
         None => Check::good("file", "there is none; the defaults hold"),
     };
-    let url = config.public_url.clone().unwrap_or_else(|| format!("http://{}", config.listen));
+    // What a server that runs tells its bots is what counts.
+    let url = servers.here().map_or_else(|| config_url(config), |facts| facts.public_url.clone());
     let elsewhere: Vec<&str> =
         config.pools.iter().filter(|pool| !pool.provider.shares_loopback()).map(|pool| pool.name.as_str()).collect();
     let reached = match elsewhere.as_slice() {
@@ -135,6 +186,11 @@ fn configuration(config: &Config) -> Vec<Check> {
         _ => Check::good("public_url", format!("bots reach this server at {url}")),
     };
     vec![file, reached]
+}
+
+/// Where bots reach a server of this configuration.
+fn config_url(config: &Config) -> String {
+    config.public_url.clone().unwrap_or_else(|| format!("http://{}", config.listen))
 }
 
 /// Whether an address means whoever asks.
@@ -184,38 +240,27 @@ async fn bus(config: &Config) -> Check {
     }
 }
 
-async fn provider(pool: &PoolConfig, providers: &Providers) -> Vec<Check> {
-    let Some(provider) = providers.get(&pool.name) else {
-        return vec![Check::bad("provider", format!("this version has no provider {}", pool.provider.as_str()))];
+/// Whether bots wait for a slot.
+async fn queue(store: &Store) -> Check {
+    let entries = match store.queue().await {
+        Ok(entries) => entries,
+        Err(error) => return Check::bad("waiting", error.to_string()),
     };
-    match tokio::time::timeout(PATIENCE, provider.check(pool.max_slots)).await {
-        Ok(checks) => checks,
-        Err(_) => vec![Check::bad("reachable", format!("it did not answer within {} s", PATIENCE.as_secs()))],
-    }
-}
-
-/// How many slots the pool has, and how they are.
-async fn slots(store: &Store, pool: &PoolConfig) -> Check {
-    let counted = match store.slots_by_status().await {
-        Ok(counted) => counted,
-        Err(error) => return Check::bad("slots", error.to_string()),
+    let Some(first) = entries.iter().min_by_key(|entry| entry.queued_at) else {
+        return Check::good("waiting", "no bot waits for a slot");
     };
-    let own: BTreeMap<&str, i64> = counted
-        .iter()
-        .filter(|(name, ..)| *name == pool.name)
-        .map(|(_, status, count)| (status.as_str(), *count))
-        .collect();
-    let all: i64 = own.values().sum();
-    let parts: Vec<String> = own.iter().map(|(status, count)| format!("{count} {status}")).collect();
-    let found = match parts.as_slice() {
-        [] => format!("none of {} yet", pool.max_slots),
-        parts => format!("{all} of {}: {}", pool.max_slots, parts.join(", ")),
-    };
-    if own.get("error").is_some_and(|count| *count > 0) {
-        Check::doubtful("slots", format!("{found}; `greenroom doctor slot NAME` tells of one"))
-    } else {
-        Check::good("slots", found)
-    }
+    let (bots, now) = (if entries.len() == 1 { "bot waits" } else { "bots wait" }, Timestamp::now());
+    Check::doubtful(
+        "waiting",
+        format!(
+            "{} {bots} for a slot; the first, {} for {}, since {}, until {}",
+            entries.len(),
+            first.bot_id,
+            first.pool,
+            story::moment(first.queued_at, now),
+            story::moment(first.timeout_at, now)
+        ),
+    )
 }
 
 /// How many hot slots still run what was configured before.

@@ -20,15 +20,23 @@ impl Doctor {
             return Ok(Some(story));
         };
         let pool = self.store.pools().await?.into_iter().find(|pool| pool.name == slot.pool);
-        let mut story = Story::new(format!("{name} is {} since {}", slot.status, moment(slot.status_since, self.now)));
+        let status = if slot.status == SlotStatus::Creating { "being made (creating)" } else { slot.status.as_str() };
+        let mut story = Story::new(format!("{name} is {status} since {}", moment(slot.status_since, self.now)));
         story.tell("pool", pool.as_ref().map_or(format!("{}, no longer configured", slot.pool), shown));
-        story.tell("description", slot.description.as_str());
+        if slot.status != SlotStatus::Creating {
+            story.tell("description", slot.description.as_str());
+        }
         if let Some(id) = slot.bot_id {
             let status = self.store.bot(id).await?.map_or("unknown".to_owned(), |bot| bot.shown().to_string());
             story.tell("bot", format!("{id}, {status}"));
         }
         story.tell("waits for", self.slot_waits_for(&slot, pool.as_ref()).await?);
         story.tell("provider", self.provider_says(&slot).await);
+        if matches!(slot.status, SlotStatus::Creating | SlotStatus::Error) {
+            for trouble in self.troubles(&slot.pool).await {
+                story.tell("trouble", trouble);
+            }
+        }
         if let Some(used) = slot.last_used_at {
             story.tell("last used", moment(used, self.now));
         }
@@ -83,7 +91,9 @@ impl Doctor {
         }
         let active = deployments.iter().filter(|deployment| deployment.active).count();
         let before = deployments[..at].iter().filter(|deployment| !deployment.active).count();
-        format!("its turn at the deploy gate, where {active} are under way and {before} are before it, until {until}")
+        format!(
+            "its turn at the deploy gate, where {active} are under way and {before} are before it, until {until}{said}"
+        )
     }
 
     async fn provider_says(&self, slot: &SlotRow) -> String {

@@ -25,7 +25,7 @@ use crate::clock::Clock;
 use crate::deployment::Deployment;
 use crate::lifecycle::Lifecycle;
 use crate::placement::{Placement, SlotEvent};
-use crate::store::{Store, StoreError};
+use crate::store::{SlotRow, Store, StoreError};
 
 /// What another process has begun is left to it for so long; and it is a look at every slot that has a bot.
 const LEFT_TO_OTHERS: Duration = Duration::from_secs(5);
@@ -130,7 +130,9 @@ impl DeploymentKeeper {
     /// Slots that are to go.
     async fn remove(&self, now: Timestamp) -> Result<(), StoreError> {
         let slots = self.store.drained_slots(ago(now, DELETED_AGAIN_AFTER)).await?;
-        for slot in slots.into_iter().filter(|slot| !self.deployment.is_away(&slot.pool)) {
+        // A pool that this server does not have is another replica's, or `greenroom pools remove` ends it.
+        let has = |slot: &SlotRow| self.deployment.providers().contains_key(&slot.pool);
+        for slot in slots.into_iter().filter(|slot| has(slot) && !self.deployment.is_away(&slot.pool)) {
             let deployment = self.deployment.clone();
             self.removing.begin(slot.name.clone(), async move { deployment.remove(slot).await });
         }

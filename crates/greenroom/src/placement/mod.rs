@@ -60,7 +60,10 @@ pub struct Reserved {
 pub enum PlacementError {
     #[error(transparent)]
     Admission(#[from] AdmissionError),
-    #[error("no pool serves {0}")]
+    #[error(
+        "no pool serves {0}: the operator has to add a [[pool]] with platform = \"{0}\" to the server's configuration \
+         and start it again"
+    )]
     NoPool(Platform),
     #[error("no slot for {0} could ever meet them")]
     NoneFits(Platform),

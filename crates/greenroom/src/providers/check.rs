@@ -6,6 +6,8 @@ use super::ProviderError;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     Good,
+    /// Good to know, and nothing to mend.
+    Note,
     /// It works, but not as well as it could, or not for as many.
     Doubtful,
     Bad,
@@ -23,6 +25,10 @@ pub struct Check {
 impl Check {
     pub fn good(what: &'static str, found: impl Into<String>) -> Self {
         Self { what, verdict: Verdict::Good, found: found.into() }
+    }
+
+    pub fn note(what: &'static str, found: impl Into<String>) -> Self {
+        Self { what, verdict: Verdict::Note, found: found.into() }
     }
 
     pub fn doubtful(what: &'static str, found: impl Into<String>) -> Self {

@@ -37,6 +37,7 @@ use tokio::time::Instant;
 use check::Check;
 
 pub use crate::store::{Image, Pulled};
+pub(crate) use words::with_causes;
 
 /// What is to run in a slot.
 #[derive(Clone)]

@@ -4,6 +4,8 @@
 //! - this file: the whole
 //! - [`first`]: what is made once
 //! - [`pools`]: pools and their providers, as configured
+//! - [`host_size`]: how large the hosts of slots without limits are
+//! - [`record`]: what the database tells of a server that runs
 //! - [`background`]: what works beside the requests
 //! - [`health_log`]: what providers say when they do not answer
 //! - [`listen`]: taking connections, as many as there may be, and closing them
@@ -13,8 +15,10 @@ mod background;
 mod connection;
 pub mod first;
 mod health_log;
+mod host_size;
 mod listen;
 pub(crate) mod pools;
+pub(crate) mod record;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -66,6 +70,11 @@ pub enum ServerError {
     Show(std::io::Error),
     #[error("cannot listen on {listen}: {source}")]
     Listen { listen: String, source: std::io::Error },
+    #[error(
+        "cannot listen on {listen}: another program uses this address; stop it, or choose another one with `--listen \
+         127.0.0.1:7701` or with `listen` in the configuration"
+    )]
+    InUse { listen: String },
     #[error("the thread that places bots cannot be started: {0}")]
     Thread(std::io::Error),
     #[error(transparent)]
@@ -106,7 +115,10 @@ impl Server {
         providers: impl FnOnce(&str, &Store, &Runners) -> Providers,
         show: impl FnOnce(&str, &First) -> std::io::Result<()>,
     ) -> Result<Self, ServerError> {
-        let failed = |source| ServerError::Listen { listen: config.listen.clone(), source };
+        let failed = |source: std::io::Error| match source.kind() {
+            std::io::ErrorKind::AddrInUse => ServerError::InUse { listen: config.listen.clone() },
+            _ => ServerError::Listen { listen: config.listen.clone(), source },
+        };
         let listener = TcpListener::bind(&config.listen).await.map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
         let url = format!("http://{}", reachable(address));
@@ -121,6 +133,7 @@ impl Server {
 
         // Nobody else has the file: what an earlier process held, which did not end in order, is free.
         if !store.is_shared() {
+            store.forget_servers(None).await?;
             let released = store.release_everything(clock.now()).await?;
             if released > 0 {
                 tracing::info!(deployments = released, "holdings of an earlier process released");
@@ -128,7 +141,19 @@ impl Server {
         }
         let runners = Runners::connect(&config.pools, &kept.installation).await;
         let providers = providers(&kept.installation, &store, &runners);
-        pools::configure(&store, &config.pools, &providers, clock.now()).await?;
+        let (pools, unknown) = host_size::fill_in(&store, &config.pools).await?;
+        pools::configure(&store, &pools, &providers, clock.now()).await?;
+        for left in pools::left(&store, &config.pools).await? {
+            let pools::LeftPool { name, provider, slots, bots } = left;
+            tracing::warn!(
+                pool = name,
+                provider,
+                slots,
+                bots,
+                remedy = format!("greenroom pools remove {name}"),
+                "pool no longer configured"
+            );
+        }
         let metrics = telemetry::metrics();
         let mut background = Background::new();
         let (stopping, ending) = (CancellationToken::new(), background.ending.clone());
@@ -176,6 +201,7 @@ impl Server {
             listening: listening.clone(),
             runners: runners.clone(),
         });
+        let replica_id = replica.id;
         let leadership = Leadership::new(store.clone(), replica);
         let keepers = Keepers::new(store.clone(), clock.clone(), leadership.clone(), crew);
         background.spawn("queue expiry", expiry.keep_time(leadership.clone(), ending.clone()));
@@ -186,6 +212,10 @@ impl Server {
             "listening",
             listening.keep_listening(store.clone(), needed, readiness.clone(), stopping.clone(), ending.clone()),
         );
+        let facts = record::facts(config, &url, &public_url);
+        record::record(&store, replica_id, &facts).await;
+        background.spawn("server record", record::keep(store.clone(), replica_id, facts, ending.clone()));
+        background.spawn("host sizes", host_size::learn(store.clone(), clock.clone(), unknown, ending.clone()));
         background.spawn("health log", health_log::log_providers(deployment.clone(), ending.clone()));
         background.spawn("health", deployment.clone().keep_pinging());
         let (upkept, ended) = (metrics.clone(), ending.clone());
@@ -247,7 +277,7 @@ impl Server {
 }
 
 /// What this machine calls itself.
-fn host() -> String {
+pub(crate) fn host() -> String {
     nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok()).unwrap_or_else(|| "localhost".to_owned())
 }
 

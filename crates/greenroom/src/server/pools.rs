@@ -9,6 +9,7 @@ use domain::Attributes;
 use jiff::Timestamp;
 use secrecy::ExposeSecret;
 
+use crate::config::kept::KeptProvider;
 use crate::config::pool::{PoolConfig, Standby};
 use crate::config::provider::{CoolifyConfig, ProviderConfig};
 use crate::providers::budget::Budget;
@@ -62,13 +63,71 @@ pub async fn configure(
             tx.change_expiry(&row.name, expires_at).await?;
         }
         tx.configure_pool(&row).await?;
+        tx.keep_pool_settings(&row.name, &kept(pool)).await?;
         tx.move_deployments(&row.name, &row.host).await?;
     }
     tx.commit().await
 }
 
+/// What is kept of a pool's provider, so that its slots can be deleted when it is no longer configured.
+fn kept(pool: &PoolConfig) -> String {
+    let host = match &pool.provider {
+        ProviderConfig::Docker(config) | ProviderConfig::Swarm(config) => Some(host_of(config.host.as_deref())),
+        _ => None,
+    };
+    let kept = pool.kept.clone().located(&pool.provider, host.as_deref(), &slot_folder());
+    serde_json::to_string(&kept).unwrap_or_else(|_| "{}".to_owned())
+}
+
+/// Where slots that are processes have their folders, unless the database knows better.
+fn slot_folder() -> PathBuf {
+    std::env::current_dir().unwrap_or_else(|_| PathBuf::from(".")).join(FOLDER)
+}
+
+/// The pools, with the folders in which a server has, or had, their slots.
+pub async fn located(store: &Store, pools: &[PoolConfig]) -> Result<Vec<PoolConfig>, StoreError> {
+    let kept = store.kept_pools().await?;
+    let folder = |pool: &PoolConfig| {
+        let kept = kept.iter().find(|kept| kept.name == pool.name)?;
+        serde_json::from_str::<KeptProvider>(&kept.settings).ok()?.folder
+    };
+    Ok(pools
+        .iter()
+        .map(|pool| {
+            let mut pool = pool.clone();
+            pool.kept.folder = folder(&pool);
+            pool
+        })
+        .collect())
+}
+
+/// A pool that is no longer configured, and what is left of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeftPool {
+    pub name: String,
+    pub provider: String,
+    pub slots: i64,
+    /// Of these, the ones that a bot has.
+    pub bots: i64,
+}
+
+/// The pools of the store that the configuration does not have.
+pub async fn left(store: &Store, configured: &[PoolConfig]) -> Result<Vec<LeftPool>, StoreError> {
+    let mut left = Vec::new();
+    for row in store.pools().await? {
+        if configured.iter().any(|pool| pool.name == row.name) {
+            continue;
+        }
+        let slots = store.slots_of_pool(&row.name).await?;
+        let count = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
+        let bots = count(slots.iter().filter(|slot| slot.bot_id.is_some()).count());
+        left.push(LeftPool { name: row.name, provider: row.provider, slots: count(slots.len()), bots });
+    }
+    Ok(left)
+}
+
 /// The host whose gate the slots of a pool pass: the provider, and where it is.
-fn host(provider: &ProviderConfig) -> String {
+pub fn host(provider: &ProviderConfig) -> String {
     let address = match provider {
         ProviderConfig::Process(_) => super::host(),
         ProviderConfig::Docker(config) | ProviderConfig::Swarm(config) => host_of(config.host.as_deref()),
@@ -81,7 +140,7 @@ fn host(provider: &ProviderConfig) -> String {
 
 /// What the slots of a pool have, new ones first; of places for runners, what these may have. A hot slot has what it was made with until it is made fresh; any other is
 /// made for its bot.
-async fn attribute_sets(tx: &mut Tx, pool: &PoolConfig) -> Result<Vec<Attributes>, StoreError> {
+pub(super) async fn attribute_sets(tx: &mut Tx, pool: &PoolConfig) -> Result<Vec<Attributes>, StoreError> {
     if let ProviderConfig::Ec2(config) = &pool.provider {
         return Ok(config.offers());
     }
@@ -126,7 +185,7 @@ impl Maker<'_> {
         let installation = self.installation.to_owned();
         Some(match &pool.provider {
             ProviderConfig::Process(config) => Arc::new(ProcessProvider::new(process::Settings {
-                folder: std::env::current_dir().unwrap_or_else(|_| PathBuf::from(".")).join(FOLDER),
+                folder: pool.kept.folder.clone().unwrap_or_else(slot_folder),
                 command: config.command.clone().unwrap_or_else(demo),
                 user: config.user.clone(),
                 // In the child this is still this binary, also after another was installed in its place.

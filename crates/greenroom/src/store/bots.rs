@@ -288,6 +288,12 @@ impl Store {
         counts(&rows)
     }
 
+    /// Bots that are not at an end.
+    pub async fn open_bot_ids(&self) -> Result<Vec<BotId>, StoreError> {
+        let rows = self.reader().all(sql!("open_bots.ids", "SELECT bot_id FROM open_bots"), vec![]).await?;
+        rows.iter().map(|row| row.id("bot_id").map(BotId)).collect()
+    }
+
     /// How many bots there are in each status that is not an end. Ended ones only ever grow, and are not counted.
     pub async fn open_bots_by_status(&self) -> Result<Vec<(ShownStatus, i64)>, StoreError> {
         let rows = self

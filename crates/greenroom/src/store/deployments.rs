@@ -376,4 +376,9 @@ impl Tx {
         .map(|row| row.id("bot_id").map(BotId))
         .collect()
     }
+
+    /// Forgets the deployment of a slot that nobody is to start any more.
+    pub async fn forget_deployment(&mut self, slot: &SlotName) -> Result<(), StoreError> {
+        self.run(sql!("deployments.forget", "DELETE FROM deployments WHERE slot = $1"), args![slot]).await
+    }
 }

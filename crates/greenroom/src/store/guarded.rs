@@ -139,13 +139,18 @@ mod tests {
             guarded_statements().into_iter().map(|(file, name)| format!("{file} {name}")).collect();
         let known = [
             "bots.rs open_bots.delete",
+            "pools.rs pools.change_attributes",
             "pools.rs pools.configure",
+            "pools.rs pools.delete",
+            "pools.rs pools.keep_settings",
             "pools.rs pools.resize",
             "pools.rs pools.unplace",
+            "pools.rs pools.unplace_one",
             "queue.rs queue.leave",
             "slots.rs slots.await_clearing",
             "slots.rs slots.change",
             "slots.rs slots.change_expiry",
+            "slots.rs slots.replace_attributes",
             "users.rs keys.expire",
             "users.rs keys.insert",
             "users.rs users.insert",

@@ -39,6 +39,7 @@ const MIGRATIONS: &[Migration] = &[
     migration!(9, "0009_placement_in_memory"),
     migration!(10, "0010_true_ends"),
     migration!(11, "0011_idle_hot_slots"),
+    migration!(12, "0012_servers"),
 ];
 
 /// The version that this program works with.

@@ -11,6 +11,7 @@
 //! - [`guarded`], [`fence`], [`placement_turn`], [`load`], [`apply`], [`changed`], [`columns`]: placement's copy in memory, and what it writes
 //! - [`sessions`], [`commands`], [`transcript`]: what the bot and its user say to each other
 //! - [`overdue`], [`listening`]: what has lasted too long, and when bots could be heard
+//! - [`servers`]: which servers run, for tools that ask them
 //! - [`replicas`], [`leases`], [`keepers`]: who brings records and the world together, and what that did
 //! - [`events`]: the audit trail
 
@@ -40,6 +41,7 @@ mod pools;
 mod queue;
 mod replicas;
 mod server_lock;
+mod servers;
 mod sessions;
 mod settings;
 mod slot_locks;
@@ -78,9 +80,11 @@ use lanes::{Lane, WriteTurn};
 pub use leases::Holder;
 pub use listening::ListeningSpan;
 pub use placement_turn::PlacementTurn;
+pub use pools::KeptPool;
 pub use queue::{QueuePlace, QueueRow};
 pub use replicas::Holding;
 pub use server_lock::ServerLock;
+pub use servers::{ServerFacts, ServerRow};
 pub use sessions::{Beat, Clocks, SessionRow};
 use sql::{Arg, Inner, Row, Sql};
 pub use transcript::{SegmentPlace, SegmentRow};

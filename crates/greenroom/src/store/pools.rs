@@ -41,7 +41,35 @@ fn attribute_sets(row: &Row) -> Result<Vec<Attributes>, StoreError> {
 
 const LIST: &Sql = sql!("pools.list", "SELECT ", pool_columns!(), " FROM pools ORDER BY place NULLS LAST, name");
 
+/// What is kept of a pool's configuration beside what placement needs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeptPool {
+    pub name: String,
+    /// What the configuration said last; the pool itself has what an operator made of it.
+    pub configured_max_slots: i64,
+    pub configured_min_idle: i64,
+    /// Its provider's settings without secrets: what is needed to delete its slots. A JSON object.
+    pub settings: String,
+}
+
 impl Store {
+    /// What is kept of each pool's configuration.
+    pub async fn kept_pools(&self) -> Result<Vec<KeptPool>, StoreError> {
+        let kept = |row: &Row| {
+            Ok(KeptPool {
+                name: row.text("name")?,
+                configured_max_slots: row.int("configured_max_slots")?,
+                configured_min_idle: row.int("configured_min_idle")?,
+                settings: row.text("settings")?,
+            })
+        };
+        let select = sql!(
+            "pools.kept",
+            "SELECT name, configured_max_slots, configured_min_idle, settings FROM pools ORDER BY name"
+        );
+        self.reader().all(select, vec![]).await?.iter().map(kept).collect()
+    }
+
     /// All pools, in the order of the configuration.
     pub async fn pools(&self) -> Result<Vec<PoolRow>, StoreError> {
         self.reader().all(LIST, vec![]).await?.iter().map(pool).collect()
@@ -109,6 +137,46 @@ impl Tx {
     /// Before the pools of the configuration are taken: those that are not among them lose their place.
     pub async fn unplace_pools(&mut self) -> Result<(), StoreError> {
         self.run(sql!("pools.unplace", "UPDATE pools SET place = NULL"), vec![]).await
+    }
+
+    /// Keeps a pool's provider, as it is configured, without secrets.
+    pub async fn keep_pool_settings(&mut self, name: &str, settings: &str) -> Result<(), StoreError> {
+        self.run(
+            sql!("pools.keep_settings", "UPDATE pools SET settings = $2 WHERE name = $1 AND settings <> $2"),
+            args![name, settings],
+        )
+        .await
+    }
+
+    /// What slots of a pool have, those of new ones first.
+    pub async fn change_attribute_sets(&mut self, name: &str, sets: &[Attributes]) -> Result<(), StoreError> {
+        let sets: Vec<Value> = sets.iter().map(|attributes| json!(attributes.to_string())).collect();
+        self.run(
+            sql!("pools.change_attributes", "UPDATE pools SET attribute_sets = $2 WHERE name = $1"),
+            args![name, sets],
+        )
+        .await
+    }
+
+    /// Takes a pool out of the configuration, as the next start of a server would.
+    pub async fn unplace_pool(&mut self, name: &str) -> Result<(), StoreError> {
+        self.run(sql!("pools.unplace_one", "UPDATE pools SET place = NULL WHERE name = $1"), args![name]).await
+    }
+
+    /// Deletes the row of a pool that is not configured and has no slots. False when it is or has.
+    pub async fn delete_pool(&mut self, name: &str) -> Result<bool, StoreError> {
+        let deleted = self
+            .first(
+                sql!(
+                    "pools.delete",
+                    "DELETE FROM pools WHERE name = $1 AND place IS NULL
+                        AND NOT EXISTS (SELECT 1 FROM slots WHERE slots.pool = pools.name)
+                     RETURNING name"
+                ),
+                args![name],
+            )
+            .await?;
+        Ok(deleted.is_some())
     }
 
     pub async fn resize_pool(&mut self, name: &str, max_slots: i64, min_idle: i64) -> Result<(), StoreError> {

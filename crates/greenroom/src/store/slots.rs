@@ -292,6 +292,20 @@ impl Tx {
         .await
     }
 
+    /// Slots of a pool that were made when less was known of what they have.
+    pub async fn replace_attributes(
+        &mut self,
+        pool: &str,
+        before: &Attributes,
+        now: &Attributes,
+    ) -> Result<(), StoreError> {
+        self.run(
+            sql!("slots.replace_attributes", "UPDATE slots SET attributes = $3 WHERE pool = $1 AND attributes = $2"),
+            args![pool, before.to_string(), now.to_string()],
+        )
+        .await
+    }
+
     /// The bot of this slot is at an end, or elsewhere: the slot waits to be cleared.
     pub async fn await_clearing(&mut self, slot: &SlotName) -> Result<(), StoreError> {
         self.run(sql!("slots.await_clearing", "UPDATE slots SET unsettled = 1 WHERE name = $1"), args![slot]).await

@@ -173,13 +173,14 @@ async fn migrate_only_migrates_and_refuses_a_newer_database(#[case] backend: Bac
 }
 
 #[tokio::test]
-async fn a_port_that_is_taken_is_told_in_one_sentence() {
+async fn a_port_that_is_taken_is_told_in_one_sentence_with_the_remedy() {
     let database = Database::new(Backend::Sqlite).await;
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
     let arguments = ["serve", "--listen", &address, "--database", &database.url];
     let (well, _, stderr) = run(&arguments, database.folder.path()).await;
     assert!(!well && stderr.contains(&format!("greenroom: cannot listen on {address}")), "{stderr}");
+    assert!(stderr.contains("another program uses this address") && stderr.contains("`--listen"), "{stderr}");
     // Nothing was made that nobody has seen.
     let server = Process::start_with(&database, &[]).await;
     assert!(shown(&server, "admin token").is_some() && shown(&server, "API key").is_some());
@@ -288,4 +289,40 @@ async fn no_key_or_token_is_ever_logged() {
     for secret in [&admin, &key, data["token"].as_str().unwrap()] {
         assert!(!log.contains(secret), "a secret is in the log");
     }
+}
+
+#[tokio::test]
+async fn the_configuration_is_taken_before_and_after_a_command() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("other.toml");
+    std::fs::write(&file, "listen = \"127.0.0.1:7799\"\n").unwrap();
+    let file = file.to_str().unwrap();
+    for arguments in [
+        &["--config", file, "config", "check"][..],
+        &["config", "check", "--config", file],
+        &["--config", "nowhere.toml", "config", "check", "--config", file],
+    ] {
+        let (well, stdout, stderr) = run(arguments, folder.path()).await;
+        assert!(well && stdout.contains("127.0.0.1:7799"), "{arguments:?}: {stdout}{stderr}");
+    }
+    for arguments in [&["--config", file, "doctor"][..], &["doctor", "--config", file]] {
+        let (_, stdout, stderr) = run(arguments, folder.path()).await;
+        assert!(stdout.contains("other.toml is in order"), "{arguments:?}: {stdout}{stderr}");
+    }
+    let before = ["--config", file, "doctor", "slot", "pool-x-001"];
+    let (well, _, stderr) = run(&before, folder.path()).await;
+    assert!(!well && stderr.contains("there is no database yet"), "{stderr}");
+}
+
+#[tokio::test]
+async fn a_lost_admin_token_is_replaced_by_one_that_is_configured() {
+    let database = Database::new(Backend::Sqlite).await;
+    let server = Process::start_with(&database, &[]).await;
+    let lost = shown(&server, "admin token").unwrap();
+    server.terminate().await;
+    assert!(server.wait().await);
+    let server = Process::start_with(&database, &["--set", "admin_token=a-new-one"]).await;
+    server.client("a-new-one").get("/admin/users").await;
+    let (status, _) = server.client(&lost).send(Method::GET, "/admin/users", None).await;
+    assert_eq!(status, StatusCode::UNAUTHORIZED);
 }

@@ -33,8 +33,9 @@ const STAYS: &str = r#"echo '{"event": "joined"}'; sleep 1000"#;
 async fn a_database_that_is_not_there_yet_is_told_and_not_made() {
     let database = Database::new(Backend::Sqlite).await;
     let (in_order, said) = doctor(database.folder.path(), &database.url, &[]).await;
-    assert!(in_order, "{said}");
-    expect(&said, &["there is no database yet", "pool google-meet (process)", "It works; 1 to look at."]);
+    assert!(!in_order, "a bot that is asked for now would not run: {said}");
+    let server = "BAD   running     no server runs on this database; `greenroom serve` starts one";
+    expect(&said, &["there is no database yet", "pool google-meet (process)", server]);
     assert_eq!(std::fs::read_dir(database.folder.path()).unwrap().count(), 0, "it only looks");
 }
 
@@ -59,7 +60,11 @@ async fn a_server_that_is_in_order_is_said_to_be_so_on_sqlite() {
     venue.active(1).await;
     let (in_order, said) = at(&venue, &[]).await;
     assert!(in_order, "{said}");
-    expect(&said, &["of this version", "slots       1 of 3: 1 busy", "Everything is in order."]);
+    let answers = format!("running     Greenroom {} answers at {}", env!("CARGO_PKG_VERSION"), venue.server.url);
+    expect(
+        &said,
+        &["of this version", &answers, "ok    ready", "slots       1 of 3: 1 busy", "Everything is in order."],
+    );
 }
 
 #[tokio::test]
@@ -87,7 +92,8 @@ async fn what_is_away_is_named_and_the_command_fails() {
             "BAD   public_url  bots of meet are told to reach this server at http://127.0.0.1:7700",
             "Redis does not answer",
             "the Docker Engine at unix:///nowhere/docker.sock does not answer",
-            "3 of these keep it from working",
+            "no server runs on this database",
+            "4 of these keep it from working",
         ],
     );
 }
@@ -133,7 +139,7 @@ async fn a_slot_is_explained_when_it_is_busy_and_when_it_is_in_error() {
     // The pool itself shows what is wrong.
     let (in_order, said) = at(&venue, &[]).await;
     assert!(!in_order, "{said}");
-    expect(&said, &["BAD   command     there is no /nowhere/agent", "look  slots       1 of 1: 1 error"]);
+    expect(&said, &["BAD   command     there is no program /nowhere/agent", "BAD   slots       1 of 1: 1 error"]);
 
     let (in_order, said) = at(&venue, &["slot", "pool-meet-099"]).await;
     assert!(!in_order && said.contains("there is no slot pool-meet-099"), "{said}");

@@ -31,6 +31,14 @@ pub struct Engine {
     docker: OnceCell<Docker>,
 }
 
+/// How large the machine of an engine is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HostSize {
+    pub cpus: u32,
+    /// In bytes.
+    pub memory: u64,
+}
+
 impl Engine {
     /// The engine at this host; without, where `DOCKER_HOST` says, or at its usual socket.
     pub fn new(host: Option<&str>) -> Self {
@@ -67,6 +75,17 @@ impl Engine {
 
     pub async fn ping(&self) -> Result<(), ProviderError> {
         self.docker().await?.ping().await.map(drop).map_err(|error| self.unreachable(&error))
+    }
+
+    /// How large its machine is.
+    pub async fn size(&self) -> Result<HostSize, ProviderError> {
+        let info = self.docker().await?.info().await.map_err(|error| self.unreachable(&error))?;
+        let cpus = info.ncpu.and_then(|cpus| u32::try_from(cpus).ok());
+        let memory = info.mem_total.and_then(|bytes| u64::try_from(bytes).ok());
+        match (cpus, memory) {
+            (Some(cpus), Some(memory)) => Ok(HostSize { cpus, memory }),
+            _ => Err(ProviderError::again(format!("the Docker Engine at {} does not say how large it is", self.host))),
+        }
     }
 
     pub async fn has_image(&self, image: &str) -> Result<bool, ProviderError> {

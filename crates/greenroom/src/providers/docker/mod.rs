@@ -24,7 +24,7 @@ use tokio::time::Instant;
 
 use self::container::{Container, Recipe};
 pub(super) use self::container::{made_of, recipe_of};
-use self::engine::{Engine, INSTALLATION, is_absent, status, words};
+use self::engine::{Engine, HostSize, INSTALLATION, is_absent, status, words};
 use super::check::Check;
 use super::{Found, Image, Progress, Provider, ProviderError, Spec, Stopped};
 use crate::config::provider::DockerConfig;
@@ -136,18 +136,12 @@ impl DockerProvider {
 
     /// Whether there is room on the host for as many slots as the pool may have.
     async fn check_room(&self, slots: u32) -> Check {
-        let info = match self.engine.docker().await {
-            Ok(docker) => docker.info().await.map_err(|error| words(&error)),
-            Err(error) => Err(error),
-        };
-        let info = match info {
-            Ok(info) => info,
+        let HostSize { cpus, memory } = match self.engine.size().await {
+            Ok(size) => size,
             Err(error) => return Check::bad("room", error.words),
         };
-        let cpus = info.ncpu.unwrap_or_default();
-        let memory = u64::try_from(info.mem_total.unwrap_or_default()).unwrap_or_default();
         let has = format!("{cpus} cpus and {:.1} GiB", memory as f64 / GIB as f64);
-        let wants_too_much = self.recipe.config.cpus.is_some_and(|wanted| wanted > cpus as f64)
+        let wants_too_much = self.recipe.config.cpus.is_some_and(|wanted| wanted > f64::from(cpus))
             || self.recipe.config.memory.is_some_and(|wanted| wanted > memory);
         if wants_too_much {
             return Check::bad("room", format!("the host has {has}, and one slot wants more"));

@@ -13,6 +13,7 @@ mod table;
 mod user;
 
 use std::collections::{BTreeMap, HashSet};
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Read, Seek};
 use std::path::{Path, PathBuf};
@@ -249,6 +250,18 @@ impl Settings {
     }
 }
 
+/// Whether a program can be run by someone who has this `PATH`, in this folder.
+pub fn program_is_at(program: &str, path: &OsStr, folder: &Path) -> bool {
+    use std::os::unix::fs::PermissionsExt;
+
+    let can_run =
+        |file: &Path| file.metadata().is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0);
+    match program.contains('/') {
+        true => can_run(&folder.join(program)),
+        false => std::env::split_paths(path).any(|place| can_run(&folder.join(place).join(program))),
+    }
+}
+
 fn found(slot: SlotName, running: bool) -> Found {
     Found::new(slot, running, if running { "it has processes" } else { "it has a folder and no process" })
 }
@@ -321,11 +334,8 @@ impl Provider for ProcessProvider {
         let Some(program) = self.0.command.first() else {
             return vec![Check::bad("command", "the pool has no command")];
         };
-        let folders = std::env::var_os("PATH").unwrap_or_default();
-        let is_there = match program.contains('/') {
-            true => Path::new(program).is_file(),
-            false => std::env::split_paths(&folders).any(|folder| folder.join(program).is_file()),
-        };
+        let folder = std::env::current_dir().unwrap_or_default();
+        let is_there = program_is_at(program, &std::env::var_os("PATH").unwrap_or_default(), &folder);
         let command = match is_there {
             true => Check::good("command", format!("{program} is there")),
             false => Check::bad("command", format!("there is no {program} on this machine")),

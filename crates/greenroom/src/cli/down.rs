@@ -1,0 +1,43 @@
+//! `greenroom down`: ends everything that this installation has at its providers.
+
+use clap::Args;
+
+use super::{Done, Settings, asked};
+use crate::teardown::down::{self, Down};
+
+#[derive(Debug, Args)]
+pub struct Command {
+    /// Do not ask.
+    #[arg(long)]
+    yes: bool,
+    #[command(flatten)]
+    settings: Settings,
+}
+
+pub async fn run(command: Command, before: &Settings) -> Done {
+    let down = Down::prepare(&command.settings.over(before).load()?).await?;
+    if down.is_empty() {
+        println!("There are no slots and no bots: nothing is left to end.");
+        down.leave().await;
+        return Ok(());
+    }
+    let slots: usize = down.slots.values().sum();
+    println!("This ends {} bots and removes {slots} slots of {} pools:", down.bots, down.slots.len());
+    for (pool, count) in &down.slots {
+        println!("  {pool:<20} {count}");
+    }
+    if down.unknown > 0 {
+        println!("and {} that the providers have and no slot knows.", down.unknown);
+    }
+    for (pool, words) in &down.unreachable {
+        println!("The slots of {pool} stay: {words}.");
+    }
+    if !command.yes && !asked("Go on?")? {
+        println!("Nothing was changed.");
+        down.leave().await;
+        return Ok(());
+    }
+    let down::Done { bots, slots } = down.remove().await?;
+    println!("Ended {bots} bots and removed {slots} slots. Nothing of this installation is left at its providers.");
+    Ok(())
+}

@@ -1,0 +1,183 @@
+//! The provider of a pool as the database keeps it: its section of the configuration without secrets, so that its slots
+//! can be deleted when the pool is no longer configured. A secret is asked for again.
+
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::layers::{Origin, Tree};
+use super::provider::{self, KINDS, ProviderConfig, Size};
+use super::section::Section;
+
+/// Keys of a provider's section that hold secrets, and the variable that gives each to a command.
+const SECRETS: [(&str, &str, &str); 2] =
+    [("coolify", "api_token", "COOLIFY_API_TOKEN"), ("nomad", "token", "NOMAD_TOKEN")];
+/// Variables of slots may be secrets, and nobody needs them to delete a slot.
+const NOT_KEPT: &str = "env";
+
+/// What is kept of a pool's provider.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct KeptProvider {
+    /// Its section of the configuration.
+    pub section: Map<String, Value>,
+    /// The keys that were set and are not kept.
+    pub secrets: Vec<String>,
+    /// Where slots that are processes have their folders.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub folder: Option<PathBuf>,
+}
+
+/// Why a provider cannot be had from what is kept.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum NotRestored {
+    #[error(
+        "the pool {pool} is on {kind}, whose `{key}` is a secret that only the configuration had: set {variable} for \
+         this command"
+    )]
+    Secret { pool: String, kind: &'static str, key: &'static str, variable: &'static str },
+    #[error(
+        "the database keeps too little of the pool {pool} to reach its provider ({0}); put it back into the \
+         configuration and start the server once",
+        .what
+    )]
+    Incomplete { pool: String, what: String },
+}
+
+impl KeptProvider {
+    /// What is to be kept of a provider's section.
+    pub fn of(kind: &str, tree: Option<&Tree>) -> Self {
+        let mut kept = Self::default();
+        let Some(Tree::Table(entries)) = tree else { return kept };
+        for (key, tree) in entries.iter().filter(|(key, _)| *key != NOT_KEPT) {
+            if SECRETS.iter().any(|(of, secret, _)| *of == kind && secret == key) {
+                kept.secrets.push(key.clone());
+            } else {
+                kept.section.insert(key.clone(), value(tree));
+            }
+        }
+        kept
+    }
+
+    /// The same, with where its slots really are.
+    pub fn located(mut self, provider: &ProviderConfig, host: Option<&str>, folder: &Path) -> Self {
+        match provider {
+            ProviderConfig::Process(_) => self.folder = Some(folder.to_owned()),
+            ProviderConfig::Docker(_) | ProviderConfig::Swarm(_) => {
+                self.section.extend(host.map(|host| ("host".to_owned(), Value::from(host))));
+            }
+            _ => {}
+        }
+        self
+    }
+
+    /// The provider, as it was configured. `secret` gives what is not kept, by the name of its variable.
+    pub fn restore(
+        &self,
+        pool: &str,
+        kind: &str,
+        size: Size,
+        secret: impl Fn(&str) -> Option<String>,
+    ) -> Result<ProviderConfig, NotRestored> {
+        let incomplete = |what: String| NotRestored::Incomplete { pool: pool.to_owned(), what };
+        let Some(kind) = KINDS.into_iter().find(|known| *known == kind) else {
+            return Err(incomplete(format!("this version has no provider {kind}")));
+        };
+        let mut section = self.section.clone();
+        for (of, key, variable) in SECRETS.into_iter().filter(|(of, ..)| *of == kind) {
+            if !self.secrets.iter().any(|kept| kept == key) {
+                continue;
+            }
+            let missing = || NotRestored::Secret { pool: pool.to_owned(), kind: of, key, variable };
+            section.insert(key.to_owned(), secret(variable).ok_or_else(missing)?.into());
+        }
+        let origin = Origin::Flag("the database".to_owned());
+        let mut entries = toml::Table::new();
+        if kind != "process" || !section.is_empty() {
+            entries.insert(kind.to_owned(), toml::Value::Table(table(section)));
+        }
+        let mut complaints = Vec::new();
+        let mut whole = Section::new("pool", Tree::from_toml(entries, &origin), &mut complaints);
+        let read = provider::read(&mut whole, 0, kind, size);
+        match read {
+            Some(provider) if complaints.is_empty() => Ok(provider),
+            _ => Err(incomplete(complaints.join("; "))),
+        }
+    }
+}
+
+fn value(tree: &Tree) -> Value {
+    match tree {
+        Tree::Leaf(value, _) => serde_json::to_value(value).unwrap_or_default(),
+        Tree::Table(entries) => Value::Object(entries.iter().map(|(key, tree)| (key.clone(), value(tree))).collect()),
+        Tree::List(items) => Value::Array(items.iter().map(value).collect()),
+    }
+}
+
+fn table(map: Map<String, Value>) -> toml::Table {
+    map.into_iter().filter_map(|(key, value)| Some((key, to_toml(value)?))).collect()
+}
+
+fn to_toml(value: Value) -> Option<toml::Value> {
+    Some(match value {
+        Value::Null => return None,
+        Value::Bool(value) => toml::Value::Boolean(value),
+        Value::Number(number) => match number.as_i64() {
+            Some(number) => toml::Value::Integer(number),
+            None => toml::Value::Float(number.as_f64()?),
+        },
+        Value::String(text) => toml::Value::String(text),
+        Value::Array(items) => toml::Value::Array(items.into_iter().filter_map(to_toml).collect()),
+        Value::Object(map) => toml::Value::Table(table(map)),
+    })
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    const SIZE: Size = Size { max_slots: 1, min_idle: 0 };
+
+    fn kept(kind: &str, toml: &str) -> KeptProvider {
+        let tree = Tree::from_toml(toml.parse().unwrap(), &Origin::Flag("a test".to_owned()));
+        KeptProvider::of(kind, Some(&tree))
+    }
+
+    #[test]
+    fn a_provider_is_kept_without_secrets_and_comes_back_with_them() {
+        let toml = "api_url = \"https://coolify.example.com\"\napi_token = \"hush\"\nproject_uuid = \"p\"\n\
+                    server_uuid = \"s\"\nenvironment_name = \"e\"\nimage = \"bot:1\"\nenv = { PASSWORD = \"hush\" }";
+        let kept = kept("coolify", toml);
+        let text = serde_json::to_string(&kept).unwrap();
+        assert!(!text.contains("hush"), "{text}");
+        let kept: KeptProvider = serde_json::from_str(&text).unwrap();
+        let error = kept.restore("old", "coolify", SIZE, |_| None).unwrap_err().to_string();
+        assert!(error.contains("the pool old") && error.contains("set COOLIFY_API_TOKEN"), "{error}");
+        let restored =
+            kept.restore("old", "coolify", SIZE, |name| (name == "COOLIFY_API_TOKEN").then(|| "hush".to_owned()));
+        let ProviderConfig::Coolify(config) = restored.unwrap() else { panic!("another provider") };
+        assert_eq!((config.api_url.as_str(), config.image.as_str()), ("https://coolify.example.com", "bot"));
+    }
+
+    #[test]
+    fn every_kind_of_provider_comes_back() {
+        let ec2 = "region = \"eu-west-1\"\nqueue_prefix = \"q\"\ntable = \"runners\"\n";
+        for (kind, toml) in [
+            ("process", "command = [\"bot\"]"),
+            ("docker", "image = \"bot\"\nhost = \"tcp://a:2375\"\ncpus = 1.5\nmemory = \"2g\""),
+            ("swarm", "image = \"bot\""),
+            ("nomad", "address = \"http://nomad:4646\"\nimage = \"bot\"\ncpu = 200"),
+            ("ec2", ec2),
+        ] {
+            let text = serde_json::to_string(&kept(kind, toml)).unwrap();
+            let kept: KeptProvider = serde_json::from_str(&text).unwrap();
+            assert_eq!(kept.restore("old", kind, SIZE, |_| None).unwrap().as_str(), kind);
+        }
+        let nothing = KeptProvider::default();
+        assert_eq!(nothing.restore("old", "process", SIZE, |_| None).unwrap().as_str(), "process");
+        let error = nothing.restore("old", "docker", SIZE, |_| None).unwrap_err().to_string();
+        assert!(error.contains("put it back into the configuration"), "{error}");
+    }
+}

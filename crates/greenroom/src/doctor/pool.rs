@@ -1,0 +1,230 @@
+//! One pool: its provider, its slots against what the provider has, its limits, and whether a bot that is asked for now
+//! would run.
+
+use std::collections::{BTreeMap, HashMap};
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use domain::{SlotName, SlotStatus};
+
+use super::PATIENCE;
+use super::server::Servers;
+use crate::config::pool::PoolConfig;
+use crate::config::provider::ProviderConfig;
+use crate::providers::check::{Check, Verdict};
+use crate::providers::process::program_is_at;
+use crate::providers::{Found, Provider, Providers};
+use crate::server::pools::{self, LeftPool};
+use crate::store::{KeptPool, PoolRow, SlotRow, Store, StoreError};
+
+/// More names than this are not listed.
+const NAMED: usize = 5;
+
+/// Where the programs of bots are looked for.
+#[derive(Clone, Debug)]
+pub struct Programs {
+    path: OsString,
+    folder: PathBuf,
+    /// Whether this is what the server has; otherwise it is what this program has.
+    is_of_server: bool,
+}
+
+impl Programs {
+    pub fn of(servers: &Servers) -> Self {
+        match servers.here() {
+            Some(facts) => {
+                Self { path: facts.path.clone().into(), folder: PathBuf::from(&facts.folder), is_of_server: true }
+            }
+            None => Self {
+                path: std::env::var_os("PATH").unwrap_or_default(),
+                folder: std::env::current_dir().unwrap_or_default(),
+                is_of_server: false,
+            },
+        }
+    }
+
+    fn check(&self, program: &str) -> Check {
+        let whose = if self.is_of_server { "the server's" } else { "your" };
+        if program_is_at(program, &self.path, &self.folder) {
+            return Check::good("command", format!("{program} is there"));
+        }
+        if program.contains('/') {
+            return Check::bad("command", format!("there is no program {program} on this machine"));
+        }
+        let mut text = format!("there is no program {program} on {whose} PATH ({})", self.path.to_string_lossy());
+        let own = std::env::var_os("PATH").unwrap_or_default();
+        if self.is_of_server && program_is_at(program, &own, &self.folder) {
+            text.push_str(
+                "; it is on yours: start the server with the same PATH, or name the program by its whole path",
+            );
+        }
+        Check::bad("command", text)
+    }
+}
+
+/// Examines the provider of a pool.
+pub async fn provider(pool: &PoolConfig, providers: &Providers, programs: &Programs) -> Vec<Check> {
+    let Some(provider) = providers.get(&pool.name) else {
+        return vec![Check::bad("provider", format!("this version has no provider {}", pool.provider.as_str()))];
+    };
+    let mut checks = match tokio::time::timeout(PATIENCE, provider.check(pool.max_slots)).await {
+        Ok(checks) => checks,
+        Err(_) => vec![Check::bad("reachable", format!("it did not answer within {} s", PATIENCE.as_secs()))],
+    };
+    // What the provider finds here is not what the server finds.
+    if let ProviderConfig::Process(config) = &pool.provider
+        && let Some(program) = config.command.as_ref().and_then(|command| command.first())
+        && let Some(check) = checks.iter_mut().find(|check| check.what == "command")
+    {
+        *check = programs.check(program);
+    }
+    checks
+}
+
+/// What keeps the provider of a pool from working, in its own words.
+pub async fn troubles(pool: &PoolConfig, providers: &Providers, programs: &Programs) -> Vec<String> {
+    let checks = provider(pool, providers, programs).await;
+    checks.into_iter().filter(|check| check.verdict == Verdict::Bad).map(|check| check.found).collect()
+}
+
+/// Everything that the store knows of a pool.
+pub async fn stored(
+    store: &Store,
+    pool: &PoolConfig,
+    provider: Option<&dyn Provider>,
+    servers: &Servers,
+) -> Result<Vec<Check>, StoreError> {
+    let row = store.pools().await?.into_iter().find(|row| row.name == pool.name && row.is_configured());
+    let is_unknown = row.is_none() || servers.here().is_some_and(|facts| !facts.pools.contains(&pool.name));
+    let Some(row) = row.filter(|_| !is_unknown) else {
+        // The next start of a server takes it from the configuration.
+        return Ok(match servers.running.is_empty() {
+            true => vec![Check::good("slots", format!("none of {} yet", pool.max_slots))],
+            false => vec![Check::bad("slots", "the server that runs does not have this pool; start it again")],
+        });
+    };
+    let slots = store.slots_of_pool(&pool.name).await?;
+    let mut checks = vec![capacity(&row, &slots)];
+    let kept = store.kept_pools().await?;
+    checks.extend(kept.iter().find(|kept| kept.name == row.name).and_then(|kept| changed_by_hand(&row, kept)));
+    if let Some(provider) = provider {
+        checks.extend(gone(store, &row, slots, provider).await?);
+    }
+    Ok(checks)
+}
+
+/// How many slots there are, how they are, and whether a bot would get one.
+fn capacity(row: &PoolRow, slots: &[SlotRow]) -> Check {
+    let mut counts: BTreeMap<&str, i64> = BTreeMap::new();
+    for slot in slots {
+        *counts.entry(slot.status.as_str()).or_default() += 1;
+    }
+    let (all, count) = (counts.values().sum::<i64>(), |status: SlotStatus| counts.get(status.as_str()).copied());
+    let [idle, error] = [SlotStatus::Idle, SlotStatus::Error].map(|status| count(status).unwrap_or(0));
+    let parts: Vec<String> = counts.iter().map(|(status, count)| format!("{count} {status}")).collect();
+    let found = match parts.as_slice() {
+        [] => format!("none of {} yet", row.max_slots),
+        parts => format!("{all} of {}: {}", row.max_slots, parts.join(", ")),
+    };
+    let has_room = all < row.max_slots;
+    if idle == 0 && !has_room && error > 0 && error == all {
+        let text = format!("{found}; a bot that is asked for now does not run. `greenroom doctor slot NAME` says why");
+        Check::bad("slots", text)
+    } else if idle == 0 && !has_room {
+        Check::doubtful("slots", format!("{found}; none is free, so a bot that is asked for now waits in the queue"))
+    } else if error > 0 {
+        Check::doubtful("slots", format!("{found}; `greenroom doctor slot NAME` tells of one"))
+    } else {
+        Check::good("slots", found)
+    }
+}
+
+/// An operator's limits hold until the configuration changes, which surprises whoever reads the configuration.
+fn changed_by_hand(row: &PoolRow, kept: &KeptPool) -> Option<Check> {
+    let limits =
+        [("max_slots", row.max_slots, kept.configured_max_slots), ("min_idle", row.min_idle, kept.configured_min_idle)];
+    let changed: Vec<String> = limits
+        .iter()
+        .filter(|(_, is, configured)| is != configured)
+        .map(|(name, is, configured)| format!("{name} is {is}, and {configured} in the configuration"))
+        .collect();
+    let text = format!("changed by hand: {}", changed.join("; "));
+    (!changed.is_empty()).then(|| Check::doubtful("limits", text))
+}
+
+/// Slots of the store that the provider does not have.
+async fn gone(
+    store: &Store,
+    row: &PoolRow,
+    slots: Vec<SlotRow>,
+    provider: &dyn Provider,
+) -> Result<Option<Check>, StoreError> {
+    let made =
+        |slot: &SlotRow| slot.provider_ref.is_some() && matches!(slot.status, SlotStatus::Idle | SlotStatus::Busy);
+    if !provider.makes_ahead() || !slots.iter().any(made) {
+        return Ok(None);
+    }
+    // After the rows were read: what they name was made before.
+    let listed = match tokio::time::timeout(PATIENCE, provider.list()).await {
+        Ok(Ok(listed)) => listed,
+        // That it does not answer is told already.
+        Ok(Err(_)) | Err(_) => return Ok(None),
+    };
+    let has: HashMap<&SlotName, &Found> = listed.iter().map(|found| (&found.slot, found)).collect();
+    let is_missing = |slot: &SlotRow| match has.get(&slot.name) {
+        None => true,
+        Some(found) => row.hot && slot.status == SlotStatus::Idle && !found.running,
+    };
+    let missing: Vec<SlotRow> = slots.into_iter().filter(|slot| made(slot) && is_missing(slot)).collect();
+    if missing.is_empty() {
+        return Ok(None);
+    }
+    // What has changed meanwhile may have been deleted on purpose.
+    let names: Vec<SlotName> = missing.iter().map(|slot| slot.name.clone()).collect();
+    let now = store.slots_by_name(&names).await?;
+    let unchanged = |slot: &&SlotRow| {
+        now.iter()
+            .any(|now| now.name == slot.name && now.status_since == slot.status_since && now.bot_id == slot.bot_id)
+    };
+    let missing: Vec<&str> = missing.iter().filter(unchanged).map(|slot| slot.name.as_str()).collect();
+    if missing.is_empty() {
+        return Ok(None);
+    }
+    let text = format!(
+        "the provider does not have {} {} that the store has: {}; the keeper `sync` makes idle ones anew",
+        missing.len(),
+        if missing.len() == 1 { "slot" } else { "slots" },
+        listing(&missing)
+    );
+    // A bot is given to an agent that should wait in a hot slot.
+    Ok(Some(if row.hot { Check::bad("gone", text) } else { Check::doubtful("gone", text) }))
+}
+
+fn listing(names: &[&str]) -> String {
+    let shown = names.iter().take(NAMED).copied().collect::<Vec<_>>().join(", ");
+    if names.len() > NAMED { format!("{shown} and {} more", names.len() - NAMED) } else { shown }
+}
+
+/// Pools that left the configuration.
+pub async fn left(
+    store: &Store,
+    pools: &[PoolConfig],
+    servers: &Servers,
+) -> Result<Vec<(LeftPool, Check)>, StoreError> {
+    let told = |left: LeftPool| {
+        let LeftPool { name, slots, bots, .. } = &left;
+        let check = if servers.running.iter().any(|facts| facts.pools.contains(name)) {
+            Check::doubtful("left", "the server that runs has this pool, and the configuration that was read has not")
+        } else if *slots == 0 {
+            Check::note("left", format!("no slots are left of it; `greenroom pools remove {name}` forgets it"))
+        } else {
+            let text = format!(
+                "{slots} slots are left of it, {bots} of them with a bot, and nobody deletes them: `greenroom pools \
+                 remove {name}` does, or put the pool back into the configuration"
+            );
+            Check::doubtful("left", text)
+        };
+        (left, check)
+    };
+    Ok(pools::left(store, pools).await?.into_iter().map(told).collect())
+}

@@ -1,0 +1,166 @@
+//! The servers that run on the database: whether each answers, which version it is, whether it is ready, and whether
+//! several of them agree on where bots reach them.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::config_url;
+use crate::config::Config;
+use crate::providers::check::Check;
+use crate::server::{self, record};
+use crate::store::{ServerFacts, ServerRow, Store};
+
+/// A server that is alive answers at once.
+const PATIENCE: Duration = Duration::from_secs(5);
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// What was found out about the servers.
+#[derive(Debug, Default)]
+pub struct Servers {
+    pub checks: Vec<Check>,
+    /// Those that answer, or are on another machine and alive.
+    pub running: Vec<ServerFacts>,
+}
+
+impl Servers {
+    /// The server on this machine.
+    pub fn here(&self) -> Option<&ServerFacts> {
+        self.running.iter().find(|facts| facts.host == server::host())
+    }
+}
+
+/// Asks the servers of a database.
+pub async fn look(config: &Config, store: Option<&Store>) -> Servers {
+    let mut servers = Servers::default();
+    let rows = match store {
+        Some(store) => match store.servers_seen_within(record::ALIVE_WITHIN).await {
+            Ok(rows) => rows,
+            Err(error) => {
+                servers.checks.push(Check::bad("running", format!("the servers cannot be read: {error}")));
+                return servers;
+            }
+        },
+        None => Vec::new(),
+    };
+    for row in rows {
+        ask(row, &mut servers).await;
+    }
+    if servers.running.is_empty() && servers.checks.is_empty() {
+        servers.checks.push(Check::bad("running", none(config).await));
+    }
+    agreement(&mut servers);
+    if let Some(check) = path(&servers) {
+        servers.checks.push(check);
+    }
+    servers
+}
+
+/// Why nothing would run now, and whether a server is there that is another's.
+async fn none(config: &Config) -> String {
+    let url = config_url(config);
+    match get(&format!("{url}/healthz")).await {
+        Ok((200, body)) if body["version"].is_string() => format!(
+            "no server runs on this database, but a Greenroom answers at {url}: run the doctor with that server's \
+             configuration, or in its folder"
+        ),
+        _ => "no server runs on this database; `greenroom serve` starts one".to_owned(),
+    }
+}
+
+async fn ask(ServerRow { seen, facts, .. }: ServerRow, servers: &mut Servers) {
+    let ServerFacts { url, host, pid, .. } = &facts;
+    if *host != server::host() {
+        let text = format!("a server runs on {host} (pid {pid}); it told so {} s ago", seen.as_secs());
+        servers.checks.push(Check::good("running", text));
+        servers.checks.extend(other_version(&facts.version, host));
+        servers.running.push(facts);
+        return;
+    }
+    match get(&format!("{url}/healthz")).await {
+        Ok((200, body)) => {
+            let version = body["version"].as_str().unwrap_or("of unknown version").to_owned();
+            servers.checks.push(Check::good("running", format!("Greenroom {version} answers at {url} (pid {pid})")));
+            servers.checks.extend(other_version(&version, url));
+            servers.checks.push(readiness(url).await);
+            servers.running.push(facts);
+        }
+        Ok((status, _)) => {
+            let text = format!("no server answers: {url} gave status {status} instead of a Greenroom");
+            servers.checks.push(Check::bad("running", text));
+        }
+        Err(words) => {
+            let text = format!(
+                "no server answers: the one at {url} (pid {pid}) told {} s ago that it runs, and now: {words}",
+                seen.as_secs()
+            );
+            servers.checks.push(Check::bad("running", text));
+        }
+    }
+}
+
+fn other_version(version: &str, place: &str) -> Option<Check> {
+    let text = format!("the server at {place} is {version}, and this program is {VERSION}");
+    (version != VERSION).then(|| Check::doubtful("version", text))
+}
+
+async fn readiness(url: &str) -> Check {
+    match get(&format!("{url}/readyz")).await {
+        Ok((200, body)) => {
+            let missing: Vec<&str> =
+                body["missing"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+            if missing.is_empty() {
+                Check::good("ready", "it takes requests, and everything that it needs answers")
+            } else {
+                Check::doubtful("ready", format!("it takes requests, without: {}", missing.join(", ")))
+            }
+        }
+        Ok((status, body)) => {
+            let detail = body["detail"].as_str().unwrap_or("no reason was given");
+            Check::bad("ready", format!("it is not ready (status {status}): {detail}"))
+        }
+        Err(words) => Check::bad("ready", format!("it does not say whether it is ready: {words}")),
+    }
+}
+
+/// Bots that one server started must be able to reach the others when it is gone.
+fn agreement(servers: &mut Servers) {
+    let urls: BTreeSet<&str> = servers.running.iter().map(|facts| facts.public_url.as_str()).collect();
+    if servers.running.len() < 2 {
+        return;
+    }
+    let check = if urls.len() > 1 {
+        let urls: Vec<&str> = urls.into_iter().collect();
+        Check::doubtful(
+            "public_url",
+            format!(
+                "the servers tell bots different addresses ({}): a bot loses its server when that one stops. Set the \
+                 same `public_url` on all, such as that of a load balancer",
+                urls.join(", ")
+            ),
+        )
+    } else {
+        Check::good("public_url", format!("all {} servers tell bots the same address", servers.running.len()))
+    };
+    servers.checks.push(check);
+}
+
+/// Programs are found on the server's `PATH`, not on that of whoever asks.
+fn path(servers: &Servers) -> Option<Check> {
+    let (facts, own) = (servers.here()?, std::env::var("PATH").unwrap_or_default());
+    let text = format!("the server's PATH is not yours: programs of bots are looked for in {}", facts.path);
+    (facts.path != own).then(|| Check::note("PATH", text))
+}
+
+/// The status and the body of an answer.
+async fn get(url: &str) -> Result<(u16, Value), String> {
+    let asked = async {
+        let client = reqwest::Client::builder().timeout(PATIENCE).no_proxy().build()?;
+        let answer = client.get(url).send().await?;
+        let status = answer.status().as_u16();
+        let body = answer.bytes().await?;
+        Ok::<_, reqwest::Error>((status, serde_json::from_slice(&body).unwrap_or_default()))
+    };
+    asked.await.map_err(|error| crate::providers::with_causes(&error))
+}

@@ -1,0 +1,107 @@
+//! The servers that run on this database: where each listens, its version, its pools. Tools read it to ask the servers,
+//! and to see whether there is one.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use super::sql::{args, sql};
+use super::{Run, Store, StoreError};
+
+/// A row that was not written for so long is of a server that was killed.
+const FORGOTTEN_AFTER: Duration = Duration::from_mins(10);
+
+/// What a server tells of itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ServerFacts {
+    /// Where it listens, as it can be reached on its own machine.
+    pub url: String,
+    /// Where its bots are told to reach it.
+    pub public_url: String,
+    /// Whether `public_url` is configured; otherwise it follows from `listen`.
+    pub has_public_url: bool,
+    pub version: String,
+    pub host: String,
+    pub pid: u32,
+    /// The folder that it was started in.
+    pub folder: String,
+    /// Its `PATH`.
+    pub path: String,
+    /// The pools of its configuration.
+    pub pools: Vec<String>,
+}
+
+/// A server, and how long ago it wrote its row.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerRow {
+    pub id: Uuid,
+    pub seen: Duration,
+    pub facts: ServerFacts,
+}
+
+impl Store {
+    /// Tells that a server runs, and forgets those that were killed long ago.
+    pub async fn record_server(&self, id: Uuid, facts: &ServerFacts) -> Result<(), StoreError> {
+        let facts = serde_json::to_string(facts).map_err(|error| StoreError::failed("servers.record", &error))?;
+        let mut tx = self.begin().await?;
+        tx.run(
+            sql!(
+                "servers.record",
+                sqlite: "INSERT INTO servers (id, seen_at, facts) VALUES ($1, strftime('%Y-%m-%dT%H:%M:%fZ', 'now'), $2)
+                         ON CONFLICT (id) DO UPDATE SET seen_at = excluded.seen_at, facts = excluded.facts",
+                postgres: "INSERT INTO servers (id, seen_at, facts) VALUES ($1, clock_timestamp(), $2)
+                           ON CONFLICT (id) DO UPDATE SET seen_at = excluded.seen_at, facts = excluded.facts",
+            ),
+            args![id, facts],
+        )
+        .await?;
+        tx.run(
+            sql!(
+                "servers.prune",
+                sqlite: "DELETE FROM servers
+                          WHERE seen_at < strftime('%Y-%m-%dT%H:%M:%fZ', 'now', (-$1 / 1000.0) || ' seconds')",
+                postgres: "DELETE FROM servers WHERE seen_at < clock_timestamp() - $1 * interval '1 millisecond'",
+            ),
+            args![i64::try_from(FORGOTTEN_AFTER.as_millis()).unwrap_or(i64::MAX)],
+        )
+        .await?;
+        tx.commit().await
+    }
+
+    /// Forgets one server, or, without an id, all of them: for a database that nobody else has open.
+    pub async fn forget_servers(&self, id: Option<Uuid>) -> Result<(), StoreError> {
+        let mut tx = self.begin().await?;
+        tx.run(sql!("servers.forget", "DELETE FROM servers WHERE $1 IS NULL OR id = $1"), args![id]).await?;
+        tx.commit().await
+    }
+
+    /// The servers that wrote their row within this time, the latest first.
+    pub async fn servers_seen_within(&self, time: Duration) -> Result<Vec<ServerRow>, StoreError> {
+        let rows = self
+            .reader()
+            .all(
+                sql!(
+                    "servers.list",
+                    sqlite: "SELECT id, facts,
+                                    CAST((julianday('now') - julianday(seen_at)) * 86400000 AS INTEGER) AS seen_ms
+                               FROM servers ORDER BY seen_at DESC, id",
+                    postgres: "SELECT id, facts,
+                                      CAST(extract(epoch FROM clock_timestamp() - seen_at) * 1000 AS BIGINT) AS seen_ms
+                                 FROM servers ORDER BY seen_at DESC, id",
+                ),
+                vec![],
+            )
+            .await?;
+        let mut servers = Vec::new();
+        for row in &rows {
+            let seen = Duration::from_millis(u64::try_from(row.int("seen_ms")?).unwrap_or(0));
+            let facts = row.text("facts")?;
+            let facts = serde_json::from_str(&facts).map_err(|_| row.inconsistent("facts", &facts))?;
+            servers.push(ServerRow { id: row.id("id")?, seen, facts });
+        }
+        servers.retain(|server| server.seen <= time);
+        Ok(servers)
+    }
+}

@@ -1,0 +1,136 @@
+//! Everything: every bot ends, and every slot of every pool is deleted, also what only the providers know of. The server
+//! has to be stopped before, because it would make new slots meanwhile.
+
+use std::collections::BTreeMap;
+
+use super::{Teardown, TeardownError, lock, open, pools, running, still_there};
+use crate::config::Config;
+use crate::config::pool::PoolConfig;
+use crate::store::ServerLock;
+
+const ENDED_BY: &str = "ended by `greenroom down`";
+
+/// Everything that is to go.
+#[derive(Debug)]
+pub struct Down {
+    teardown: Teardown,
+    /// Pools with slots, and how many.
+    pub slots: BTreeMap<String, usize>,
+    /// Bots that are not at an end.
+    pub bots: usize,
+    /// What the providers have and no slot knows.
+    pub unknown: usize,
+    /// Pools whose provider cannot be reached from here, and why.
+    pub unreachable: BTreeMap<String, String>,
+    /// Keeps a server from starting meanwhile.
+    _lock: Option<ServerLock>,
+}
+
+/// What was done.
+#[derive(Debug, Default)]
+pub struct Done {
+    pub bots: usize,
+    pub slots: usize,
+}
+
+impl Down {
+    /// Looks at what there is. Refuses while a server runs.
+    pub async fn prepare(config: &Config) -> Result<Self, TeardownError> {
+        let store = open(config).await?;
+        let running = running(&store).await?;
+        let lock = match lock(config).await? {
+            Some(lock) => lock,
+            None => {
+                let told = running.first().map(|facts| format!("pid {} on {}", facts.pid, facts.host));
+                return Err(TeardownError::ServerRuns(told.unwrap_or_else(|| config.database_shown())));
+            }
+        };
+        if store.is_shared() && !running.is_empty() {
+            let told: Vec<String> =
+                running.iter().map(|facts| format!("pid {} on {}", facts.pid, facts.host)).collect();
+            return Err(TeardownError::ServerRuns(told.join(", ")));
+        }
+        // Nobody else has the file: what an earlier process held, which was killed, is free.
+        if !store.is_shared() {
+            store.release_everything(jiff::Timestamp::now()).await?;
+        }
+        let (mut reached, mut unreachable) = (Vec::<PoolConfig>::new(), BTreeMap::new());
+        let kept = store.kept_pools().await?;
+        for row in store.pools().await? {
+            let Some(kept) = kept.iter().find(|kept| kept.name == row.name) else { continue };
+            let pool = match config.pools.iter().find(|pool| pool.name == row.name) {
+                Some(pool) if pool.provider.as_str() == row.provider => {
+                    let mut pool = pool.clone();
+                    pool.kept.folder = pools::folder(kept);
+                    pools::on_this_machine(&row, &pool.provider).map(|()| pool)
+                }
+                _ => pools::restore(&row, kept, &config.pools),
+            };
+            match pool {
+                Ok(pool) => reached.push(pool),
+                Err(_) if row.slots == 0 => {}
+                Err(error) => drop(unreachable.insert(row.name, error.to_string())),
+            }
+        }
+        let teardown = Teardown::begin(config, store, &reached).await?;
+        let mut slots = BTreeMap::new();
+        for pool in &reached {
+            slots.insert(pool.name.clone(), teardown.store.slots_of_pool(&pool.name).await?.len());
+        }
+        slots.retain(|_, count| *count > 0);
+        let bots = teardown.store.open_bot_ids().await?.len();
+        let unknown = teardown.count_unknown().await?;
+        Ok(Self { teardown, slots, bots, unknown, unreachable, _lock: lock })
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.slots.is_empty() && self.bots == 0 && self.unknown == 0 && self.unreachable.is_empty()
+    }
+
+    /// Ends and removes all of it.
+    pub async fn remove(self) -> Result<Done, TeardownError> {
+        let teardown = &self.teardown;
+        let names: Vec<String> = self.slots.keys().cloned().collect();
+        for pool in &names {
+            teardown.drain(pool).await?;
+        }
+        let mut done = Done::default();
+        for bot in teardown.store.open_bot_ids().await? {
+            done.bots += usize::from(teardown.end_bot(bot, ENDED_BY).await?);
+        }
+        let mut removed = teardown.remove_free(&names).await?;
+        done.slots += removed.slots;
+        let unknown = teardown.remove_unknown().await?;
+        done.slots += unknown.slots;
+        for (slot, words) in unknown.left {
+            removed.left.entry(slot).or_insert(words);
+        }
+        for (pool, words) in &self.unreachable {
+            removed.left.insert(domain::SlotName::stored(format!("pool {pool}")), words.clone());
+        }
+        if !removed.left.is_empty() {
+            return Err(still_there(&removed.left));
+        }
+        self.teardown.end().await;
+        Ok(done)
+    }
+
+    /// Leaves everything as it is.
+    pub async fn leave(self) {
+        self.teardown.end().await;
+    }
+}
+
+impl Teardown {
+    /// How much the providers have of this installation that no slot knows. What cannot be listed now is told by the
+    /// removal.
+    async fn count_unknown(&self) -> Result<usize, TeardownError> {
+        let mut names = std::collections::BTreeSet::new();
+        for provider in self.providers.values() {
+            names.extend(provider.list().await.unwrap_or_default().into_iter().map(|found| found.slot));
+        }
+        let names: Vec<_> = names.into_iter().collect();
+        let known = self.store.slots_by_name(&names).await?;
+        Ok(names.len().saturating_sub(known.len()))
+    }
+}

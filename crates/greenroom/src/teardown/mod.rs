@@ -1,0 +1,299 @@
+//! Ending slots for good, from the command line: what `greenroom pools remove` and `greenroom down` do. The command works
+//! on the database as a replica does, with the providers of the pools that are to go, and never starts anything. What it
+//! ends goes the same way as in a server: the slot takes no more bots, its bot ends, the provider deletes it and is
+//! looked at, and then the row goes. So it can be interrupted and run again.
+//!
+//! - this file: opening, ending bots, removing slots
+//! - [`pools`]: the pools whose slots are to go, and how their providers are reached
+//! - [`pool`]: one pool that left the configuration
+//! - [`down`]: everything at once
+
+pub mod down;
+pub mod pool;
+mod pools;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use domain::lifecycle::Overdue;
+use domain::{BotId, SlotName, SlotStatus, Status};
+use futures_util::StreamExt;
+use secrecy::ExposeSecret;
+use tokio_util::sync::CancellationToken;
+
+use crate::admission::Admission;
+use crate::clock::Clock;
+use crate::config::Config;
+use crate::config::kept::NotRestored;
+use crate::config::pool::PoolConfig;
+use crate::deployment::{Deployment, Parts, Patience};
+use crate::lifecycle::ends::Ending;
+use crate::lifecycle::tokens::Tokens;
+use crate::lifecycle::{Lifecycle, LifecycleError};
+use crate::placement::{Placement, SlotEvent};
+use crate::providers::Providers;
+use crate::providers::ec2::Runners;
+use crate::random::Random;
+use crate::server::first::{INSTALLATION, SIGNING_SECRET};
+use crate::server::{self, pools as configured, record};
+use crate::store::{Holder, Looked, ServerFacts, ServerLock, SlotRow, Store, StoreError};
+
+/// So many slots are removed at once.
+const AT_ONCE: usize = 16;
+/// How often a slot that cannot be removed is tried.
+const ATTEMPTS: u32 = 3;
+const AGAIN: Duration = Duration::from_secs(1);
+
+#[derive(Debug, thiserror::Error)]
+pub enum TeardownError {
+    #[error("there is no database {0}: nothing was started with this configuration in this folder")]
+    NoDatabase(String),
+    #[error("the database is at schema version {found}, and this program knows {known}: run `greenroom migrate` first")]
+    OtherVersion { found: i64, known: i64 },
+    #[error("there is no pool {0}")]
+    NoPool(String),
+    #[error("the pool {0} is still in the configuration: take it out and start the server again first")]
+    Configured(String),
+    #[error(
+        "the server on {host} (pid {pid}) still has the pool {pool}: start it again with the new configuration first"
+    )]
+    Served { pool: String, host: String, pid: u32 },
+    #[error("a server runs ({0}): stop it first, or it would make new slots meanwhile")]
+    ServerRuns(String),
+    #[error(
+        "{0} slots have bots, and no server runs that could hear their end: start one, or say --force to end the bots"
+    )]
+    NobodyListens(usize),
+    #[error(transparent)]
+    NotRestored(#[from] NotRestored),
+    #[error("slots of the pool {pool} are processes of the machine {host}: run this command there")]
+    Elsewhere { pool: String, host: String },
+    #[error("{0}")]
+    Left(String),
+    #[error(transparent)]
+    Lifecycle(#[from] LifecycleError),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// The parts of a server that end slots.
+pub struct Teardown {
+    store: Store,
+    lifecycle: Lifecycle,
+    placement: Placement,
+    deployment: Deployment,
+    providers: Providers,
+    ending: CancellationToken,
+    living: tokio::task::JoinHandle<()>,
+}
+
+impl std::fmt::Debug for Teardown {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Teardown").field("providers", &self.providers).finish_non_exhaustive()
+    }
+}
+
+/// What came of removing slots.
+#[derive(Debug, Default)]
+pub struct Removed {
+    pub slots: usize,
+    /// Those that are still there, and why.
+    pub left: BTreeMap<SlotName, String>,
+}
+
+/// Opens a database that is there and of this version.
+async fn open(config: &Config) -> Result<Store, TeardownError> {
+    let url = config.database.expose_secret();
+    let Some(Looked { store, found, known }) = Store::look_at(url).await? else {
+        return Err(TeardownError::NoDatabase(config.database_shown()));
+    };
+    store.close().await;
+    if found != known {
+        return Err(TeardownError::OtherVersion { found, known });
+    }
+    Ok(Store::open(url).await?)
+}
+
+/// The servers that run on a database, as far as can be known from here. One of this machine whose process is gone was
+/// killed.
+async fn running(store: &Store) -> Result<Vec<ServerFacts>, StoreError> {
+    let rows = store.servers_seen_within(record::ALIVE_WITHIN).await?;
+    let lives = |facts: &ServerFacts| {
+        facts.host != server::host() || std::path::Path::new(&format!("/proc/{}", facts.pid)).exists()
+    };
+    Ok(rows.into_iter().map(|row| row.facts).filter(lives).collect())
+}
+
+impl Teardown {
+    /// Begins to work on these pools.
+    async fn begin(config: &Config, store: Store, pools: &[PoolConfig]) -> Result<Self, TeardownError> {
+        let installation = store.setting(INSTALLATION).await?.unwrap_or_default();
+        let secret = store.setting(SIGNING_SECRET).await?.unwrap_or_default();
+        let (clock, random, ending) = (Clock::System, Random::System, CancellationToken::new());
+        let admission = Admission::new(store.clone(), clock.clone(), random.clone());
+        let lifecycle = Lifecycle::new(store.clone(), clock, random, Tokens::new(&secret));
+        let (placement, placing) = Placement::begin(
+            admission,
+            lifecycle.clone(),
+            config.deadlines.clone(),
+            config.queue_order,
+            ending.clone(),
+        );
+        tokio::spawn(placing);
+        let runners = Runners::connect(pools, &installation).await;
+        let providers = configured::providers(pools, &installation, Some(&store), &runners);
+        let name = format!("{}:{}", server::host(), std::process::id());
+        let deployment = Deployment::new(Parts {
+            store: store.clone(),
+            lifecycle: lifecycle.clone(),
+            placement: placement.clone(),
+            providers: providers.clone(),
+            deadlines: config.deadlines.clone(),
+            max_concurrent: config.max_concurrent_deployments,
+            public_url: String::new(),
+            patience: Patience::default(),
+            replica: Holder { id: uuid::Uuid::new_v4(), name },
+            ending: ending.clone(),
+        });
+        let living = tokio::spawn(deployment.clone().live());
+        Ok(Self { store, lifecycle, placement, deployment, providers, ending, living })
+    }
+
+    /// Gives everything back.
+    async fn end(self) {
+        self.ending.cancel();
+        let _ = self.living.await;
+        self.store.close().await;
+    }
+
+    /// Lets the slots of a pool take no more bots.
+    async fn drain(&self, pool: &str) -> Result<(), StoreError> {
+        for slot in self.store.slots_of_pool(pool).await? {
+            self.placement.report(slot.name, SlotEvent::Drain).await?;
+        }
+        Ok(())
+    }
+
+    /// Ends a bot at once: it is `completed`, `stopped`. True when it was not at an end before.
+    async fn end_bot(&self, id: BotId, words: &str) -> Result<bool, TeardownError> {
+        let Some(bot) = self.store.bot(id).await?.filter(|bot| !bot.status.is_ended()) else { return Ok(false) };
+        let stopped = self.lifecycle.stop(bot.user_id, id).await?;
+        if stopped.bot.status == Status::Stopping {
+            let given_up = Ending::GivenUp { bot: id, overdue: Overdue::StopGrace, error: Some(words.to_owned()) };
+            match self.placement.end(given_up).await {
+                // It ended by itself meanwhile.
+                Ok(_) | Err(LifecycleError::BotEnded { .. }) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(true)
+    }
+
+    /// The slots of pools whose bots are not at an end.
+    async fn busy(&self, pools: &[String]) -> Result<Vec<(SlotRow, BotId)>, StoreError> {
+        let mut busy = Vec::new();
+        for slot in self.slots(pools).await? {
+            let Some(id) = slot.bot_id else { continue };
+            let is_in_it = |bot: &crate::store::BotRow| !bot.status.is_ended() && bot.slot.as_ref() == Some(&slot.name);
+            if self.store.bot(id).await?.as_ref().is_some_and(is_in_it) {
+                busy.push((slot, id));
+            }
+        }
+        Ok(busy)
+    }
+
+    async fn slots(&self, pools: &[String]) -> Result<Vec<SlotRow>, StoreError> {
+        let mut slots = Vec::new();
+        for pool in pools {
+            slots.extend(self.store.slots_of_pool(pool).await?);
+        }
+        Ok(slots)
+    }
+
+    /// Removes the slots of pools that have no bot, or one that is at an end; those of living bots are left.
+    async fn remove_free(&self, pools: &[String]) -> Result<Removed, TeardownError> {
+        let mut removed = Removed::default();
+        for attempt in 0..ATTEMPTS {
+            let busy: Vec<SlotName> = self.busy(pools).await?.into_iter().map(|(slot, _)| slot.name).collect();
+            let mut free = self.slots(pools).await?;
+            free.retain(|slot| !busy.contains(&slot.name));
+            if attempt > 0 && !free.is_empty() {
+                tokio::time::sleep(AGAIN).await;
+            }
+            removed.left.clear();
+            let attempts = free.into_iter().map(|slot| async {
+                let name = slot.name.clone();
+                (name, self.remove_slot(slot).await)
+            });
+            let mut attempts = futures_util::stream::iter(attempts).buffer_unordered(AT_ONCE);
+            while let Some((name, done)) = attempts.next().await {
+                match done? {
+                    None => removed.slots += 1,
+                    Some(words) => drop(removed.left.insert(name, words)),
+                }
+            }
+            if removed.left.is_empty() {
+                break;
+            }
+        }
+        Ok(removed)
+    }
+
+    /// Removes one slot. Why it is still there, if it is.
+    async fn remove_slot(&self, slot: SlotRow) -> Result<Option<String>, TeardownError> {
+        let name = slot.name.clone();
+        if slot.status != SlotStatus::Draining {
+            self.placement.report(name.clone(), SlotEvent::Drain).await?;
+        }
+        // Nobody starts it any more: whoever has the pool is not running.
+        let mut tx = self.store.begin().await?;
+        tx.forget_deployment(&name).await?;
+        tx.commit().await?;
+        if slot.bot_id.is_some() {
+            self.deployment.clear(slot).await;
+        }
+        if let Some(slot) = self.store.slot(&name).await? {
+            self.deployment.remove(slot).await;
+        }
+        let left = self.store.slot(&name).await?;
+        Ok(left.map(|slot| slot.error_message.unwrap_or_else(|| "somebody else works on it".to_owned())))
+    }
+
+    /// Removes what the providers have of this installation and no slot knows. What cannot be removed is told.
+    async fn remove_unknown(&self) -> Result<Removed, StoreError> {
+        let mut removed = Removed::default();
+        for (pool, provider) in self.providers.iter() {
+            let found = match provider.list().await {
+                Ok(found) => found,
+                Err(error) => {
+                    let words = format!("the slots of {pool} cannot be listed: {}", error.words);
+                    removed.left.insert(SlotName::stored(format!("pool {pool}")), words);
+                    continue;
+                }
+            };
+            for slot in found.into_iter().map(|found| found.slot) {
+                match self.deployment.remove_unknown(&slot, &**provider).await {
+                    Ok(true) => removed.slots += 1,
+                    Ok(false) => drop(removed.left.insert(slot, "a slot of the database has this name".to_owned())),
+                    Err(words) => drop(removed.left.insert(slot, words)),
+                }
+            }
+        }
+        Ok(removed)
+    }
+}
+
+/// What is still there, as an error.
+fn still_there(left: &BTreeMap<SlotName, String>) -> TeardownError {
+    let lines: Vec<String> = left.iter().map(|(slot, words)| format!("  {slot}: {words}")).collect();
+    TeardownError::Left(format!("{} could not be removed; run the command again:\n{}", left.len(), lines.join("\n")))
+}
+
+/// The lock of an SQLite file; `None` when a server has it.
+async fn lock(config: &Config) -> Result<Option<Option<ServerLock>>, StoreError> {
+    match ServerLock::take(config.database.expose_secret()).await {
+        Ok(lock) => Ok(Some(lock)),
+        Err(StoreError::InUse { .. }) => Ok(None),
+        Err(error) => Err(error),
+    }
+}

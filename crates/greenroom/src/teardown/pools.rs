@@ -1,0 +1,67 @@
+//! The pools whose slots are to go, and how their providers are reached: by the configuration, or by what the database
+//! keeps of a pool that left it.
+
+use std::path::PathBuf;
+
+use secrecy::ExposeSecret;
+
+use super::TeardownError;
+use crate::config::kept::KeptProvider;
+use crate::config::pool::{PoolConfig, Standby};
+use crate::config::provider::{ProviderConfig, Size};
+use crate::server::pools as configured;
+use crate::store::{KeptPool, PoolRow};
+
+/// A pool as the database keeps it.
+pub fn restore(row: &PoolRow, kept: &KeptPool, configured: &[PoolConfig]) -> Result<PoolConfig, TeardownError> {
+    let provider: KeptProvider = serde_json::from_str(&kept.settings).unwrap_or_default();
+    let size = |slots: i64| u32::try_from(slots).unwrap_or(u32::MAX);
+    let size = Size { max_slots: size(row.max_slots).max(1), min_idle: 0 };
+    let secret = |variable: &str| {
+        let said = std::env::var(variable).ok().filter(|value| !value.is_empty());
+        said.or_else(|| secret_of_another(&provider, &row.provider, configured))
+    };
+    let restored = provider.restore(&row.name, &row.provider, size, secret)?;
+    on_this_machine(row, &restored)?;
+    Ok(PoolConfig {
+        idle_timeout: None,
+        name: row.name.clone(),
+        platform: row.platform,
+        provider: restored,
+        kept: provider,
+        max_slots: size.max_slots,
+        min_idle: 0,
+        standby: if row.hot { Standby::Running } else { Standby::Stopped },
+        recycle_after: u32::try_from(row.recycle_after).unwrap_or(1),
+        attributes: row.attributes_of_new(),
+        expire_after: None,
+    })
+}
+
+/// Processes can only be ended where they are.
+pub fn on_this_machine(row: &PoolRow, provider: &ProviderConfig) -> Result<(), TeardownError> {
+    if !matches!(provider, ProviderConfig::Process(_)) || row.host == configured::host(provider) || row.slots == 0 {
+        return Ok(());
+    }
+    let host = row.host.strip_prefix("process ").unwrap_or(&row.host).to_owned();
+    Err(TeardownError::Elsewhere { pool: row.name.clone(), host })
+}
+
+/// A pool that is configured at the same address has the same secret.
+fn secret_of_another(kept: &KeptProvider, kind: &str, configured: &[PoolConfig]) -> Option<String> {
+    let is = |key: &str, value: &str| kept.section.get(key).and_then(|kept| kept.as_str()) == Some(value);
+    configured.iter().find_map(|pool| match &pool.provider {
+        ProviderConfig::Coolify(config) if kind == "coolify" && is("api_url", &config.api_url) => {
+            Some(config.api_token.expose_secret().to_owned())
+        }
+        ProviderConfig::Nomad(config) if kind == "nomad" && is("address", &config.address) => {
+            Some(config.token.as_ref()?.expose_secret().to_owned())
+        }
+        _ => None,
+    })
+}
+
+/// Where slots that are processes have their folders.
+pub fn folder(kept: &KeptPool) -> Option<PathBuf> {
+    serde_json::from_str::<KeptProvider>(&kept.settings).ok()?.folder
+}

@@ -1,0 +1,94 @@
+//! `greenroom down`: afterwards nothing of the installation is left.
+
+use std::path::Path;
+
+use rstest::rstest;
+
+use crate::support::{Backend, Engine, OBEDIENT, Process, Recipe, Scene, Venue, meet_link, process_pool};
+
+const STAYS: &str = r#"echo '{"event": "joined"}'; sleep 1000"#;
+
+async fn down(folder: &Path, database: &str, arguments: &[&str]) -> (bool, String) {
+    let mut command = Process::command();
+    command.arg("down").args(arguments).args(["--database", database]).current_dir(folder);
+    let output = command.output().await.unwrap();
+    let said = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap()).concat();
+    (output.status.success(), said)
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite, false)]
+#[case::postgres(Backend::Postgres, false)]
+#[case::sqlite_killed(Backend::Sqlite, true)]
+#[tokio::test]
+async fn nothing_is_left_of_slots_that_are_processes(#[case] backend: Backend, #[case] killed: bool) {
+    let hot = process_pool("meet", "max_slots = 9\nmin_idle = 4\nstandby = \"running\"", STAYS);
+    let second = process_pool("second", "max_slots = 5\nmin_idle = 2", STAYS);
+    let venue = Venue::open(backend, &(hot + &second)).await;
+    venue.until_slots(6, 0).await;
+    let bot = venue.active(1).await;
+    let (folder, url) = (venue.database.folder.path().to_owned(), venue.database.url.clone());
+    let (well, said) = down(&folder, &url, &["--yes"]).await;
+    assert!(!well && said.contains("a server runs") && said.contains("stop it first"), "{said}");
+    let Venue { server, database, user, .. } = venue;
+    if killed {
+        server.kill().await;
+    } else {
+        server.terminate().await;
+        assert!(server.wait().await);
+    }
+    let agents = database.running().iter().filter(|running| running.is_agent).count();
+    assert!(agents >= 4, "slots outlive their server");
+    let (well, said) = down(&folder, &url, &[]).await;
+    assert!(!well && said.contains("This ends 1 bots and removes") && said.contains("say --yes"), "{said}");
+    assert_eq!(
+        database.running().iter().filter(|running| running.is_agent).count(),
+        agents,
+        "nothing is ended unasked"
+    );
+    // From another folder: where the slots are is known.
+    let elsewhere = tempfile::tempdir().unwrap();
+    let file = folder.join("greenroom.toml");
+    let (well, said) = down(elsewhere.path(), &url, &["--yes", "--config", file.to_str().unwrap()]).await;
+    assert!(well && said.contains("Nothing of this installation is left"), "{said}");
+    assert_eq!(database.running(), []);
+    assert_eq!(std::fs::read_dir(folder.join("greenroom-slots")).unwrap().filter(is_slot).count(), 0);
+    let (well, said) = down(&folder, &url, &["--yes"]).await;
+    assert!(well && said.contains("nothing is left to end"), "{said}");
+
+    let server = Process::start_with(&database, &[]).await;
+    let bot = user.on(&server.url).look_at(bot["id"].as_str().unwrap()).await;
+    assert_eq!((&bot["status"], &bot["reason"]), (&"completed".into(), &"stopped".into()), "{bot}");
+}
+
+fn is_slot(entry: &std::io::Result<std::fs::DirEntry>) -> bool {
+    entry.as_ref().is_ok_and(|entry| entry.file_name().to_string_lossy().starts_with("pool-"))
+}
+
+#[tokio::test]
+async fn nothing_is_left_of_slots_that_are_containers_also_of_a_pool_that_left() {
+    let engine = Engine::shared().await;
+    let image = engine.image(&Recipe::bot(OBEDIENT)).await;
+    let scene = Scene::start(&engine, "docker", &image, "max_slots = 4\nmin_idle = 2\nstandby = \"running\"", "").await;
+    scene.until_idle(2).await;
+    let bot = scene.user.bot(&meet_link(1)).await;
+    scene.user.until(&bot, "active").await;
+    let (folder, url) = (scene.database.folder.path().to_owned(), scene.database.url.clone());
+    let Scene { server, ours, database: _database, .. } = scene;
+    server.terminate().await;
+    assert!(server.wait().await);
+    assert!(ours.containers().await.len() >= 2);
+    // The configuration no longer has the pool.
+    std::fs::write(folder.join("greenroom.toml"), process_pool("meet", "max_slots = 1", STAYS)).unwrap();
+    let (well, said) = down(&folder, &url, &["--yes"]).await;
+    assert!(well && said.contains("Ended 1 bots"), "{said}");
+    assert_eq!(ours.containers().await.len(), 0);
+}
+
+#[tokio::test]
+async fn where_there_is_no_database_nothing_is_made() {
+    let folder = tempfile::tempdir().unwrap();
+    let (well, said) = down(folder.path(), "sqlite:greenroom.db", &["--yes"]).await;
+    assert!(!well && said.contains("there is no database sqlite:greenroom.db"), "{said}");
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+}

@@ -1,0 +1,143 @@
+//! A pool that left the configuration: it is named, nothing of it is deleted by itself, and `greenroom pools remove` ends
+//! it.
+
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use rstest::rstest;
+use tokio::io::{AsyncBufReadExt, BufReader};
+
+use crate::support::{
+    Backend, Database, Engine, OBEDIENT, Process, Recipe, Scene, Venue, found, meet_link, process_pool,
+};
+
+const STAYS: &str = r#"echo '{"event": "joined"}'; sleep 1000"#;
+
+async fn run(folder: &Path, database: &str, arguments: &[&str]) -> (bool, String) {
+    let mut command = Process::command();
+    command.args(arguments).args(["--database", database]).current_dir(folder);
+    let output = command.output().await.unwrap();
+    let said = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap()).concat();
+    (output.status.success(), said)
+}
+
+async fn at(database: &Database, arguments: &[&str]) -> (bool, String) {
+    run(database.folder.path(), &database.url, arguments).await
+}
+
+/// A pool that nobody asks for.
+fn other_pool() -> String {
+    process_pool("other", "max_slots = 1", STAYS).replace("google_meet", "zoom")
+}
+
+async fn pools(server: &Process) -> Vec<String> {
+    let pools = server.admin().get("/admin/pools").await;
+    let names = pools["pools"].as_array().unwrap().iter().map(|pool| pool["name"].as_str().unwrap().to_owned());
+    names.collect()
+}
+
+/// Stops a server, and starts another with this configuration whose log goes into a file.
+async fn start_again(server: Process, database: &Database, toml: &str) -> (Process, PathBuf) {
+    server.terminate().await;
+    assert!(server.wait().await);
+    let file = database.folder.path().join("greenroom.toml");
+    std::fs::write(&file, format!("admin_token = \"{}\"\n{toml}", crate::support::ADMIN_TOKEN)).unwrap();
+    let log = database.folder.path().join("server.log");
+    let mut command = Process::command();
+    command.args(["serve", "--listen", "127.0.0.1:0", "--database", &database.url]);
+    command.current_dir(database.folder.path()).stderr(std::fs::File::create(&log).unwrap());
+    (Process::spawn(command).await, log)
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test]
+async fn a_pool_that_left_the_configuration_is_named_and_removed_beside_a_server(#[case] backend: Backend) {
+    let hot = process_pool("meet", "max_slots = 5\nmin_idle = 3\nstandby = \"running\"", STAYS);
+    let venue = Venue::open(backend, &(hot + &other_pool())).await;
+    venue.until_slots(3, 0).await;
+    let (well, said) = at(&venue.database, &["pools", "remove", "meet", "--yes"]).await;
+    assert!(!well && said.contains("the pool meet is still in the configuration"), "{said}");
+    let Venue { server, database, .. } = venue;
+    let (server, log) = start_again(server, &database, &other_pool()).await;
+    let fields = found("the server names the pool", async || {
+        let text = std::fs::read_to_string(&log).unwrap();
+        text.lines().find(|line| line.contains("pool no longer configured")).map(str::to_owned)
+    })
+    .await;
+    assert!(fields.contains("\"pool\":\"meet\"") && fields.contains("\"slots\":3"), "{fields}");
+    let (well, said) = at(&database, &["doctor"]).await;
+    assert!(!well, "{said}");
+    assert!(
+        said.contains("pool meet (process), not in the configuration") && said.contains("3 slots are left"),
+        "{said}"
+    );
+    assert_eq!(database.running().iter().filter(|running| running.is_agent).count(), 3, "nothing goes by itself");
+
+    let (well, said) = at(&database, &["pools", "remove", "meet"]).await;
+    assert!(!well && said.contains("say --yes"), "nobody can be asked: {said}");
+    let (well, said) = at(&database, &["pools", "remove", "meet", "--yes"]).await;
+    assert!(well && said.contains("Removed 3 slots and the pool meet"), "{said}");
+    assert_eq!(database.running(), []);
+    assert_eq!(pools(&server).await, ["other"]);
+    let (well, said) = at(&database, &["pools", "remove", "meet", "--yes"]).await;
+    assert!(!well && said.contains("there is no pool meet"), "{said}");
+    let (well, said) = at(&database, &["doctor"]).await;
+    assert!(well && said.contains("Everything is in order"), "{said}");
+}
+
+#[tokio::test]
+async fn bots_of_a_pool_that_left_are_waited_for() {
+    let venue = Venue::open(Backend::Sqlite, &(process_pool("meet", "max_slots = 5", OBEDIENT) + &other_pool())).await;
+    let bots = [venue.active(1).await, venue.active(2).await].map(|bot| bot["id"].as_str().unwrap().to_owned());
+    let Venue { server, database, user, .. } = venue;
+    // Where the first server was, so that agents find the second.
+    let address = server.url.trim_start_matches("http://").to_owned();
+    let (server, _) = start_again(server, &database, &other_pool()).await;
+    server.terminate().await;
+    assert!(server.wait().await);
+    let (well, said) = at(&database, &["pools", "remove", "meet", "--yes"]).await;
+    assert!(!well && said.contains("no server runs that could hear their end"), "{said}");
+    let mut command = Process::command();
+    command.args(["serve", "--listen", &address, "--database", &database.url]).current_dir(database.folder.path());
+    let _server = Process::spawn(command).await;
+    let mut command = Process::command();
+    command.args(["pools", "remove", "meet", "--yes", "--database", &database.url]);
+    let mut removal = command.current_dir(database.folder.path()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(removal.stdout.take().unwrap()).lines();
+    let mut said = Vec::new();
+    while let Some(line) = lines.next_line().await.unwrap() {
+        if line.starts_with("Waiting for 2 bots to end") {
+            for bot in &bots {
+                user.stop(bot).await;
+            }
+        }
+        said.push(line);
+    }
+    assert!(removal.wait().await.unwrap().success(), "{said:?}");
+    assert!(said.iter().any(|line| line.contains("Waiting for 2 bots")), "{said:?}");
+    assert_eq!(said.last().unwrap(), "Removed 2 slots and the pool meet.");
+    assert_eq!(database.running(), []);
+    for bot in bots {
+        let bot = user.until(&bot, "completed").await;
+        assert_eq!(bot["reason"], "stopped");
+    }
+}
+
+#[tokio::test]
+async fn a_pool_on_docker_that_left_is_removed_by_what_the_database_keeps() {
+    let engine = Engine::shared().await;
+    let image = engine.image(&Recipe::bot(OBEDIENT)).await;
+    let scene = Scene::start(&engine, "docker", &image, "max_slots = 4\nmin_idle = 2\nstandby = \"running\"", "").await;
+    scene.until_idle(2).await;
+    let bot = scene.user.bot(&meet_link(1)).await;
+    scene.user.until(&bot, "active").await;
+    let name = scene.slot(1).trim_start_matches("pool-").trim_end_matches("-001").to_owned();
+    let Scene { server, database, ours, .. } = scene;
+    let (_server, _) = start_again(server, &database, &other_pool()).await;
+    assert!(ours.containers().await.len() >= 2);
+    let (well, said) = at(&database, &["pools", "remove", &name, "--yes", "--force"]).await;
+    assert!(well, "{said}");
+    assert_eq!(ours.containers().await.len(), 0);
+}
