@@ -12,6 +12,8 @@ pub enum Kind {
     StatusChanged,
     CommandSent,
     CommandAcknowledged,
+    /// The bot did something that had no effect, such as printing an event that nobody knows.
+    Warning,
 }
 
 /// Who made it happen.
@@ -37,6 +39,7 @@ words!(Kind, UnknownWord {
     StatusChanged = "status_changed",
     CommandSent = "command_sent",
     CommandAcknowledged = "command_acknowledged",
+    Warning = "warning",
 });
 
 words!(Actor, UnknownWord {

@@ -218,7 +218,7 @@ pub struct EventShape {
     pub bot_id: Uuid,
     #[schema(value_type = String, format = DateTime)]
     pub at: Timestamp,
-    /// `created`, `assigned`, `status_changed`, `command_sent` or `command_acknowledged`.
+    /// `created`, `assigned`, `status_changed`, `command_sent`, `command_acknowledged` or `warning`.
     pub kind: &'static str,
     pub from: Option<&'static str>,
     pub to: Option<&'static str>,
@@ -241,6 +241,19 @@ impl From<&EventRow> for EventShape {
             actor: event.actor.as_str(),
         }
     }
+}
+
+/// Something that happened to a bot, as it is streamed.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = StreamedEvent)]
+pub struct StreamedEventShape {
+    #[serde(flatten)]
+    pub event: EventShape,
+    /// The bot's, as its user gave it.
+    pub metadata: Map<String, Value>,
+    /// What went wrong, with the event of a bot's end.
+    #[schema(required)]
+    pub error: Option<String>,
 }
 
 /// A stretch of speech.

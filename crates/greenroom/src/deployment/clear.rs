@@ -69,6 +69,8 @@ impl Deployment {
             self.broken(&slot.name, Some(bot), &not_configured(&slot.pool)).await;
             return Ok(());
         };
+        // Stopping the slot may take its log along.
+        self.keep_log(&slot, &pool, bot).await;
         let ended = self.0.store.bot(bot).await?.filter(|bot| bot.status == Status::Failed);
         let reason = ended.and_then(|bot| bot.reason);
         let never_heard = reason.as_deref() == Some(Reason::NoStart.as_str());

@@ -37,6 +37,7 @@ const MIGRATIONS: &[Migration] = &[
     migration!(7, "0007_a_gate_for_each_host"),
     migration!(8, "0008_listening"),
     migration!(9, "0009_placement_in_memory"),
+    migration!(13, "0013_bot_logs"),
 ];
 
 /// The version that this program works with.
