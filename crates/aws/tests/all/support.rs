@@ -89,10 +89,11 @@ impl World {
         self.described(class, usage_class).await.desired_capacity().unwrap()
     }
 
-    /// The machines of a group by its name.
-    pub async fn machines_of(&self, group: &str) -> Vec<String> {
+    /// The types of machines that a group starts.
+    pub async fn types_of(&self, group: &str) -> Vec<String> {
         let group = self.described_group(group).await;
-        group.instances().iter().map(|instance| instance.instance_id().unwrap().to_owned()).collect()
+        let template = group.mixed_instances_policy().unwrap().launch_template().unwrap();
+        template.overrides().iter().map(|one| one.instance_type().unwrap().to_owned()).collect()
     }
 
     async fn described(&self, class: &str, usage_class: UsageClass) -> aws_sdk_autoscaling::types::AutoScalingGroup {
