@@ -14,6 +14,7 @@ use crate::assignment::BotData;
 use crate::http::{self, Backoff, Refusal};
 use crate::life::News;
 use crate::log::log;
+use crate::tail::Tail;
 
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// A heartbeat that is not answered within its interval is sent anew, by another connection and perhaps to another
@@ -78,6 +79,10 @@ pub enum Message {
     },
     /// A stretch of speech, exactly as the bot wrote it. Those that wait together are sent together.
     Segment(Box<RawValue>),
+    /// What the bot printed, as it is when this is sent: all of it after the last, otherwise only if something is new.
+    Log {
+        is_last: bool,
+    },
     Exited(Exit),
     /// Says nothing to the server; tells when all before it was heard.
     Mark(oneshot::Sender<()>),
@@ -109,6 +114,7 @@ pub struct Outbox {
 #[derive(Debug)]
 pub struct Delivery {
     voice: Voice,
+    tail: Arc<Tail>,
     waiting: mpsc::UnboundedReceiver<Waiting>,
     /// Was taken from `waiting` while looking for segments to send together.
     next: Option<Waiting>,
@@ -119,10 +125,10 @@ pub struct Delivery {
 #[derive(Debug)]
 pub struct Over;
 
-pub fn outbox(voice: Voice, news: mpsc::UnboundedSender<News>) -> (Outbox, Delivery) {
+pub fn outbox(voice: Voice, tail: Arc<Tail>, news: mpsc::UnboundedSender<News>) -> (Outbox, Delivery) {
     let (sender, receiver) = mpsc::unbounded_channel();
     let outbox = Outbox { waiting: sender, room: Arc::new(Semaphore::new(ROOM)) };
-    (outbox, Delivery { voice, waiting: receiver, next: None, news })
+    (outbox, Delivery { voice, tail, waiting: receiver, next: None, news })
 }
 
 impl Outbox {
@@ -160,6 +166,12 @@ impl Delivery {
                     self.say(&Method::PATCH, "status", json!({"status": status, "reason": reason})).await?;
                 }
                 Message::Segment(segment) => self.segments(segment, _room).await?,
+                Message::Log { is_last } => {
+                    let body = if is_last { Some(self.tail.last()) } else { self.tail.unsent() };
+                    if let Some(body) = body {
+                        self.say(&Method::POST, "log", body).await?;
+                    }
+                }
                 Message::Exited(Exit { code, reason, error }) => {
                     let body = json!({"exit_code": code, "reason": reason, "error": error});
                     self.say(&Method::POST, "exited", body).await?;

@@ -17,6 +17,7 @@ use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command};
 use crate::assignment::BotText;
 use crate::log::log;
 use crate::options::CommandLine;
+use crate::runner::MARK;
 
 /// How long killed processes may take to be gone. One that sleeps in the kernel cannot be waited for forever.
 const CLEARING: Duration = Duration::from_secs(5);
@@ -75,7 +76,7 @@ impl Process {
         let cannot = |source| CannotRun { program: program.clone(), source };
         let mut child = Command::new(program);
         if let Some(folder) = folder {
-            child.current_dir(folder).env("HOME", folder).env("TMPDIR", folder);
+            child.current_dir(folder).env("HOME", folder).env("TMPDIR", folder).env(MARK, folder);
         }
         let mut child = child
             .args(arguments)

@@ -11,6 +11,7 @@ mod lines;
 mod log;
 mod options;
 mod runner;
+mod tail;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -91,7 +92,7 @@ async fn serve(work: Work) -> ExitCode {
     child::adopt_orphans();
     match work {
         Work::Slot(options, Source::Given(data)) => {
-            let code = live(&http, &options, *data, Place::slot(), shutdown).await;
+            let code = live(&http, &options, *data, Place::slot(), |_| {}, shutdown).await;
             ExitCode::from(u8::try_from(code & 0xFF).unwrap_or(u8::MAX))
         }
         Work::Slot(options, Source::Server(waiting)) => wait_in_slot(&http, &options, waiting, shutdown).await,
@@ -112,7 +113,7 @@ async fn wait_in_slot(http: &Client, options: &Options, mut waiting: Waiting, sh
             data = waiting.next(http) => data,
         };
         match data {
-            Ok(data) => live(http, options, data, Place::slot(), shutdown.clone()).await,
+            Ok(data) => live(http, options, data, Place::slot(), |_| {}, shutdown.clone()).await,
             Err(error) => {
                 log!("{error}");
                 return ExitCode::FAILURE;

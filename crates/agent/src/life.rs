@@ -21,6 +21,7 @@ use crate::commands::{self, Command, Commands};
 use crate::lines::{self, Ending, Event, Lines, Printed};
 use crate::log::log;
 use crate::options::Options;
+use crate::tail::{Stream, Tail};
 
 /// Greenroom's words for the end of a bot whose slot was ended from outside, and of one that would not leave.
 const INTERRUPTED: &str = "interrupted";
@@ -33,6 +34,8 @@ const LAST_BEAT: Duration = Duration::from_secs(1);
 /// Whoever sends a signal may follow it with SIGKILL: Docker after 10 s. By then the bot's end has to be reported.
 const INTERRUPTED_LEAVE_GRACE: Duration = Duration::from_secs(4);
 const INTERRUPTED_KILL_GRACE: Duration = Duration::from_secs(2);
+/// How often what the bot printed is sent where nobody else could be asked for it.
+const LOG_EVERY: Duration = Duration::from_secs(10);
 const TERMINATED: i32 = 128 + Signal::SIGTERM as i32;
 
 /// What those that speak with the server have to tell.
@@ -79,11 +82,13 @@ pub struct Place {
     pub id: Option<String>,
     /// The bot's own, if it has one.
     pub folder: Option<PathBuf>,
+    /// Whether the server can learn only from the agent what the bot prints.
+    pub sends_log: bool,
 }
 
 impl Place {
     pub fn slot() -> Self {
-        Self { id: container_id(), folder: None }
+        Self { id: container_id(), folder: None, sends_log: false }
     }
 }
 
@@ -99,12 +104,21 @@ struct Leaving {
     due: Option<Instant>,
 }
 
-/// Runs the bot to its end and reports it. Gives the exit code that was reported, or would have been.
-pub async fn live(http: &Client, options: &Options, data: BotData, place: Place, mut shutdown: Shutdown) -> i32 {
+/// Runs the bot to its end and reports it. Gives the exit code that was reported, or would have been. `note` hears which
+/// process the bot runs as.
+pub async fn live(
+    http: &Client,
+    options: &Options,
+    data: BotData,
+    place: Place,
+    note: impl FnOnce(i32),
+    mut shutdown: Shutdown,
+) -> i32 {
     let data = Arc::new(data);
     let voice = Voice::new(http.clone(), data.clone());
     let (news_sender, mut news) = mpsc::unbounded_channel();
-    let (outbox, delivery) = outbox(voice.clone(), news_sender.clone());
+    let tail = Arc::new(Tail::default());
+    let (outbox, delivery) = outbox(voice.clone(), tail.clone(), news_sender.clone());
     let delivery = task(delivery.run());
     let heard = Arc::new(Commands::default());
     let mut report = Report { outbox, delivery, heard, beating: None, waiting: None, over: false };
@@ -118,14 +132,16 @@ pub async fn live(http: &Client, options: &Options, data: BotData, place: Place,
             return exit.code;
         }
     };
+    note(process.id());
     log!("bot {} on connection {}: runs as process {}", data.bot_id, data.connection_id, process.id());
     report.outbox.put(Message::Started { container_id: place.id }).await;
 
     let (lines, to_write) = mpsc::unbounded_channel();
     let _writing = task(write(pipes.stdin, to_write, report.heard.clone()));
-    let mut logging = task(copy_errors(pipes.stderr));
+    let mut logging = task(copy_errors(pipes.stderr, tail.clone()));
+    let sending = place.sends_log.then(|| task(send_log(report.outbox.clone(), tail.clone())));
     let ending = Arc::new(Mutex::new(Ending::default()));
-    let mut reading = task(read(pipes.stdout, report.outbox.clone(), ending.clone()));
+    let mut reading = task(read(pipes.stdout, report.outbox.clone(), ending.clone(), tail));
 
     let mut life = Life { options, process, lines, leaving: Leaving::default() };
     let status = life.until_end(&mut report, voice, news_sender, &mut news, &mut shutdown).await;
@@ -140,7 +156,7 @@ pub async fn live(http: &Client, options: &Options, data: BotData, place: Place,
     if tokio::time::timeout(DRAINING, read_all).await.is_err() {
         log!("the command's output is still held open; what it holds is not waited for");
     }
-    drop((reading, logging));
+    drop((reading, logging, sending));
     let ending = ending.lock().unwrap_or_else(PoisonError::into_inner).clone();
     let exit = match status {
         Ok(status) => exit(status, &leaving, ending),
@@ -349,6 +365,7 @@ impl Report {
             self.heard.stop_beating();
             let _ = tokio::time::timeout(LAST_BEAT, &mut beating.0).await;
         }
+        self.outbox.put(Message::Log { is_last: true }).await;
         self.outbox.put(Message::Exited(exit)).await;
         drop(self.outbox);
         (&mut self.delivery.0).await.unwrap_or(Err(Over))
@@ -375,7 +392,7 @@ async fn write(stdin: Option<ChildStdin>, mut lines: mpsc::UnboundedReceiver<Com
 }
 
 /// Reads what the bot prints: events go to the server, all else to our own standard output.
-async fn read(printed: Option<ChildStdout>, outbox: Outbox, ending: Arc<Mutex<Ending>>) {
+async fn read(printed: Option<ChildStdout>, outbox: Outbox, ending: Arc<Mutex<Ending>>, tail: Arc<Tail>) {
     let Some(printed) = printed else { return };
     let mut lines = Lines::new(printed);
     loop {
@@ -388,7 +405,10 @@ async fn read(printed: Option<ChildStdout>, outbox: Outbox, ending: Arc<Mutex<En
                 }
                 Ok(None) => bytes,
                 Err(why) => {
-                    log!("{why}");
+                    if tail.warn(&why) {
+                        log!("{why}");
+                        outbox.put(Message::Log { is_last: false }).await;
+                    }
                     bytes
                 }
             },
@@ -398,6 +418,7 @@ async fn read(printed: Option<ChildStdout>, outbox: Outbox, ending: Arc<Mutex<En
                 return;
             }
         };
+        tail.print(Stream::Output, &bytes);
         let mut out = stdout();
         // Nobody may be reading; that is no reason to stop the bot.
         let _ = out.write_all(String::from_utf8_lossy(&bytes).as_bytes()).await;
@@ -406,14 +427,25 @@ async fn read(printed: Option<ChildStdout>, outbox: Outbox, ending: Arc<Mutex<En
 }
 
 /// Copies what the bot prints as errors to our own.
-async fn copy_errors(printed: Option<ChildStderr>) {
+async fn copy_errors(printed: Option<ChildStderr>, tail: Arc<Tail>) {
     let Some(mut printed) = printed else { return };
     let mut bytes = vec![0; 8 * 1024];
     while let Ok(count @ 1..) = printed.read(&mut bytes).await {
+        tail.print(Stream::Errors, &bytes[..count]);
         let mut errors = stderr();
         // Nobody may be reading; that is no reason to stop the bot.
         let _ = errors.write_all(&bytes[..count]).await;
         let _ = errors.flush().await;
+    }
+}
+
+/// Has what the bot printed sent now and then.
+async fn send_log(outbox: Outbox, tail: Arc<Tail>) {
+    loop {
+        tokio::time::sleep(LOG_EVERY).await;
+        if tail.is_unsent() {
+            outbox.put(Message::Log { is_last: false }).await;
+        }
     }
 }
 

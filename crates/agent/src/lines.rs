@@ -59,7 +59,7 @@ impl<R: AsyncRead + Unpin> Lines<R> {
 }
 
 /// The last place to cut where no character of UTF-8 is torn.
-fn character_boundary(bytes: &[u8]) -> usize {
+pub fn character_boundary(bytes: &[u8]) -> usize {
     let starts = bytes.iter().rev().take(4).position(|byte| byte & 0xC0 != 0x80);
     match starts {
         Some(back) if bytes[bytes.len() - 1 - back] >= 0xC0 => bytes.len() - 1 - back,
@@ -99,7 +99,12 @@ struct TranscriptLine {
     segments: Vec<Box<RawValue>>,
 }
 
-/// Reads a line. None is log; an error is log that was meant to be an event.
+/// The events that a bot can tell.
+const KNOWN: [&str; 4] = ["joined", "status", "transcript", "exited"];
+/// What many loggers write beside their `event`, which is their message and none of ours.
+const FIELDS_OF_LOGGERS: [&str; 8] = ["level", "timestamp", "time", "ts", "logger", "msg", "message", "severity"];
+
+/// Reads a line. None is log; an error is log that was meant to be an event, and says what is wrong with it.
 pub fn event(line: &str) -> Result<Option<Event>, String> {
     if !line.trim_start().starts_with('{') {
         return Ok(None);
@@ -114,9 +119,40 @@ pub fn event(line: &str) -> Result<Option<Event>, String> {
             let reason = reason.map(|text| fit(&text, 200));
             Event::Exited(Ending { reason, error: error.map(|text| fit(&text, 10_000)) })
         }),
-        _ => return Ok(None),
+        unknown => return unknown_event(unknown, line).map_or(Ok(None), Err),
     };
-    read.map(Some).map_err(|error| format!("a line of the event {event} was not understood: {error}"))
+    read.map(Some).map_err(|error| format!("event {event:?} not understood: {error}"))
+}
+
+/// What to tell of an event that is not known; `None` where the line is more likely one of a logger.
+fn unknown_event(name: &str, line: &str) -> Option<String> {
+    let shown = fit(name, 40);
+    let spelt = shown.to_lowercase();
+    let nearest = KNOWN.into_iter().min_by_key(|known| distance(&spelt, known)).unwrap_or_default();
+    let begins = spelt.len() >= 4 && (nearest.starts_with(&spelt) || spelt.starts_with(nearest));
+    if distance(&spelt, nearest) <= 2 || begins {
+        return Some(format!("unknown event {shown:?}, did you mean {nearest:?}?"));
+    }
+    let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
+    let fields: serde_json::Map<String, serde_json::Value> = serde_json::from_str(line).ok()?;
+    let is_ours = name == shown && !name.is_empty() && name.chars().all(is_name);
+    let is_logger = fields.keys().any(|field| FIELDS_OF_LOGGERS.contains(&field.as_str()));
+    (is_ours && !is_logger).then(|| format!("unknown event {shown:?}; the known ones are {}", KNOWN.join(", ")))
+}
+
+/// How many letters have to be put in, taken out or changed to make one word the other.
+fn distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.chars().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
+        for (j, y) in b.iter().enumerate() {
+            let changed = diagonal + usize::from(x != *y);
+            diagonal = row[j + 1];
+            row[j + 1] = changed.min(diagonal + 1).min(row[j] + 1);
+        }
+    }
+    row[b.len()]
 }
 
 /// Text that the server takes: an explanation that is too long, or holds what cannot be stored, must not cost the event
@@ -175,11 +211,26 @@ mod tests {
 
     #[test]
     fn only_known_events_are_events() {
-        for log in ["", "joined", "[1]", "{", "{\"event\":7}", "{\"event\":\"sneezed\"}", "{\"msg\":\"joined\"}"] {
+        for log in ["", "joined", "[1]", "{", "{\"event\":7}", "{\"msg\":\"joined\"}"] {
             assert!(event(log).unwrap().is_none(), "{log}");
         }
         assert!(matches!(event(" {\"event\":\"joined\",\"more\":1}\r\n"), Ok(Some(Event::Joined))));
         assert!(event("{\"event\":\"status\"}").unwrap_err().contains("missing field `status`"));
+    }
+
+    #[test]
+    fn a_misspelt_event_is_told_with_the_nearest_one() {
+        let told = |name: &str| event(&serde_json::json!({"event": name}).to_string()).unwrap_err();
+        assert_eq!(told("join"), "unknown event \"join\", did you mean \"joined\"?");
+        for (misspelt, meant) in
+            [("Joined", "joined"), ("exit", "exited"), ("state", "status"), ("transcription", "transcript")]
+        {
+            assert!(told(misspelt).ends_with(&format!("did you mean \"{meant}\"?")), "{}", told(misspelt));
+        }
+        assert!(told("sneezed").contains("the known ones are joined"));
+        let logged = serde_json::json!({"event": "page_loaded", "level": "info", "timestamp": "…"}).to_string();
+        assert!(event(&logged).unwrap().is_none(), "a logger's line is log");
+        assert!(event("{\"event\":\"the page has loaded\"}").unwrap().is_none());
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Fresh capacity: who finds no runner says so in the table, and the group of the smallest class that fits grows by what is
-//! missing, never by more: whoever waits is counted once, and so is every machine that is on its way.
+//! missing, never by more: each slot that waits is counted once, and so is every machine that is on its way. A bot that allows only
+//! some types of a class gets a machine from the group of one of these.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -9,7 +10,7 @@ use domain::{Requirements, UsageClass, requirements};
 use crate::clock::before;
 use crate::groups::Group;
 use crate::table::Demand;
-use crate::{AwsError, Class, Runner, RunnerPool, RunnerState};
+use crate::{AwsError, Runner, RunnerPool, RunnerState};
 
 /// Who has not asked again within this no longer waits.
 const STILL_WAITS: Duration = Duration::from_secs(30);
@@ -19,12 +20,29 @@ const LAUNCHES_WITHIN: Duration = Duration::from_mins(5);
 /// What came of asking for a fresh runner.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fresh {
-    /// One is on its way, in this group. Who waits for it has to ask again within half a minute.
-    Coming { group: String },
+    /// One is on its way, in this group. Who waits for it has to ask again within half a minute. `asked` when the group was
+    /// made to grow for it now; otherwise one that was asked for before will do.
+    Coming { group: String, asked: bool },
     /// Every group that fits is at its maximum.
     Full { words: String },
     /// No group can ever have one that fits.
     Never { words: String },
+}
+
+/// A group all of whose machines fit a request.
+struct FittingGroup {
+    name: String,
+    /// How many machines the class may have in all its groups of this usage class.
+    most: u32,
+    of_class: Vec<String>,
+}
+
+impl FittingGroup {
+    /// How large it may be beside the other groups of its class.
+    fn most_beside(&self, groups: &[Group]) -> u32 {
+        let others = groups.iter().filter(|group| group.name != self.name && self.of_class.contains(&group.name));
+        self.most.saturating_sub(others.map(|group| group.desired).sum())
+    }
 }
 
 /// A group as far as one request is concerned.
@@ -57,17 +75,13 @@ impl RunnerPool {
             return Ok(Fresh::Never { words: "no class of the pool has what is asked for".into() });
         }
         let could = self.groups_for(wanted);
-        if could.is_empty() {
-            // It would be bought again and again.
-            let words = "no class has only types that are allowed, so a fresh machine might not fit; one that does is waited for";
-            return Ok(Fresh::Full { words: words.into() });
-        }
         let (groups, up) = tokio::join!(self.0.groups.all(), self.up());
         let (groups, up) = (groups?, up?);
         let is_there = |name: &String| groups.iter().find(|group| group.name == *name);
-        let mut there: Vec<_> = could.iter().filter_map(|(name, most)| Some((is_there(name)?, *most))).collect();
+        let mut there: Vec<_> =
+            could.iter().filter_map(|one| Some((is_there(&one.name)?, one.most_beside(&groups)))).collect();
         if there.is_empty() {
-            let names: Vec<_> = could.iter().map(|(name, _)| name.as_str()).collect();
+            let names: Vec<_> = could.iter().map(|one| one.name.as_str()).collect();
             let words = format!("none of the groups {} is there; `greenroom aws init` makes them", names.join(", "));
             return Ok(Fresh::Never { words });
         }
@@ -95,8 +109,8 @@ impl RunnerPool {
                 continue;
             }
             self.0.table.put_demand(&demand).await?;
-            self.grow_to(counted.group, counted.target()).await?;
-            return Ok(Fresh::Coming { group: group.name.clone() });
+            let asked = self.grow_to(counted.group, counted.target()).await?;
+            return Ok(Fresh::Coming { group: group.name.clone(), asked });
         }
         self.0.table.forget_demand(&key).await?;
         Ok(Fresh::Full { words: format!("every group that fits is at its maximum: {}", full.join(", ")) })
@@ -107,15 +121,25 @@ impl RunnerPool {
         self.0.table.forget_demand(&self.slot_key(slot)).await
     }
 
-    /// The groups all of whose machines fit, and how large each may be: the smallest class first, and of each class
-    /// what stays before what may be taken away.
-    fn groups_for(&self, wanted: Option<&Requirements>) -> Vec<(String, u32)> {
-        let of_class = |class: &Class| {
-            let usage_classes = class.always_fits(wanted).into_iter();
-            let named = usage_classes.map(|usage| (self.0.settings.group(&class.name, usage), class.most(usage)));
-            named.collect::<Vec<_>>()
-        };
-        self.0.settings.classes.iter().flat_map(of_class).collect()
+    /// The groups all of whose machines fit: the smallest class first, of each class what stays before what may be taken
+    /// away. Those of one type each only where some types of the class do not fit: from the group of all its types, machines
+    /// would be bought again and again that are of no use.
+    fn groups_for(&self, wanted: Option<&Requirements>) -> Vec<FittingGroup> {
+        let settings = &self.0.settings;
+        let mut fitting = Vec::new();
+        for class in &settings.classes {
+            for usage in class.could_fit(wanted) {
+                let groups = settings.groups_of(class, usage);
+                let of_class: Vec<String> = groups.iter().map(|(name, _)| name.clone()).collect();
+                // The one of all types is the first, and will do by itself.
+                let all_fit = class.always_fits(wanted, usage, &groups[0].1);
+                let groups = groups.into_iter().filter(|(_, types)| class.always_fits(wanted, usage, types));
+                let groups = groups.take(if all_fit { 1 } else { usize::MAX });
+                let group = |(name, _)| FittingGroup { name, most: class.most(usage), of_class: of_class.clone() };
+                fitting.extend(groups.map(group));
+            }
+        }
+        fitting
     }
 
     /// The runners that are up.

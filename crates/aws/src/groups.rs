@@ -136,8 +136,8 @@ impl Group {
 
 /// The names of all groups that the pool may have.
 pub(crate) fn names(settings: &Settings) -> Vec<String> {
-    let classes = settings.classes.iter();
-    classes.flat_map(|class| UsageClass::ALL.map(|usage| settings.group(&class.name, usage))).collect()
+    let all = settings.classes.iter().flat_map(|class| UsageClass::ALL.map(|usage| settings.groups_of(class, usage)));
+    all.flatten().map(|(name, _)| name).collect()
 }
 
 /// What Auto Scaling says of groups. Those that are missing are not in the answer.

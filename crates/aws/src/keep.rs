@@ -106,7 +106,9 @@ impl RunnerPool {
         let now = self.now();
         let oldest = |(group, runners): (&str, Vec<&'a Runner>)| {
             let min_idle = match self.0.settings.class_of_group(group) {
-                Some((class, UsageClass::OnDemand)) => class.min_idle as usize,
+                Some((class, usage @ UsageClass::OnDemand)) if self.0.settings.group(&class.name, usage) == *group => {
+                    class.min_idle as usize
+                }
                 _ => 0,
             };
             let is_over = |runner: &&Runner| runner.idle_until.is_some_and(|until| until <= now);

@@ -57,11 +57,15 @@ pub enum Template {
 /// What a pool of these settings needs.
 pub fn describe(settings: &Settings) -> Plan {
     let all = || settings.classes.iter().flat_map(|class| UsageClass::ALL.map(|usage| (class, usage)));
+    let named = || {
+        let of = |(class, usage)| settings.groups_of(class, usage).into_iter().map(move |group| (class, usage, group));
+        all().flat_map(of)
+    };
     let groups = settings.launch_template.iter().flat_map(|template| {
-        all().map(|(class, usage_class)| PlannedGroup {
-            name: settings.group(&class.name, usage_class),
+        named().map(|(class, usage_class, (name, types))| PlannedGroup {
+            name,
             usage_class,
-            instance_types: class.instance_types.clone(),
+            instance_types: types.into_iter().map(str::to_owned).collect(),
             max: class.most(usage_class),
             template: Template::read(template),
             subnets: settings.subnets.clone(),
@@ -72,7 +76,7 @@ pub fn describe(settings: &Settings) -> Plan {
         table: settings.table.clone(),
         queues: settings.classes.iter().map(|class| settings.queue(&class.name)).collect(),
         groups: groups.filter(|group| group.max > 0).collect(),
-        group_names: all().map(|(class, usage)| settings.group(&class.name, usage)).collect(),
+        group_names: named().map(|(_, _, (name, _))| name).collect(),
     }
 }
 

@@ -11,6 +11,8 @@ use crate::AwsError;
 
 /// So many messages go into one call.
 pub(crate) const AT_ONCE: usize = 10;
+/// All messages of one call together may have so many bytes.
+const BATCH_BYTES_MAX: usize = 256 * 1024;
 
 #[derive(Debug)]
 pub(crate) struct Queue {
@@ -70,24 +72,47 @@ impl Queue {
         Ok(())
     }
 
+    /// Sends messages. What cannot be sent does not keep the others; the first error is told.
     pub async fn send(&self, messages: &[Outgoing]) -> Result<(), AwsError> {
-        for messages in messages.chunks(AT_ONCE) {
-            let mut entries = Vec::new();
-            for (index, message) in messages.iter().enumerate() {
-                let entry = SendMessageBatchRequestEntry::builder()
-                    .id(index.to_string())
-                    .message_body(&message.body)
-                    .delay_seconds(message.delay);
-                entries
-                    .push(entry.build().map_err(|error| AwsError::malformed("SendMessageBatch", error.to_string()))?);
-            }
-            let call = self.client.send_message_batch().queue_url(self.url().await?);
-            let answer = call.set_entries(Some(entries)).send().await;
-            let answer = answer.map_err(|error| AwsError::new("SendMessageBatch", error))?;
-            all_done("SendMessageBatch", answer.failed())?;
+        let mut outcome = Ok(());
+        for batch in batches(messages) {
+            let sent = self.send_batch(batch).await;
+            outcome = outcome.and(sent);
         }
-        Ok(())
+        outcome
     }
+
+    async fn send_batch(&self, messages: &[Outgoing]) -> Result<(), AwsError> {
+        let mut entries = Vec::new();
+        for (index, message) in messages.iter().enumerate() {
+            let entry = SendMessageBatchRequestEntry::builder()
+                .id(index.to_string())
+                .message_body(&message.body)
+                .delay_seconds(message.delay);
+            entries.push(entry.build().map_err(|error| AwsError::malformed("SendMessageBatch", error.to_string()))?);
+        }
+        let call = self.client.send_message_batch().queue_url(self.url().await?);
+        let answer = call.set_entries(Some(entries)).send().await;
+        let answer = answer.map_err(|error| AwsError::new("SendMessageBatch", error))?;
+        all_done("SendMessageBatch", answer.failed())
+    }
+}
+
+/// Parts messages into batches that SQS takes. One that is too large by itself is alone, and is refused alone.
+fn batches(messages: &[Outgoing]) -> Vec<&[Outgoing]> {
+    let (mut batches, mut begin, mut bytes) = (Vec::new(), 0, 0);
+    for (at, message) in messages.iter().enumerate() {
+        let is_full = at - begin == AT_ONCE || bytes + message.body.len() > BATCH_BYTES_MAX;
+        if is_full && at > begin {
+            batches.push(&messages[begin..at]);
+            (begin, bytes) = (at, 0);
+        }
+        bytes += message.body.len();
+    }
+    if begin < messages.len() {
+        batches.push(&messages[begin..]);
+    }
+    batches
 }
 
 /// A batch is answered even when a part of it failed.
@@ -98,5 +123,27 @@ fn all_done(operation: &'static str, failed: &[BatchResultErrorEntry]) -> Result
         Err(AwsError::Refused { operation, words })
     } else {
         Err(AwsError::Busy { operation, words })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of_sizes(sizes: &[usize]) -> Vec<Outgoing> {
+        sizes.iter().map(|size| Outgoing { body: "x".repeat(*size), delay: 0 }).collect()
+    }
+
+    fn lengths(sizes: &[usize]) -> Vec<usize> {
+        batches(&of_sizes(sizes)).iter().map(|batch| batch.len()).collect()
+    }
+
+    #[test]
+    fn a_batch_has_at_most_ten_messages_and_256_kib() {
+        assert_eq!(lengths(&[]), [0; 0]);
+        assert_eq!(lengths(&[1; 25]), [10, 10, 5]);
+        let half = BATCH_BYTES_MAX / 2;
+        assert_eq!(lengths(&[half, half, 1, half]), [2, 2]);
+        assert_eq!(lengths(&[1, BATCH_BYTES_MAX + 1, 1, 1]), [1, 1, 2]);
     }
 }

@@ -117,10 +117,10 @@ impl Class {
         }
     }
 
-    /// The usage classes of which every machine meets the requirements, whichever type it is of: those that stay first.
-    pub fn always_fits(&self, wanted: Option<&Requirements>) -> Vec<UsageClass> {
-        let fits = |usage: &UsageClass| self.offers(*usage).all(|has| requirements::fits(wanted, &has));
-        self.could_fit(wanted).into_iter().filter(fits).collect()
+    /// Whether a machine of a usage class meets the requirements, whichever of these types it is of.
+    pub fn always_fits(&self, wanted: Option<&Requirements>, usage_class: UsageClass, types: &[&str]) -> bool {
+        let is_one = |has: &Attributes| has.instance_type.as_deref().is_some_and(|name| types.contains(&name));
+        self.offers(usage_class).filter(is_one).all(|has| requirements::fits(wanted, &has))
     }
 
     /// The usage classes of which a machine could meet the requirements: those that stay first.
@@ -143,11 +143,25 @@ impl Settings {
         format!("{}{class}-{usage_class}", self.queue_prefix)
     }
 
+    /// The name of the group that starts only machines of one type of a class, for bots that allow no others.
+    pub fn group_of_type(&self, class: &str, usage_class: UsageClass, instance_type: &str) -> String {
+        format!("{}-{instance_type}", self.group(class, usage_class))
+    }
+
+    /// All groups of a class and usage class, each with the types that it starts: the one of all types first.
+    pub fn groups_of<'a>(&self, class: &'a Class, usage_class: UsageClass) -> Vec<(String, Vec<&'a str>)> {
+        let types: Vec<&str> = class.instance_types.iter().map(String::as_str).collect();
+        let of_type = |name: &&'a str| (self.group_of_type(&class.name, usage_class, name), vec![*name]);
+        let single: Vec<_> = if types.len() > 1 { types.iter().map(of_type).collect() } else { Vec::new() };
+        let mut groups = vec![(self.group(&class.name, usage_class), types)];
+        groups.extend(single);
+        groups
+    }
+
     /// The class and usage class that a group is of.
     pub fn class_of_group(&self, group: &str) -> Option<(&Class, UsageClass)> {
-        let all = self.classes.iter().flat_map(|class| UsageClass::ALL.map(|usage| (class, usage)));
-        let mut all = all;
-        all.find(|(class, usage)| self.group(&class.name, *usage) == group)
+        let mut all = self.classes.iter().flat_map(|class| UsageClass::ALL.map(|usage| (class, usage)));
+        all.find(|(class, usage)| self.groups_of(class, *usage).iter().any(|(name, _)| name == group))
     }
 
     pub fn class(&self, name: &str) -> Option<&Class> {

@@ -13,6 +13,8 @@ pub enum Kind {
     StatusChanged,
     CommandSent,
     CommandAcknowledged,
+    /// The bot did something that had no effect, such as printing an event that nobody knows.
+    Warning,
 }
 
 impl Kind {
@@ -21,7 +23,9 @@ impl Kind {
         match self {
             Kind::Assigned => (Some(ShownStatus::Queued), Some(ShownStatus::Deploying)),
             Kind::Requeued => (Some(ShownStatus::Deploying), Some(ShownStatus::Queued)),
-            Kind::Created | Kind::StatusChanged | Kind::CommandSent | Kind::CommandAcknowledged => (None, None),
+            Kind::Created | Kind::StatusChanged | Kind::CommandSent | Kind::CommandAcknowledged | Kind::Warning => {
+                (None, None)
+            }
         }
     }
 }
@@ -49,6 +53,7 @@ words!(Kind, UnknownWord {
     StatusChanged = "status_changed",
     CommandSent = "command_sent",
     CommandAcknowledged = "command_acknowledged",
+    Warning = "warning",
 });
 
 words!(Actor, UnknownWord {

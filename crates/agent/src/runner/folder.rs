@@ -1,11 +1,14 @@
-//! A folder for each bot, empty when the bot comes and gone after it. What an agent that was killed left behind is
-//! removed by the next, which only one agent at a time may do below a folder.
+//! A folder for each bot, empty when the bot comes and gone after it. What an agent that was killed left behind, processes
+//! and folders, is removed by the next; one agent at a time may work below a folder.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+use super::leftovers::{self, LostBot, Record};
+use crate::assignment::BotData;
 
 /// What makes a folder ours: others may have theirs beside it.
 const PREFIX: &str = "greenroom-bot-";
@@ -32,12 +35,14 @@ pub enum FolderError {
 }
 
 impl Folders {
-    pub async fn open(base: PathBuf) -> Result<Self, FolderError> {
+    /// Makes sure that nothing of an earlier bot is left, neither processes nor folders, and gives the bot that an earlier
+    /// agent has lost.
+    pub async fn open(base: PathBuf) -> Result<(Self, Option<LostBot>), FolderError> {
         let failed = FolderError::Unusable { path: base.clone(), source: io::Error::other("the look at it failed") };
         tokio::task::spawn_blocking(move || Self::open_now(&base)).await.unwrap_or(Err(failed))
     }
 
-    fn open_now(base: &Path) -> Result<Self, FolderError> {
+    fn open_now(base: &Path) -> Result<(Self, Option<LostBot>), FolderError> {
         let unusable = |source| FolderError::Unusable { path: base.to_owned(), source };
         fs::create_dir_all(base).map_err(unusable)?;
         // Bots run elsewhere than the agent, and are to find it all the same.
@@ -46,12 +51,18 @@ impl Folders {
         let opened = OpenOptions::new().write(true).create(true).truncate(false).open(&lock);
         let locked = opened.map_err(|source| FolderError::Unusable { path: lock.clone(), source })?;
         locked.try_lock().map_err(|_| FolderError::Taken(lock))?;
+        let lost = leftovers::end(&base, PREFIX).map_err(unusable)?;
         for entry in fs::read_dir(&base).map_err(unusable)?.flatten() {
             if entry.file_name().to_string_lossy().starts_with(PREFIX) {
                 remove(&entry.path()).map_err(|source| FolderError::Left { path: entry.path(), source })?;
             }
         }
-        Ok(Self { base, _lock: locked })
+        Ok((Self { base, _lock: locked }, lost))
+    }
+
+    /// Notes the bot that is about to run, for the next agent should this one be killed.
+    pub fn record(&self, data: &BotData) -> Result<Record, FolderError> {
+        Record::write(&self.base, data).map_err(|source| FolderError::Unusable { path: self.base.clone(), source })
     }
 
     /// A new one, which nobody else may look into.

@@ -3,6 +3,7 @@
 
 mod folder;
 mod heartbeat;
+mod leftovers;
 mod link;
 mod machine;
 mod register;
@@ -20,6 +21,8 @@ use crate::life::Shutdown;
 use crate::log::log;
 use crate::options::RunnerOptions;
 use folder::Folders;
+use leftovers::LostBot;
+pub use leftovers::MARK;
 use link::Link;
 use machine::Metadata;
 pub use register::Settings;
@@ -52,10 +55,10 @@ struct Runner {
 
 /// Serves until the machine's time is over, or the agent is asked to end.
 pub async fn serve(http: Client, options: RunnerOptions, settings: Settings, mut shutdown: Shutdown) -> ExitCode {
-    let runner = tokio::select! {
+    let (runner, mut lost) = tokio::select! {
         () = asked(&mut shutdown) => return leave(),
-        runner = open(http, options, &settings) => match runner {
-            Ok(runner) => runner,
+        opened = open(http, options, &settings) => match opened {
+            Ok(opened) => opened,
             Err(error) => {
                 log!("{error}");
                 return ExitCode::FAILURE;
@@ -68,6 +71,10 @@ pub async fn serve(http: Client, options: RunnerOptions, settings: Settings, mut
             () = asked(&mut shutdown) => return leave(),
             registered = register::register(&runner.http, &settings, &runner.instance) => registered,
         };
+        // After the registration: before it the server would take the end of the bot for the end of a silent machine.
+        if let Some(lost) = lost.take() {
+            lost.report(&runner.http).await;
+        }
         let registration = match registered {
             Ok(registration) => registration,
             Err(Unregistered::Ended(why)) => {
@@ -100,14 +107,18 @@ pub async fn serve(http: Client, options: RunnerOptions, settings: Settings, mut
     }
 }
 
-async fn open(http: Client, options: RunnerOptions, settings: &Settings) -> Result<Runner, Box<dyn Error>> {
+async fn open(
+    http: Client,
+    options: RunnerOptions,
+    settings: &Settings,
+) -> Result<(Runner, Option<LostBot>), Box<dyn Error>> {
     let metadata = Metadata::new(http::direct_client()?, settings.metadata.clone());
-    let folders = Folders::open(settings.folder.clone()).await?;
+    let (folders, lost) = Folders::open(settings.folder.clone()).await?;
     let instance = match &settings.instance {
         Some(instance) => instance.clone(),
         None => metadata.instance_id().await?,
     };
-    Ok(Runner { http, options: settled(options), instance, folders, metadata })
+    Ok((Runner { http, options: settled(options), instance, folders, metadata }, lost))
 }
 
 /// Bots run in folders of their own, from where a path that starts here would lead nowhere.

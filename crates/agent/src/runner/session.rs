@@ -86,9 +86,12 @@ impl<'a> Session<'a> {
             }
         }
         self.heartbeat.run.send_replace(Some(run.id.clone()));
-        let place = Place { id: Some(self.runner.instance.clone()), folder: Some(folder.clone()) };
+        let mut record = folders.record(&run.data).map_err(unclean)?;
+        let place = Place { id: Some(self.runner.instance.clone()), folder: Some(folder.clone()), sends_log: true };
         let (shutdown, _asking) = self.shutdown_of(run.id.clone());
-        live(&self.runner.http, &self.runner.options.bot, run.data, place, shutdown).await;
+        let note = |process| record.note(process);
+        live(&self.runner.http, &self.runner.options.bot, run.data, place, note, shutdown).await;
+        record.remove();
         self.idle_since = Instant::now();
         // The next bot must not find what this one left; a machine that cannot be cleared has no next one.
         folders.remove(folder).await.map_err(unclean)?;

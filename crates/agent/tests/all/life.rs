@@ -96,7 +96,12 @@ async fn whatever_else_the_bot_prints_is_its_log() {
         format!("hello\n{{\"event\":\"sneezed\"}}\n{{\"event\":\"status\"}}\ncaf\u{fffd} é\n{long}\nno line break");
     assert!(ended.stdout == expected, "{}", ended.stdout.replace(&long, "…"));
     assert!(ended.stderr.contains("to stderr\n"), "{}", ended.stderr);
-    assert!(ended.stderr.contains("a line of the event status was not understood"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("event \"status\" not understood"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("unknown event \"sneezed\"; the known ones are"), "{}", ended.stderr);
+    let log = server.calls().into_iter().rfind(|call| call.name == "log").expect("what it printed was sent").body;
+    assert_eq!(log["warnings"].as_array().unwrap().len(), 2);
+    assert_eq!(log["truncated"], true);
+    assert_eq!(log["lines"].as_array().unwrap().last().unwrap()["text"], "no line break");
     assert_eq!(server.said_names(), ["started", "joined", "exited"]);
     server.no_mistakes();
 }

@@ -77,7 +77,7 @@ async fn a_server_that_is_away_at_the_end_hears_of_it_later() {
     server.until_called("joined").await;
     server.go_away().await;
     gate.open().await;
-    agent.until_logged("exited: no connection").await;
+    agent.until_logged("log: no connection").await;
     server.come_back().await;
     assert_eq!(agent.end().await.code, Some(6));
     assert_eq!(server.exited(), json!([6, null]));

@@ -328,6 +328,7 @@ fn callback(request: &Request, name: &str, body: &Value, state: &mut State, look
         "status" => ("PATCH", &["connection_id", "status", "reason"]),
         "heartbeat" => ("POST", &["connection_id", "acked"]),
         "transcript" => ("POST", &["connection_id", "segments"]),
+        "log" => ("POST", &["connection_id", "lines", "truncated", "warnings"]),
         "exited" => ("POST", &["connection_id", "exit_code", "reason", "error"]),
         "commands" => ("GET", &[]),
         _ => {
@@ -363,7 +364,7 @@ fn callback(request: &Request, name: &str, body: &Value, state: &mut State, look
         }
         return problem(410, "bot_ended");
     }
-    if bot.status == "reserved" && !matches!(name, "started" | "exited") {
+    if bot.status == "reserved" && !matches!(name, "started" | "log" | "exited") {
         state.mistakes.push(format!("{name} before the start"));
         return problem(409, "invalid_transition");
     }

@@ -74,8 +74,12 @@ fn the_template_of_cloudformation_has_each_thing_of_the_plan_under_a_name_of_its
         [
             "GroupGreenroomLarGeOnDemand",
             "GroupGreenroomLarGeOnDemand2",
+            "GroupGreenroomLarGeOnDemandC5Large",
+            "GroupGreenroomLarGeOnDemandC6iLarge",
             "GroupGreenroomLarGeSpot",
             "GroupGreenroomLarGeSpot2",
+            "GroupGreenroomLarGeSpotC5Large",
+            "GroupGreenroomLarGeSpotC6iLarge",
             "QueueGreenroomLarGe",
             "QueueGreenroomLarGe2",
             "Table",

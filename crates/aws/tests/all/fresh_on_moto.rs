@@ -7,12 +7,20 @@ use domain::{Requirements, UsageClass};
 
 use crate::support::{World, holder, large, spot, xlarge};
 
+/// Asks, without regard to whether a group had to grow for it.
 async fn ask(pool: &RunnerPool, slot: &str) -> Fresh {
-    pool.ask_for_fresh(None, slot).await.unwrap()
+    asked_for(pool.ask_for_fresh(None, slot).await.unwrap())
+}
+
+fn asked_for(fresh: Fresh) -> Fresh {
+    match fresh {
+        Fresh::Coming { group, .. } => Fresh::Coming { group, asked: true },
+        other => other,
+    }
 }
 
 fn coming(world: &World, class: &str, usage_class: UsageClass) -> Fresh {
-    Fresh::Coming { group: world.settings.group(class, usage_class) }
+    Fresh::Coming { group: world.settings.group(class, usage_class), asked: true }
 }
 
 #[tokio::test]
@@ -96,19 +104,27 @@ async fn groups_that_were_never_made_are_told() {
 }
 
 #[tokio::test]
-async fn a_machine_that_might_not_fit_is_not_bought_and_is_waited_for() {
-    let class = Class { instance_types: ["c6i.large", "m6i.large"].map(str::to_owned).to_vec(), ..large() };
+async fn who_allows_only_some_types_of_a_class_gets_a_machine_of_one_of_them() {
+    let class = Class { instance_types: ["c6i.large", "m6i.large"].map(str::to_owned).to_vec(), max: 2, ..large() };
     let world = World::with_groups(vec![class]).await;
     let pool = world.pool().await;
     let types = |patterns: &str| Requirements {
         allowed_instance_types: Some(patterns.to_owned().try_into().unwrap()),
         ..Requirements::default()
     };
+    let own = world.settings.group_of_type("large", UsageClass::OnDemand, "m6i.large");
     let fresh = pool.ask_for_fresh(Some(&types("m6i.*")), "pool-a-1").await.unwrap();
-    assert!(matches!(&fresh, Fresh::Full { words } if words.contains("might not fit")), "{fresh:?}");
+    assert_eq!(fresh, Fresh::Coming { group: own.clone(), asked: true });
+    let again = pool.ask_for_fresh(Some(&types("m6i.*")), "pool-a-1").await.unwrap();
+    assert_eq!(again, Fresh::Coming { group: own.clone(), asked: false }, "it was asked for before");
     assert_eq!(world.desired("large", UsageClass::OnDemand).await, 0);
-    let fresh = pool.ask_for_fresh(Some(&types("m6i.* c*")), "pool-a-1").await.unwrap();
+    // moto starts what the launch template says, whatever the group wants: what the group wants is looked at.
+    assert_eq!(world.types_of(&own).await, ["m6i.large"]);
+    // All groups of a class together are no larger than the class may be.
+    let fresh = pool.ask_for_fresh(Some(&types("m6i.* c*")), "pool-a-2").await.unwrap();
     assert_eq!(fresh, coming(&world, "large", UsageClass::OnDemand));
+    let full = pool.ask_for_fresh(Some(&types("c6i.*")), "pool-a-3").await.unwrap();
+    assert!(matches!(full, Fresh::Full { .. }), "{full:?}");
 }
 
 #[tokio::test]

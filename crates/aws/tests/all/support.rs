@@ -89,9 +89,19 @@ impl World {
         self.described(class, usage_class).await.desired_capacity().unwrap()
     }
 
+    /// The types of machines that a group starts.
+    pub async fn types_of(&self, group: &str) -> Vec<String> {
+        let group = self.described_group(group).await;
+        let template = group.mixed_instances_policy().unwrap().launch_template().unwrap();
+        template.overrides().iter().map(|one| one.instance_type().unwrap().to_owned()).collect()
+    }
+
     async fn described(&self, class: &str, usage_class: UsageClass) -> aws_sdk_autoscaling::types::AutoScalingGroup {
+        self.described_group(&self.settings.group(class, usage_class)).await
+    }
+
+    async fn described_group(&self, group: &str) -> aws_sdk_autoscaling::types::AutoScalingGroup {
         let client = aws_sdk_autoscaling::Client::new(&self.sdk);
-        let group = self.settings.group(class, usage_class);
         let answer = client.describe_auto_scaling_groups().auto_scaling_group_names(group).send().await.unwrap();
         answer.auto_scaling_groups.unwrap().pop().unwrap()
     }

@@ -234,7 +234,7 @@ async fn admit(app: &App, request: &Parts) -> Result<Admitted, Problem> {
     }
     let most = app.limits.body_bytes;
     let body = body.map(|length| length.and_then(|length| usize::try_from(length).ok()).unwrap_or(most).min(most));
-    let reservation = quota.reserve(quota::needed(method, route, body)).await?;
+    let reservation = quota.reserve(quota::needed(method, route, request.uri.query(), body)).await?;
     Ok(Admitted { quota, reservation })
 }
 

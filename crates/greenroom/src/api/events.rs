@@ -1,6 +1,7 @@
-//! For users: `GET /events`, server-sent events of all their bots. A client that comes back with `Last-Event-ID` gets
+//! For users: `GET /events`, server-sent events of all their bots, or of one. A client that comes back with `Last-Event-ID` gets
 //! everything since, then what happens from there on, with nothing missing and nothing twice.
 
+use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -9,70 +10,91 @@ use axum::Extension;
 use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::sse::{Event, KeepAlive, Sse};
-use domain::{EventId, UserId};
+use domain::{BotId, EventId, ShownStatus, UserId};
 use futures_util::{Stream, stream};
 use serde::Deserialize;
 use tokio::sync::OwnedSemaphorePermit;
-use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::broadcast::error::{RecvError, TryRecvError};
 use tokio::time::Interval;
 use utoipa::IntoParams;
 
 use super::App;
-use super::extract::{Asked, Key};
-use super::problem::Problem;
+use super::extract::{Asked, Asker, Key};
+use super::problem::{Problem, ProblemShape};
 use super::quota::Quota;
-use super::shapes::EventShape;
+use super::reading::own;
+use super::shapes::{EventShape, StreamedEventShape};
 use crate::admission::AdmissionError;
 use crate::admission::keys::ApiKey;
 use crate::lifecycle::feed::Listener;
-use crate::store::{EventRow, StoreError};
+use crate::store::{BotOfEvent, EventRow, StoreError};
 
 /// How many events a replay reads at once, and its shortest pause after that, so that other reads go first.
 const CATCH_UP: i64 = 100;
 const PAUSE: Duration = Duration::from_millis(10);
+/// How many live events are sent together at most.
+const LIVE_TOGETHER: usize = 20;
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// How long a client waits before it comes back.
 const RETRY: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
-pub struct Since {
+pub struct StreamQuery {
+    /// Only the events of this bot.
+    #[param(value_type = Option<uuid::Uuid>)]
+    pub bot_id: Option<String>,
     /// The same as the header `Last-Event-ID`, for clients that cannot set headers.
     pub last_event_id: Option<String>,
 }
 
 /// Everything that happens to your bots, as it happens
 ///
-/// Server-sent events. Each has the event's `id`, and the event as JSON in `data`. Right after the connection an id
+/// Server-sent events, of all your bots or of one. Each has the event's `id`, and the event as JSON in `data`. Right after the connection an id
 /// without data says where the stream stands, so that a client that loses the connection before the first event can
 /// resume as well. Send it back as `Last-Event-ID`.
 #[utoipa::path(
     get, path = "/events", tag = "For users",
-    params(Since, ("Last-Event-ID" = Option<String>, Header, description = "The last event that was seen")),
-    responses((status = 200, description = "A stream of events", body = EventShape, content_type = "text/event-stream")),
+    params(StreamQuery, ("Last-Event-ID" = Option<String>, Header, description = "The last event that was seen")),
+    responses((status = 200, description = "A stream of events", body = StreamedEventShape, content_type = "text/event-stream"),
+              (status = 404, description = "`not_found`: `bot_id` is no bot of yours",
+               body = ProblemShape, content_type = "application/problem+json")),
     security(("api_key" = []), ("x_api_key" = [])),
 )]
 pub async fn stream(
     State(app): State<App>,
     Key(key): Key,
-    Asked(since): Asked<Since>,
+    Asked(query): Asked<StreamQuery>,
     Extension(quota): Extension<Arc<Quota>>,
     headers: HeaderMap,
 ) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, Problem> {
     let user = app.admission.authenticate(&key).await?;
     let header = headers.get("last-event-id").map(|value| value.to_str().unwrap_or("?").to_owned());
     let last = header
-        .or(since.last_event_id)
+        .or(query.last_event_id)
         .filter(|id| !id.is_empty())
         .map(|id| id.parse().map(EventId).map_err(|_| Problem::invalid("Last-Event-ID", "is not the id of an event")))
         .transpose()?;
+    let bot = match query.bot_id.as_deref() {
+        None => None,
+        Some(id) => {
+            let id: BotId = id.parse().map_err(|_| Problem::invalid("bot_id", "is not the id of a bot"))?;
+            Some(own(&app, Asker { id: user }, id).await?.id)
+        }
+    };
     let place = quota.open_stream()?;
     let mut authorised = tokio::time::interval(app.limits.key_time);
     authorised.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let reader = Reader {
         user,
         key,
-        listener: app.lifecycle.feed.listen_to_user(user),
+        bot,
+        listener: match bot {
+            Some(bot) => app.lifecycle.feed.listen_to_bot(bot),
+            None => app.lifecycle.feed.listen_to_user(user),
+        },
+        heard: Vec::new(),
+        ready: VecDeque::new(),
         last,
         place: Place::Begins,
         quota,
@@ -91,7 +113,13 @@ struct Reader {
     app: App,
     user: UserId,
     key: ApiKey,
+    /// The only bot whose events are sent, if there is one.
+    bot: Option<BotId>,
     listener: Listener,
+    /// What was heard from the feed and is not prepared yet: kept here, because the work may be given up at any wait.
+    heard: Vec<EventRow>,
+    /// What is to be sent next.
+    ready: VecDeque<Event>,
     last: Option<EventId>,
     place: Place,
     quota: Arc<Quota>,
@@ -103,9 +131,11 @@ enum Place {
     /// Nothing was sent yet.
     Begins,
     /// What happened up to `up_to` is read from the database.
-    CatchesUp { up_to: EventId, read: std::vec::IntoIter<EventRow>, more: bool },
+    CatchesUp { up_to: EventId, more: bool },
     /// What happens is heard from the feed.
     Listens,
+    /// It fell behind the feed: what it missed is read from the database.
+    Behind,
 }
 
 impl Reader {
@@ -128,6 +158,14 @@ impl Reader {
 
     async fn advance(&mut self) -> Option<Event> {
         loop {
+            if let Some(event) = self.ready.pop_front() {
+                return Some(event);
+            }
+            if !self.heard.is_empty() {
+                self.ready = self.prepared(&self.heard).await?;
+                self.heard.clear();
+                continue;
+            }
             match &mut self.place {
                 Place::Begins => {
                     let up_to = self.listener.position().await?;
@@ -135,43 +173,89 @@ impl Reader {
                         self.last = None;
                     }
                     let last = *self.last.get_or_insert(up_to);
-                    self.place = Place::CatchesUp { up_to, read: Vec::new().into_iter(), more: true };
+                    self.place = Place::CatchesUp { up_to, more: true };
                     return Some(Event::default().id(last.to_string()).retry(RETRY));
                 }
-                Place::CatchesUp { up_to, read, more } => {
-                    if let Some(event) = read.next() {
-                        self.last = Some(event.id);
-                        return told(&event);
-                    }
-                    if !*more {
-                        // Past events of other users as well.
-                        self.last = self.last.max(Some(*up_to));
+                Place::CatchesUp { up_to, more } => {
+                    let (up_to, after) = (*up_to, self.last.unwrap_or_default());
+                    if !*more || after >= up_to {
+                        // Past events of others as well.
+                        self.last = self.last.max(Some(up_to));
                         self.place = Place::Listens;
                         continue;
                     }
-                    let after = self.last.unwrap_or_default();
-                    if after >= *up_to {
-                        *more = false;
-                        continue;
-                    }
-                    let rows = catch_up(&self.app, &self.quota, self.user, after, *up_to).await?;
-                    *more = i64::try_from(rows.len()).is_ok_and(|n| n == CATCH_UP);
-                    *read = rows.into_iter();
+                    let rows = self.catch_up(after, up_to).await?;
+                    self.ready = self.prepared(&rows).await?;
+                    self.last = rows.last().map(|event| event.id).or(self.last);
+                    self.place =
+                        Place::CatchesUp { up_to, more: i64::try_from(rows.len()).is_ok_and(|n| n == CATCH_UP) };
                 }
                 Place::Listens => match self.listener.live.recv().await {
                     Ok(event) => {
-                        if let Some(event) = self.fresh(&event) {
-                            return told(event);
+                        let fresh = self.fresh(&event);
+                        self.heard.extend(fresh);
+                        // What has come meanwhile is read about and sent together.
+                        while self.heard.len() < LIVE_TOGETHER {
+                            match self.listener.live.try_recv() {
+                                Ok(event) => {
+                                    let fresh = self.fresh(&event);
+                                    self.heard.extend(fresh);
+                                }
+                                Err(TryRecvError::Lagged(_)) => {
+                                    self.place = Place::Behind;
+                                    break;
+                                }
+                                Err(TryRecvError::Empty | TryRecvError::Closed) => break,
+                            }
                         }
                     }
-                    Err(RecvError::Lagged(_)) => {
-                        let up_to = self.listener.position().await?;
-                        self.place = Place::CatchesUp { up_to, read: Vec::new().into_iter(), more: true };
-                    }
+                    Err(RecvError::Lagged(_)) => self.place = Place::Behind,
                     Err(RecvError::Closed) => return None,
                 },
+                Place::Behind => {
+                    let up_to = self.listener.position().await?;
+                    self.place = Place::CatchesUp { up_to, more: true };
+                }
             }
         }
+    }
+
+    /// Events as they are sent, with what is told of their bots. `None` when the store does not answer.
+    async fn prepared(&self, events: &[EventRow]) -> Option<VecDeque<Event>> {
+        if events.is_empty() {
+            return Some(VecDeque::new());
+        }
+        let bots = self.app.store.bots_of_events(events.iter()).await.inspect_err(unanswered).ok()?;
+        let sent = events.iter().map(|event| {
+            let BotOfEvent { metadata, error } = bots.get(&event.bot_id).cloned().unwrap_or_default();
+            let error = error.filter(|_| event.to.is_some_and(ShownStatus::is_ended));
+            let shape = StreamedEventShape { event: EventShape::from(event), metadata, error };
+            Event::default().id(event.id.to_string()).json_data(shape).ok()
+        });
+        sent.collect()
+    }
+
+    /// A few events from the database. Replays read one after the other, with pauses: they can wait, other reads cannot.
+    /// `None` when the store does not answer.
+    async fn catch_up(&self, after: EventId, up_to: EventId) -> Option<Vec<EventRow>> {
+        let places = places(&self.app, &self.quota).await?;
+        let begun = Instant::now();
+        let store = &self.app.store;
+        let rows = match self.bot {
+            None => store.events_of_user(self.user, after, up_to, CATCH_UP).await,
+            Some(bot) => store.events_of_bot_after(bot, after, CATCH_UP).await.map(|mut rows| {
+                rows.retain(|event| event.id <= up_to);
+                rows
+            }),
+        };
+        let rows = rows.inspect_err(unanswered).ok()?;
+        let pause = begun.elapsed().max(PAUSE);
+        // In a task of its own: a client that goes away meanwhile does not make the pause shorter.
+        tokio::spawn(async move {
+            tokio::time::sleep(pause).await;
+            drop(places);
+        });
+        Some(rows)
     }
 
     /// Whether the id that the client saw last is one of this database. The feed may not have come to it yet; one that no
@@ -184,12 +268,13 @@ impl Reader {
     }
 
     /// The event if it is this user's and was not sent before.
-    fn fresh<'e>(&mut self, event: &'e Arc<EventRow>) -> Option<&'e EventRow> {
+    fn fresh(&mut self, event: &EventRow) -> Option<EventRow> {
         if Some(event.id) <= self.last {
             return None;
         }
         self.last = Some(event.id);
-        (event.user_id == self.user).then_some(event)
+        let is_asked_for = event.user_id == self.user && self.bot.is_none_or(|bot| event.bot_id == bot);
+        is_asked_for.then(|| event.clone())
     }
 }
 
@@ -201,25 +286,7 @@ async fn places(app: &App, quota: &Quota) -> Option<(OwnedSemaphorePermit, Owned
     Some((own, all))
 }
 
-/// A few events from the database. Replays read one after the other, with pauses: they can wait, other reads cannot. `None` when the store does not answer.
-async fn catch_up(app: &App, quota: &Quota, user: UserId, after: EventId, up_to: EventId) -> Option<Vec<EventRow>> {
-    let places = places(app, quota).await?;
-    let begun = Instant::now();
-    let rows = app.store.events_of_user(user, after, up_to, CATCH_UP).await.inspect_err(unanswered).ok()?;
-    let pause = begun.elapsed().max(PAUSE);
-    // In a task of its own: a client that goes away meanwhile does not make the pause shorter.
-    tokio::spawn(async move {
-        tokio::time::sleep(pause).await;
-        drop(places);
-    });
-    Some(rows)
-}
-
 /// The client comes back with its last id, and nothing is lost.
 fn unanswered(error: &StoreError) {
     tracing::warn!(%error, "event stream ended");
-}
-
-fn told(event: &EventRow) -> Option<Event> {
-    Event::default().id(event.id.to_string()).json_data(EventShape::from(event)).ok()
 }

@@ -203,6 +203,11 @@ pub fn document(field: &str, document: Map<String, Value>) -> Result<Map<String,
 /// Reads a body: 400 when it is not JSON, 422 with the field when it is JSON of another shape.
 pub fn read_json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
     refuse_nul(bytes)?;
+    read_json_with_nul(bytes)
+}
+
+/// The same for a body whose text is cleaned of NUL by its handler.
+pub fn read_json_with_nul<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
     // A list would be taken as the fields in their order.
     if bytes.trim_ascii_start().first() != Some(&b'{') && serde_json::from_slice::<IgnoredAny>(bytes).is_ok() {
         return Err(Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid", "the body must be a JSON object"));

@@ -4,7 +4,7 @@
 //! In reading order:
 //! - [`around`], [`caller`], [`quota`], [`query`]: what stands around every request: who asks, and whether there is room
 //! - [`extract`], [`problem`], [`shapes`], [`pages`]: what comes in and what goes out
-//! - [`wish`], [`requirements`], [`bots`], [`reading`], [`events`]: for users
+//! - [`wish`], [`requirements`], [`bots`], [`reading`], [`logs`], [`events`]: for users
 //! - [`callbacks`], [`agent`], [`runners`]: for bots
 //! - [`admin`], [`pools`], [`slots`], [`gate`], [`keepers`]: for operators
 //! - [`health`], [`docs`]: for everyone
@@ -21,6 +21,7 @@ pub mod extract;
 pub mod gate;
 pub mod health;
 pub mod keepers;
+pub mod logs;
 pub mod pages;
 pub mod pools;
 pub mod problem;
@@ -151,6 +152,7 @@ fn documented() -> OpenApiRouter<App> {
         .routes(routes!(bots::configure))
         .routes(routes!(reading::events))
         .routes(routes!(reading::transcript))
+        .routes(routes!(logs::of_own_bot))
         .routes(routes!(events::stream))
         .routes(routes!(callbacks::started))
         .routes(routes!(callbacks::status))
@@ -158,12 +160,14 @@ fn documented() -> OpenApiRouter<App> {
         .routes(routes!(callbacks::heartbeat))
         .routes(routes!(callbacks::exited))
         .routes(routes!(callbacks::transcript))
+        .routes(routes!(logs::received))
         .routes(routes!(callbacks::commands))
         .routes(routes!(admin::create_user, admin::users))
         .routes(routes!(admin::user, admin::change_user))
         .routes(routes!(admin::rotate_key))
         .routes(routes!(admin::bots))
         .routes(routes!(admin::bot))
+        .routes(routes!(logs::of_any_bot))
         .routes(routes!(admin::assign))
         .routes(routes!(agent::assignment))
         .routes(routes!(runners::register))

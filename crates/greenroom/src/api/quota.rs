@@ -291,7 +291,7 @@ impl Reservation {
 }
 
 /// What a request will need at most, as far as its head tells. Long polls and streams need nothing while they wait.
-pub fn needed(method: &Method, route: &str, body: Option<usize>) -> usize {
+pub fn needed(method: &Method, route: &str, query: Option<&str>, body: Option<usize>) -> usize {
     const PAGED: [&str; 9] = [
         "/bots",
         "/bots/active",
@@ -307,8 +307,10 @@ pub fn needed(method: &Method, route: &str, body: Option<usize>) -> usize {
     let is_read = *method == Method::GET || *method == Method::HEAD;
     let answer = match route {
         "/healthz" | "/readyz" | "/events" | "/admin/live" => 0,
+        // It waits first, as one of the caller's streams.
+        "/bots/{id}" if is_read && query.is_some_and(|query| query.contains("wait_for=")) => 0,
         route if is_read && PAGED.contains(&route) => PAGE,
-        route if is_read && (route.ends_with("/events") || route.ends_with("/transcript")) => PAGE,
+        route if is_read && ["/events", "/transcript", "/logs"].iter().any(|end| route.ends_with(end)) => PAGE,
         "/" | "/metrics" | "/openapi.json" => ONE,
         route if route.starts_with("/docs") => ONE,
         route if body == 0 && (route.starts_with("/bots") || route.starts_with("/admin")) => ONE,

@@ -1,10 +1,12 @@
 //! For users: the true state of their bots, at any time.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
 
-use axum::Json;
 use axum::extract::State;
 use axum::response::Response;
+use axum::{Extension, Json};
 use domain::{BotId, EventId, Platform, ShownStatus, UserId, slot};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
@@ -14,13 +16,17 @@ use super::App;
 use super::extract::{Asked, Asker, Id, User};
 use super::pages::Pager;
 use super::problem::{Problem, ProblemShape};
+use super::quota::Quota;
 use super::shapes::{
     BotShape, Bots, EventShape, MeetingShape, OneBot, PlatformWord, SegmentShape, SessionShape, StatusWord,
 };
+use crate::lifecycle::waits::AwaitedState;
 use crate::store::{BotChunk, BotFilter, BotRow, PoolRow, SegmentPlace, StoreError};
 
 const DEFAULT_PAGE: i64 = 50;
 const LARGEST_PAGE: i64 = 1_000;
+const DEFAULT_WAIT_MS: u64 = 30_000;
+const LONGEST_WAIT_MS: u64 = 60_000;
 
 fn checked_limit(limit: i64) -> Result<i64, Problem> {
     if !(1..=LARGEST_PAGE).contains(&limit) {
@@ -295,21 +301,65 @@ pub async fn with_sessions(app: &App, bot: BotRow) -> Result<OneBot, Problem> {
 }
 
 /// The user's own bot; another user's is no different from none.
-async fn own(app: &App, user: Asker, id: BotId) -> Result<BotRow, Problem> {
+pub async fn own(app: &App, user: Asker, id: BotId) -> Result<BotRow, Problem> {
     app.store.bot(id).await?.filter(|bot| bot.user_id == user.id).ok_or_else(|| Problem::not_found("bot"))
 }
 
+/// What a bot can be waited for.
+#[derive(Clone, Copy, Debug, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum WaitFor {
+    Active,
+    Ended,
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub struct BotWait {
+    /// Answer only when the bot is there, or at an end, or the time is over.
+    #[param(inline)]
+    pub wait_for: Option<WaitFor>,
+    /// How long to wait, at most 60000; only with `wait_for`.
+    #[param(default = 30000, maximum = 60000)]
+    pub wait_ms: Option<u64>,
+}
+
 /// One bot, with its sessions
+///
+/// With `wait_for` the answer comes when the bot is active or at an end, when `wait_ms` is over, or when the server stops,
+/// whichever is first: look at `status`.
 #[utoipa::path(
     get, path = "/bots/{id}", tag = "For users",
-    params(("id" = Uuid, Path, description = "The bot")),
+    params(BotWait, ("id" = Uuid, Path, description = "The bot")),
     responses((status = 200, description = "As it is now", body = OneBot),
               (status = 404, description = "`not_found`, another user's bot as well",
                body = ProblemShape, content_type = "application/problem+json")),
     security(("api_key" = []), ("x_api_key" = [])),
 )]
-pub async fn one(State(app): State<App>, User(user): User, Id(id): Id<BotId>) -> Result<Json<OneBot>, Problem> {
-    let bot = own(&app, user, id).await?;
+pub async fn one(
+    State(app): State<App>,
+    User(user): User,
+    Id(id): Id<BotId>,
+    Asked(asked): Asked<BotWait>,
+    Extension(quota): Extension<Arc<Quota>>,
+) -> Result<Json<OneBot>, Problem> {
+    let wait = asked.wait_ms.unwrap_or(DEFAULT_WAIT_MS);
+    if wait > LONGEST_WAIT_MS {
+        return Err(Problem::invalid("wait_ms", format!("must be at most {LONGEST_WAIT_MS}")));
+    }
+    let mut bot = own(&app, user, id).await?;
+    if let Some(state) = asked.wait_for {
+        let state = match state {
+            WaitFor::Active => AwaitedState::Active,
+            WaitFor::Ended => AwaitedState::Ended,
+        };
+        let _place = quota.open_stream()?;
+        let wait = Duration::from_millis(wait);
+        let waited = app.lifecycle.await_state(id, state, wait, &app.stopping).await?;
+        bot = waited.ok_or_else(|| Problem::not_found("bot"))?;
+    } else if asked.wait_ms.is_some() {
+        return Err(Problem::invalid("wait_ms", "goes with wait_for"));
+    }
     Ok(Json(with_sessions(&app, bot).await?))
 }
 

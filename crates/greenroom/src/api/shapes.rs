@@ -61,6 +61,8 @@ pub enum KindWord {
     StatusChanged,
     CommandSent,
     CommandAcknowledged,
+    /// Something of the bot's own that Greenroom did not understand.
+    Warning,
 }
 
 /// Who made it happen, for the OpenAPI document.
@@ -286,6 +288,19 @@ impl From<&EventRow> for EventShape {
             actor: event.actor.as_str(),
         }
     }
+}
+
+/// Something that happened to a bot, as it is streamed.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = StreamedEvent)]
+pub struct StreamedEventShape {
+    #[serde(flatten)]
+    pub event: EventShape,
+    /// The bot's, as its user gave it.
+    pub metadata: Map<String, Value>,
+    /// What went wrong, with the event of a bot's end.
+    #[schema(required)]
+    pub error: Option<String>,
 }
 
 /// A stretch of speech.

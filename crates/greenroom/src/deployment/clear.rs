@@ -74,6 +74,8 @@ impl Deployment {
         if self.is_away(&slot.pool) {
             return Ok(());
         }
+        // Stopping the slot may take its log along.
+        self.keep_log(&slot, &pool, bot).await;
         let ended = self.0.store.bot(bot).await?.filter(|bot| bot.status == Status::Failed);
         let reason = ended.and_then(|bot| bot.reason);
         let never_heard = reason.as_deref() == Some(Reason::NoStart.as_str());
@@ -174,7 +176,7 @@ impl Deployment {
     /// A slot without a bot has failed, if it still is as it was. Its log is read before: a recovery takes it along.
     pub(crate) async fn failed_since(&self, slot: &SlotRow, words: String) -> Result<bool, StoreError> {
         let is_kept = self.is_kept(slot, None, &words).await;
-        let log = if is_kept { None } else { self.log_of(slot).await.ok().flatten() };
+        let log = if is_kept { None } else { self.slot_log(slot).await.ok().flatten() };
         let news = SlotEvent::Failed { since: slot.status_since, message: words.clone() };
         if !self.0.placement.report(slot.name.clone(), news).await? {
             return Ok(false);

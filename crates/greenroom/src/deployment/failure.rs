@@ -16,7 +16,7 @@ impl Deployment {
     /// Keeps what went wrong in a slot, for this bot or for none. What cannot be kept is in the log of this process.
     pub(crate) async fn keep_failure(&self, slot: &SlotRow, bot: Option<BotId>, words: &str) {
         if !self.is_kept(slot, bot, words).await {
-            let log = self.log_of(slot).await.ok().flatten();
+            let log = self.slot_log(slot).await.ok().flatten();
             self.write_failure(slot, bot, words, log).await;
         }
     }
@@ -26,7 +26,7 @@ impl Deployment {
         if self.is_kept(slot, bot, words).await {
             return true;
         }
-        let log = match self.log_of(slot).await {
+        let log = match self.slot_log(slot).await {
             Err(error) if error.is_unavailable => {
                 self.note_away(&slot.pool, &error);
                 return false;
@@ -43,7 +43,7 @@ impl Deployment {
         self.0.store.failures_in(&slot.name).await.is_ok_and(|known| known.first().is_some_and(is_known))
     }
 
-    pub(super) async fn log_of(&self, slot: &SlotRow) -> Result<Option<String>, ProviderError> {
+    pub(super) async fn slot_log(&self, slot: &SlotRow) -> Result<Option<String>, ProviderError> {
         let Some(provider) = self.provider(&slot.pool) else { return Ok(None) };
         let patience = self.0.patience.look.min(LONGEST_LOOK);
         let log = prove::within(patience, "was asked for a log", provider.last_lines(&slot.name)).await;

@@ -13,6 +13,7 @@
 //! - [`lease`]: work that is given up when another may have it
 //! - [`prove`]: what a provider says that it has done, and whether it has
 //! - [`failure`]: what went wrong, kept before anything is done about it
+//! - [`logs`]: what a bot printed
 //! - [`image`]: one puller per image and host
 
 mod alone;
@@ -22,6 +23,7 @@ mod clear;
 mod failure;
 pub mod image;
 mod lease;
+mod logs;
 mod prove;
 mod recover;
 mod replica;

@@ -4,7 +4,17 @@ use domain::{BotId, Status};
 
 use super::Doctor;
 use super::story::{Story, after, moment};
-use crate::store::{BotRow, StoreError};
+use crate::store::{BotRow, LogLine, StoreError};
+
+/// So many lines of a bot's log are shown.
+const LOG_LINES: usize = 20;
+
+fn shown(line: &LogLine) -> String {
+    match line.at {
+        Some(at) => format!("{} {}", at.strftime("%Y-%m-%dT%H:%M:%SZ"), line.text),
+        None => line.text.clone(),
+    }
+}
 
 impl Doctor {
     /// Tells of a bot; `None` when there is none of this id.
@@ -53,6 +63,11 @@ impl Doctor {
             );
         }
         story.tell_failures(&self.store.failures_of(id).await?, self.now);
+        if let Some(log) =
+            self.store.bot_log(id).await?.map(|log| log.last(LOG_LINES)).filter(|log| !log.lines.is_empty())
+        {
+            story.tell("log", log.lines.iter().map(shown).collect::<Vec<_>>().join("\n"));
+        }
         Ok(Some(story))
     }
 

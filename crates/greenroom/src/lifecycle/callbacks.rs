@@ -147,7 +147,7 @@ impl Lifecycle {
     }
 
     /// The bot that speaks, held, and speaking under its own connection.
-    async fn held(&self, tx: &mut Tx, voice: Voice) -> Result<BotRow, LifecycleError> {
+    pub(super) async fn held(&self, tx: &mut Tx, voice: Voice) -> Result<BotRow, LifecycleError> {
         let bot = tx.hold_bot(voice.claim.bot).await?.ok_or(LifecycleError::Unauthorized)?;
         fence(bot.connection_id, voice)?;
         Ok(bot)

@@ -44,7 +44,7 @@ impl Lifecycle {
                 };
                 match heard {
                     // Also its end, or another assignment: the waiting is over then.
-                    Ok(event) if event.kind != Kind::CommandAcknowledged => break,
+                    Ok(event) if !matches!(event.kind, Kind::CommandAcknowledged | Kind::Warning) => break,
                     Ok(_) => {}
                     Err(RecvError::Lagged(_)) => break,
                     Err(RecvError::Closed) => {

@@ -3,10 +3,12 @@
 //!
 //! - this file: what users, operators and deadlines do to a bot
 //! - [`callbacks`]: what a bot says
+//! - [`logs`]: what a bot printed
 //! - [`ends`]: what may end a bot
 //! - [`commands`]: what is waiting for a bot
 //! - [`tokens`]: who speaks
 //! - [`heartbeats`]: signs of life, gathered
+//! - [`waits`]: waiting for a bot to be in a state
 //! - [`feed`]: every event, to whoever listens
 
 pub mod callbacks;
@@ -14,7 +16,9 @@ pub mod commands;
 pub mod ends;
 pub mod feed;
 pub mod heartbeats;
+pub mod logs;
 pub mod tokens;
+pub mod waits;
 
 use domain::lifecycle::{Overdue, Trigger, Verdict, decide};
 use domain::{Action, BotId, CommandId, ConnectionId, Fault, Reason, ShownStatus, Status, UserId};

@@ -1,5 +1,9 @@
 //! The last of what was written, as much as is worth keeping.
 
+use jiff::Timestamp;
+
+use super::LogLine;
+
 /// Longer ones are cut at their beginning.
 pub const MOST_BYTES: usize = 8 * 1024;
 const MOST_LINES: usize = 50;
@@ -19,6 +23,20 @@ pub fn lines(text: &str) -> Option<String> {
     Some(kept.join("\n")).filter(|text| !text.trim().is_empty())
 }
 
+/// The lines of a text whose times are not known.
+pub fn untimed(text: &str) -> Vec<LogLine> {
+    text.lines().map(|line| LogLine { at: None, text: line.to_owned() }).collect()
+}
+
+/// The lines of a text in which each begins with its time and a blank, as Docker writes them.
+pub fn timed(text: &str) -> Vec<LogLine> {
+    let line = |line: &str| match line.split_once(' ').unwrap_or((line, "")) {
+        (time, text) if let Ok(at) = time.parse::<Timestamp>() => LogLine { at: Some(at), text: text.to_owned() },
+        _ => LogLine { at: None, text: line.to_owned() },
+    };
+    text.lines().map(line).collect()
+}
+
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
@@ -32,6 +50,14 @@ mod tests {
         assert_eq!(kept.lines().next_back(), Some("line 1999 of many"));
         let wide = format!("{}\nthe end", "ä".repeat(MOST_BYTES));
         assert_eq!(lines(&wide).as_deref(), Some("the end"));
+    }
+
+    #[test]
+    fn a_line_has_the_time_that_it_begins_with() {
+        let lines = timed("2026-11-17T09:00:00.123456789Z hello there\n2026-11-17T09:00:01Z\nno time\n");
+        let texts: Vec<&str> = lines.iter().map(|line| line.text.as_str()).collect();
+        assert_eq!(texts, ["hello there", "", "no time"]);
+        assert_eq!(lines.iter().filter(|line| line.at.is_some()).count(), 2);
     }
 
     #[test]

@@ -36,7 +36,7 @@ use tokio::time::Instant;
 
 use check::Check;
 
-pub use crate::store::{Image, Pulled};
+pub use crate::store::{Image, LogLine, Pulled};
 pub(crate) use words::with_causes;
 
 /// What is to run in a slot.
@@ -258,6 +258,12 @@ pub trait Provider: Send + Sync + std::fmt::Debug {
     /// The last lines that what runs or ran in the slot has written, where the provider has them.
     async fn last_lines(&self, _slot: &SlotName) -> Result<Option<String>, ProviderError> {
         Ok(None)
+    }
+
+    /// What was printed in the slot since it was started last, as much of it as the provider has, with times where it
+    /// knows them. It may hold lines of earlier bots where a slot serves several.
+    async fn log(&self, slot: &SlotName) -> Result<Vec<LogLine>, ProviderError> {
+        Ok(self.last_lines(slot).await?.map(|text| last::untimed(&text)).unwrap_or_default())
     }
 
     /// Answers when the provider can be asked for something.

@@ -1,11 +1,12 @@
 //! The audit trail. An event is written in the transaction of the change that it tells, so that there is never one
 //! without the other.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use domain::event::{Actor, Kind};
 use domain::{BotId, EventId, ShownStatus, UserId};
 use jiff::Timestamp;
+use serde_json::{Map, Value, json};
 
 use super::sql::{Row, args, sql};
 use super::{NewEvent, Run, Store, StoreError, Tx};
@@ -21,6 +22,13 @@ pub struct EventRow {
     pub to: Option<ShownStatus>,
     pub reason: Option<String>,
     pub actor: Actor,
+}
+
+/// What is told of a bot with its events.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct BotOfEvent {
+    pub metadata: Map<String, Value>,
+    pub error: Option<String>,
 }
 
 macro_rules! event_columns {
@@ -114,6 +122,27 @@ impl Store {
             from = to;
         }
         Ok(found)
+    }
+
+    /// What is told of these bots with their events: their metadata and their error.
+    pub async fn bots_of_events(
+        &self,
+        events: impl Iterator<Item = &EventRow>,
+    ) -> Result<HashMap<BotId, BotOfEvent>, StoreError> {
+        let ids: HashSet<BotId> = events.map(|event| event.bot_id).collect();
+        let ids: Vec<Value> = ids.into_iter().map(|id| json!(id.0)).collect();
+        let sql = sql!(
+            "events.bots",
+            sqlite: "SELECT id, metadata, error FROM bots WHERE id IN (SELECT value FROM json_each($1))",
+            postgres: "SELECT id, metadata, error FROM bots
+                        WHERE id = ANY (ARRAY(SELECT json_array_elements_text($1)::uuid))",
+        );
+        let rows = self.reader().all(sql, args![ids]).await?;
+        let bot = |row: &Row| {
+            let bot = BotOfEvent { metadata: row.json("metadata")?, error: row.maybe_text("error")? };
+            Ok((BotId(row.id("id")?), bot))
+        };
+        rows.iter().map(bot).collect()
     }
 
     /// Everyone's events after one, oldest first. On a shared database an earlier one may still be on its way.

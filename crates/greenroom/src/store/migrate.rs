@@ -40,6 +40,7 @@ const MIGRATIONS: &[Migration] = &[
     migration!(10, "0010_true_ends"),
     migration!(11, "0011_idle_hot_slots"),
     migration!(12, "0012_servers"),
+    migration!(13, "0013_bot_logs"),
 ];
 
 /// The version that this program works with.

@@ -9,13 +9,14 @@
 //! - [`pools`], [`slots`], [`queue`], [`deployments`], [`slot_locks`], [`images`]: where it runs, or waits to
 //! - [`failures`], [`budgets`]: what providers said, and how often they may be asked
 //! - [`guarded`], [`fence`], [`placement_turn`], [`load`], [`apply`], [`changed`], [`columns`]: placement's copy in memory, and what it writes
-//! - [`sessions`], [`commands`], [`transcript`]: what the bot and its user say to each other
+//! - [`sessions`], [`commands`], [`transcript`], [`bot_logs`]: what the bot and its user say to each other
 //! - [`overdue`], [`listening`]: what has lasted too long, and when bots could be heard
 //! - [`servers`]: which servers run, for tools that ask them
 //! - [`replicas`], [`leases`], [`keepers`]: who brings records and the world together, and what that did
 //! - [`events`]: the audit trail
 
 mod apply;
+mod bot_logs;
 mod bots;
 mod budgets;
 mod changed;
@@ -58,6 +59,7 @@ use sqlx::{Postgres, Sqlite, Transaction};
 use tokio::sync::Notify;
 
 pub use apply::{Applied, PreparedWrite};
+pub use bot_logs::{BotLog, LogLine};
 pub use bots::{BotChunk, BotFilter, BotRow, Change};
 pub use budgets::{LONGEST_HOLD, Turn};
 pub use changed::BotDetails;
@@ -69,7 +71,7 @@ pub use domain::Slot as SlotRow;
 pub use domain::event::{Actor, Kind};
 pub use domain::planner::changes::NewEvent;
 pub use error::StoreError;
-pub use events::EventRow;
+pub use events::{BotOfEvent, EventRow};
 pub use failures::FailureRow;
 use fence::PlacementState;
 pub use fence::{Changed, Position, Since};

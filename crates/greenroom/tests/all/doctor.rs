@@ -119,6 +119,19 @@ async fn a_bot_is_explained_while_it_waits_while_it_runs_and_when_it_has_ended()
 }
 
 #[tokio::test]
+async fn the_last_lines_of_a_bot_are_told() {
+    let script = "for n in $(seq 30); do echo line $n; done; exit 3";
+    let venue = Venue::open(Backend::Sqlite, &process_pool("meet", "max_slots = 1", script)).await;
+    let bot = venue.user.ask(json!({"meeting_url": meet_link(1)})).await;
+    let id = bot["id"].as_str().unwrap();
+    venue.user.until(id, "failed").await;
+    let (_, said) = at(&venue, &["bot", id]).await;
+    let (_, log) = said.rsplit_once("log ").expect("it has a log");
+    expect(log, &["line 11", "line 30"]);
+    assert!(!log.contains("line 10\n"), "{log}");
+}
+
+#[tokio::test]
 async fn a_slot_is_explained_when_it_is_busy_and_when_it_is_in_error() {
     let broken = "[[pool]]\nname = \"zoom\"\nplatform = \"zoom\"\nprovider = \"process\"\nmax_slots = 1\n\
                   process = { command = [\"/nowhere/agent\"] }\n";

@@ -6,6 +6,7 @@ mod commands;
 mod killed;
 mod life;
 mod load;
+mod restarted;
 mod trouble;
 
 use crate::support::{Backend, Client, Cloud, Database, Process, greenroom, until};

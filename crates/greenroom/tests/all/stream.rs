@@ -18,7 +18,11 @@ struct Listener {
 
 impl Listener {
     async fn connect(client: &Client, last_id: Option<&str>) -> Self {
-        let mut request = client.request(Method::GET, "/events");
+        Self::connect_to(client, "/events", last_id).await
+    }
+
+    async fn connect_to(client: &Client, path: &str, last_id: Option<&str>) -> Self {
+        let mut request = client.request(Method::GET, path);
         if let Some(id) = last_id {
             request = request.header("Last-Event-ID", id);
         }
@@ -99,6 +103,10 @@ async fn a_stream_that_is_cut_again_and_again_tells_every_event_once_and_in_orde
         expected.extend(events.as_array().unwrap().clone());
     }
     expected.sort_by_key(|event| event["id"].as_i64());
+    for event in &mut heard {
+        let event = event.as_object_mut().unwrap();
+        assert_eq!((event.remove("metadata"), event.remove("error")), (Some(json!({})), Some(Value::Null)));
+    }
     assert_eq!(heard, expected);
 }
 
@@ -119,6 +127,43 @@ async fn a_client_that_lost_the_connection_before_its_first_event_can_resume() {
         assert!(heard.len() <= 2 && heard.iter().all(|bot| *bot == json!(before)), "{heard:?}");
         heard.push(listener.next().await["bot_id"].take());
     }
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test]
+async fn a_stream_of_one_bot_tells_its_events_with_its_metadata_and_its_error(#[case] backend: Backend) {
+    let database = Database::new(backend).await;
+    let server = Process::start(&database).await;
+    let (user, other) = (server.admin().user(5).await, server.admin().user(5).await);
+    let bot = user.ask(json!({"meeting_url": meet_link(1), "metadata": {"ticket": 7}})).await["id"].take();
+    let bot = bot.as_str().unwrap();
+    let path = format!("/events?bot_id={bot}");
+    let life = Life::assign(&server.admin(), bot).await;
+    let mut listener = Listener::connect_to(&user, &path, Some("0")).await;
+    user.bot(&meet_link(2)).await;
+    life.well("started", json!({})).await;
+    life.well("exited", json!({"exit_code": 3, "error": "no microphone"})).await;
+    let mut heard = Vec::new();
+    while heard.last().is_none_or(|event: &Value| event["to"] != "failed") {
+        heard.push(listener.next().await);
+        if heard.len() == 2 {
+            // Events of a bot that resumes are as complete as those of one that never left.
+            listener = Listener::connect_to(&user, &path, listener.last_id.as_deref()).await;
+        }
+    }
+    let trail = user.get(&format!("/bots/{bot}/events")).await["events"].take();
+    let ids = |events: &[Value]| events.iter().map(|event| event["id"].clone()).collect::<Vec<_>>();
+    assert_eq!(ids(&heard), ids(trail.as_array().unwrap()));
+    for event in &heard {
+        assert_eq!((&event["bot_id"], &event["metadata"]), (&json!(bot), &json!({"ticket": 7})));
+        let error = if event["to"] == "failed" { json!("no microphone") } else { Value::Null };
+        assert_eq!(event["error"], error, "{event}");
+    }
+    assert_eq!(other.send(Method::GET, &path, None).await.0, 404);
+    let (status, problem) = user.send(Method::GET, "/events?bot_id=x", None).await;
+    assert_eq!((status.as_u16(), problem["detail"].as_str().unwrap().contains("bot_id")), (422, true));
 }
 
 #[tokio::test]

@@ -194,7 +194,7 @@ async fn a_server_that_is_away_at_a_bots_end_hears_of_it_and_gets_the_runner_bac
     server.until_called("started").await;
     server.go_away().await;
     gate.open().await;
-    agent.until_logged("exited: no connection").await;
+    agent.until_logged("log: no connection").await;
     server.come_back().await;
     server.until_called("release").await;
     agent.signal("-TERM").await;

@@ -42,7 +42,7 @@ use self::recipe::Recipe;
 use self::watch::{Look, Needs, Watch};
 use super::budget::{Budget, Urgency};
 use super::check::Check;
-use super::{Found, Provider, ProviderError, Spec, Stopped, last};
+use super::{Found, LogLine, Provider, ProviderError, Spec, Stopped, last};
 use crate::config::provider::CoolifyConfig;
 
 /// The part of the budget that looks may use: one of so many.
@@ -57,6 +57,8 @@ const MINUTE: Duration = Duration::from_secs(60);
 const APPLICATION: &str = "Application";
 /// How many lines of a log are asked for.
 const LINES: u32 = 100;
+/// So many lines are asked for a bot's log.
+const LOG_LINES: u32 = 1_000;
 
 /// How long to wait between questions.
 #[derive(Clone, Debug)]
@@ -139,6 +141,19 @@ impl Coolify {
         let watch = Arc::new(Watch::new(api.clone(), installation.clone(), pace.look_every));
         let (descriptions, pinged, memory) = Default::default();
         Arc::new(Self { api, watch, descriptions, installation, pace, pinged, memory })
+    }
+
+    /// The application of a slot whose log is to be read; `None` when there is none, or when others need the requests: it
+    /// costs up to two before the one that frees the slot.
+    async fn application_for_log(&self, slot: &SlotName) -> Result<Option<Application>, ProviderError> {
+        let budget = self.api.budget();
+        if budget.waiting() > 0 || budget.held().is_some() {
+            return Ok(None);
+        }
+        if let Some(application) = self.watch.known(slot) {
+            return Ok(Some(application));
+        }
+        Ok(self.look(Needs::Applications).await?.of(slot).next().cloned())
     }
 
     fn memory(&self) -> MutexGuard<'_, Memory> {
@@ -296,18 +311,7 @@ impl Provider for CoolifyProvider {
     }
 
     async fn last_lines(&self, slot: &SlotName) -> Result<Option<String>, ProviderError> {
-        let budget = self.coolify.api.budget();
-        // They cost up to two requests before the one that frees the slot: nobody waits for that.
-        if budget.waiting() > 0 || budget.held().is_some() {
-            return Ok(None);
-        }
-        let application = match self.coolify.watch.known(slot) {
-            Some(application) => application,
-            None => match self.coolify.look(Needs::Applications).await?.of(slot).next() {
-                Some(application) => application.clone(),
-                None => return Ok(None),
-            },
-        };
+        let Some(application) = self.coolify.application_for_log(slot).await? else { return Ok(None) };
         let (api, uuid) = (&self.coolify.api, application.uuid);
         match api.get(Urgency::Wanted, &format!("applications/{uuid}/logs?lines={LINES}")).await {
             Ok(answer) => {
@@ -322,6 +326,16 @@ impl Provider for CoolifyProvider {
         let answer = api.get(Urgency::Wanted, &format!("deployments/applications/{uuid}?take=1")).await?.json()?;
         let deployments = answer.get("deployments").unwrap_or(&answer);
         Ok(deployments.get(0).and_then(application::log))
+    }
+
+    async fn log(&self, slot: &SlotName) -> Result<Vec<LogLine>, ProviderError> {
+        let Some(application) = self.coolify.application_for_log(slot).await? else { return Ok(Vec::new()) };
+        let path = format!("applications/{}/logs?lines={LOG_LINES}", application.uuid);
+        match self.coolify.api.get(Urgency::Wanted, &path).await {
+            Ok(answer) => Ok(answer.json()?["logs"].as_str().map(last::untimed).unwrap_or_default()),
+            Err(refused) if refused.is_not_running() || refused.is_absent(APPLICATION) => Ok(Vec::new()),
+            Err(failure) => Err(failure.into()),
+        }
     }
 
     async fn ping(&self) -> Result<(), ProviderError> {

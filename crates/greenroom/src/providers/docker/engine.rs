@@ -14,7 +14,7 @@ use tokio::sync::OnceCell;
 use super::credentials;
 use crate::providers::check::Check;
 use crate::providers::words::with_causes;
-use crate::providers::{Progress, ProviderError, Pulled, last};
+use crate::providers::{LogLine, Progress, ProviderError, Pulled, last};
 
 const DEFAULT_HOST: &str = "unix:///var/run/docker.sock";
 /// How long an engine may take to begin an answer, in seconds.
@@ -198,6 +198,31 @@ pub async fn last_lines(lines: impl Stream<Item = Result<LogOutput, Error>>) -> 
         }
     }
     Ok(last::lines(&String::from_utf8_lossy(&text)))
+}
+
+/// How much of a log is read at most, so that its last 64 KiB are among it.
+const LOG_BYTES_MAX: usize = 512 * 1024;
+
+/// As much of a log as can be kept, with its times.
+pub fn whole_log() -> LogsOptions {
+    LogsOptionsBuilder::default().stdout(true).stderr(true).timestamps(true).tail("5000").build()
+}
+
+/// The lines of a log that was asked for with its times.
+pub async fn timed_lines(lines: impl Stream<Item = Result<LogOutput, Error>>) -> Result<Vec<LogLine>, ProviderError> {
+    let mut lines = Box::pin(lines);
+    let mut text = Vec::new();
+    while let Some(line) = lines.next().await {
+        match line {
+            Ok(line) => text.extend_from_slice(&line.into_bytes()),
+            Err(error) if is_absent(&error) => return Ok(Vec::new()),
+            Err(error) => return Err(words(&error)),
+        }
+        if text.len() > 2 * LOG_BYTES_MAX {
+            text.drain(..text.len() - LOG_BYTES_MAX);
+        }
+    }
+    Ok(last::timed(&String::from_utf8_lossy(&text)))
 }
 
 /// What an engine's error means: what it refuses stays refused, what it failed at may work later.

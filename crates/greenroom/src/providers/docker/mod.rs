@@ -26,7 +26,7 @@ use self::container::{Container, Recipe};
 pub(super) use self::container::{made_of, recipe_of};
 use self::engine::{Engine, HostSize, INSTALLATION, is_absent, status, words};
 use super::check::Check;
-use super::{Found, Image, Progress, Provider, ProviderError, Spec, Stopped};
+use super::{Found, Image, LogLine, Progress, Provider, ProviderError, Spec, Stopped};
 use crate::config::provider::DockerConfig;
 
 /// How long what runs may take to end by itself before it is killed, in seconds.
@@ -130,7 +130,7 @@ impl DockerProvider {
         }
     }
 
-    async fn log(&self, container: &str) -> Result<Option<String>, ProviderError> {
+    async fn log_text(&self, container: &str) -> Result<Option<String>, ProviderError> {
         engine::last_lines(self.engine.docker().await?.logs(container, Some(engine::last_of_log()))).await
     }
 
@@ -238,9 +238,14 @@ impl Provider for DockerProvider {
 
     async fn last_lines(&self, slot: &SlotName) -> Result<Option<String>, ProviderError> {
         match self.find(slot).await? {
-            Some(container) => self.log(&container.id).await,
+            Some(container) => self.log_text(&container.id).await,
             None => Ok(None),
         }
+    }
+
+    async fn log(&self, slot: &SlotName) -> Result<Vec<LogLine>, ProviderError> {
+        let Some(container) = self.find(slot).await? else { return Ok(Vec::new()) };
+        engine::timed_lines(self.engine.docker().await?.logs(&container.id, Some(engine::whole_log()))).await
     }
 
     async fn ping(&self) -> Result<(), ProviderError> {

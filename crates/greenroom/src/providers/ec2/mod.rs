@@ -122,8 +122,11 @@ impl Provider for Ec2Provider {
             return Ok(runner.instance);
         }
         Err(match self.pool.ask_for_fresh(spec.requirements.as_ref(), slot).await? {
-            Fresh::Coming { group } => {
+            Fresh::Coming { group, asked: true } => {
                 ProviderError::again(format!("no warm runner fits; a fresh one was asked of {group}"))
+            }
+            Fresh::Coming { group, asked: false } => {
+                ProviderError::again(format!("no warm runner fits; one is on its way in {group}"))
             }
             Fresh::Full { words } => ProviderError::full(words),
             Fresh::Never { words } => ProviderError::never(words),

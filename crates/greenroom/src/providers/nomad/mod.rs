@@ -34,13 +34,15 @@ use self::api::{Api, Registered};
 use self::follow::Outcome;
 use self::job::{Job, Recipe, TASK};
 use super::check::Check;
-use super::{Found, Provider, ProviderError, Spec, Stopped, last};
+use super::{Found, LogLine, Provider, ProviderError, Spec, Stopped, last};
 use crate::config::provider::NomadConfig;
 
 pub use self::follow::Pace;
 
 /// How often a change is made when others are first, in all.
 const CHANGES_AT_MOST: usize = 10;
+/// So much of each stream is read for a bot's log.
+const STREAM_BYTES_MAX: usize = 64 * 1024;
 /// How long what was told to stop may take until it has.
 const ENDED_WITHIN: Duration = Duration::from_secs(90);
 
@@ -117,6 +119,17 @@ impl NomadProvider {
             }
         }
         Ok(last::lines(&text))
+    }
+
+    /// Both streams of an allocation, one after the other: Nomad keeps no times.
+    async fn streams_of(&self, allocation: &Allocation) -> Result<Vec<LogLine>, ProviderError> {
+        let mut lines = Vec::new();
+        for stream in ["stdout", "stderr"] {
+            if let Some(text) = self.api.log(&allocation.id, TASK, stream, STREAM_BYTES_MAX).await? {
+                lines.extend(last::untimed(&text));
+            }
+        }
+        Ok(lines)
     }
 }
 
@@ -236,6 +249,14 @@ impl Provider for NomadProvider {
         match newest(&self.api.allocations(slot.as_str()).await?) {
             Some(newest) => self.log_of(newest).await,
             None => Ok(None),
+        }
+    }
+
+    async fn log(&self, slot: &SlotName) -> Result<Vec<LogLine>, ProviderError> {
+        let Name::Ours(_) = self.find(slot).await? else { return Ok(Vec::new()) };
+        match newest(&self.api.allocations(slot.as_str()).await?) {
+            Some(newest) => self.streams_of(newest).await,
+            None => Ok(Vec::new()),
         }
     }
 

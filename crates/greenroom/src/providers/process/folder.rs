@@ -5,6 +5,7 @@
 //!   installation                        whose it is
 //!   leader                              the process that was started, and for what
 //!   log, log.1                          what ran there has printed
+//!   log-start                           where in the log the last start begins
 //!   description                         for people
 //!   work/                               the bot's home, mode 0700; gone after each bot
 //! ```
@@ -34,6 +35,7 @@ const REMOVE_ATTEMPTS: usize = 6;
 const LOG_BYTES_MAX: u64 = 10 * 1024 * 1024;
 /// The file that names the installation in a slot's folder.
 const OWNER: &str = "installation";
+const LOG_START: &str = "log-start";
 /// The file in which the launcher of a slot names itself.
 pub const LEADER: &str = "leader";
 
@@ -73,6 +75,18 @@ impl<'a> SlotFolder<'a> {
 
     pub fn log(&self) -> PathBuf {
         self.path.join("log")
+    }
+
+    /// Where in the log the last start of the slot begins.
+    pub fn log_start(&self) -> u64 {
+        fs::read_to_string(self.path.join(LOG_START)).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0)
+    }
+
+    /// Notes that the slot is started now: what the log holds already is of earlier bots.
+    pub fn note_log_start(&self, log: &File) -> Result<(), ProviderError> {
+        let path = self.path.join(LOG_START);
+        let noted = log.metadata().and_then(|log| write_whole(&path, &log.len().to_string()));
+        noted.map_err(|error| failed("write", &path, &error))
     }
 
     /// The process that was started in it, if this installation has started one.

@@ -29,7 +29,7 @@ use self::folder::{SlotFolder, failed, write_whole};
 use self::table::{MARK, START, Table, end_all};
 use self::user::Account;
 use super::check::Check;
-use super::{Found, Provider, ProviderError, Spec, Stopped, last};
+use super::{Found, LogLine, Provider, ProviderError, Spec, Stopped, last};
 
 /// Which of the server's own variables a slot gets.
 const PASSED_ON: [&str; 5] = ["PATH", "LANG", "LC_ALL", "TZ", "RUST_LOG"];
@@ -52,6 +52,8 @@ pub struct Settings {
 
 /// A replica that stood still for longer than this may have been taken for dead, and another may work on the slot.
 const STOOD_STILL: Duration = Duration::from_secs(2);
+/// So much of a log is read for a bot.
+const LOG_BYTES_MAX: u64 = 1024 * 1024;
 
 /// Whether an operation may go on: its caller still waits for it, and this process did not stand still since the last look.
 /// One that was given up must not go on beside the next.
@@ -228,25 +230,38 @@ impl Settings {
         folder.prepare(account.as_ref(), spec.fresh)?;
         wanted.took_time();
         wanted.check()?;
+        folder.note_log_start(&log)?;
         let environment = self.environment(spec, &start, &folder.work());
         launch::start(&self.launcher, folder, log, account.as_ref(), &self.command, environment)
     }
 
+    /// What was printed since the last start of the slot.
+    fn log_since_start(&self, slot: &SlotName) -> Result<Vec<LogLine>, ProviderError> {
+        let folder = self.folder_of(slot);
+        let text = read_from(&folder.log(), |length| length.saturating_sub(LOG_BYTES_MAX).max(folder.log_start()))?;
+        Ok(text.map(|text| last::untimed(&text)).unwrap_or_default())
+    }
+
     fn last_lines(&self, slot: &SlotName) -> Result<Option<String>, ProviderError> {
-        let log = self.folder_of(slot).log();
-        let read = || -> io::Result<String> {
-            let mut file = File::open(&log)?;
-            let length = file.metadata()?.len();
-            file.seek(io::SeekFrom::Start(length.saturating_sub(last::MOST_BYTES as u64)))?;
-            let mut text = Vec::new();
-            file.read_to_end(&mut text)?;
-            Ok(String::from_utf8_lossy(&text).into_owned())
-        };
-        match read() {
-            Ok(text) => Ok(last::lines(&text)),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(failed("read", &log, &error)),
-        }
+        let text = read_from(&self.folder_of(slot).log(), |length| length.saturating_sub(last::MOST_BYTES as u64))?;
+        Ok(text.and_then(|text| last::lines(&text)))
+    }
+}
+
+/// The text of a file, from the place that is chosen by its length; `None` when there is no such file.
+fn read_from(path: &Path, from: impl Fn(u64) -> u64) -> Result<Option<String>, ProviderError> {
+    let read = || -> io::Result<String> {
+        let mut file = File::open(path)?;
+        let length = file.metadata()?.len();
+        file.seek(io::SeekFrom::Start(from(length)))?;
+        let mut text = Vec::new();
+        file.read_to_end(&mut text)?;
+        Ok(String::from_utf8_lossy(&text).into_owned())
+    };
+    match read() {
+        Ok(text) => Ok(Some(text)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(failed("read", path, &error)),
     }
 }
 
@@ -328,6 +343,11 @@ impl Provider for ProcessProvider {
     async fn last_lines(&self, slot: &SlotName) -> Result<Option<String>, ProviderError> {
         let slot = slot.clone();
         self.blocking(move |settings| settings.last_lines(&slot)).await
+    }
+
+    async fn log(&self, slot: &SlotName) -> Result<Vec<LogLine>, ProviderError> {
+        let slot = slot.clone();
+        self.blocking(move |settings| settings.log_since_start(&slot)).await
     }
 
     async fn check(&self, _slots: u32) -> Vec<Check> {

@@ -26,7 +26,7 @@ use self::tasks::{Run, Tasks};
 use super::check::Check;
 use super::docker::engine::{self, Engine, INSTALLATION, is_absent, status, words};
 use super::docker::{credentials, recipe_of};
-use super::{Found, Provider, ProviderError, Spec, Stopped};
+use super::{Found, LogLine, Provider, ProviderError, Spec, Stopped};
 use crate::config::provider::DockerConfig;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
@@ -180,7 +180,7 @@ impl SwarmProvider {
     /// Ends what could not be started, so that Swarm does not start it later, when nobody wants it any more. Its last
     /// lines go with its tasks, and are kept here until they are asked for.
     async fn take_back(&self, slot: &SlotName, service: &Service, error: ProviderError) -> ProviderError {
-        match self.log(&service.id).await {
+        match self.log_text(&service.id).await {
             Ok(Some(lines)) => drop(self.last_lines().insert(slot.clone(), lines)),
             Ok(None) => {}
             Err(error) => tracing::debug!(%slot, error = error.words, "the log of a failed start cannot be had"),
@@ -198,7 +198,7 @@ impl SwarmProvider {
     }
 
     /// The last lines of the newest task of a service.
-    async fn log(&self, service_id: &str) -> Result<Option<String>, ProviderError> {
+    async fn log_text(&self, service_id: &str) -> Result<Option<String>, ProviderError> {
         let docker = self.engine.docker().await?;
         let tasks = tasks::list(docker, service_id).await.map_err(|error| words(&error))?;
         let Some(task) = tasks.newest_that_ran() else { return Ok(None) };
@@ -357,9 +357,17 @@ impl Provider for SwarmProvider {
             return Ok(Some(lines));
         }
         match self.find(slot).await? {
-            Some(service) => self.log(&service.id).await,
+            Some(service) => self.log_text(&service.id).await,
             None => Ok(None),
         }
+    }
+
+    async fn log(&self, slot: &SlotName) -> Result<Vec<LogLine>, ProviderError> {
+        let Some(service) = self.find(slot).await? else { return Ok(Vec::new()) };
+        let docker = self.engine.docker().await?;
+        let tasks = tasks::list(docker, &service.id).await.map_err(|error| words(&error))?;
+        let Some(task) = tasks.newest_that_ran() else { return Ok(Vec::new()) };
+        engine::timed_lines(docker.task_logs(task, Some(engine::whole_log()))).await
     }
 
     async fn ping(&self) -> Result<(), ProviderError> {

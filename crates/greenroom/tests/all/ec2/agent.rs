@@ -20,11 +20,11 @@ const BOT: &str = r#"
 "#;
 
 /// Starts the agent of a runner as a launch template would.
-fn agent(scene: &Scene, instance: &str, folder: &Path) -> Child {
+pub fn agent(scene: &Scene, instance: &str, folder: &Path, script: &str) -> Child {
     let ended = format!("touch {}", folder.join("ended").display());
     let mut command: Command = Process::command();
     command
-        .args(["agent", "runner", "--end-command", &ended, "--leave-grace", "2s", "--", "sh", "-c", BOT])
+        .args(["agent", "runner", "--end-command", &ended, "--leave-grace", "2s", "--", "sh", "-c", script])
         .env("GREENROOM_URL", &scene.server.url)
         .env("GREENROOM_RUNNER_TOKEN", &scene.token)
         .env("GREENROOM_INSTANCE_ID", instance)
@@ -42,7 +42,7 @@ async fn the_agent_of_a_runner_on_moto_takes_bots_one_by_one_and_ends_the_machin
     let instance = scene.cloud.grow("large-on-demand", 1).await.remove(0);
     let folder = tempfile::tempdir().unwrap();
     std::fs::create_dir(folder.path().join("bots")).unwrap();
-    let mut agent = agent(&scene, &instance, folder.path());
+    let mut agent = agent(&scene, &instance, folder.path(), BOT);
     for number in 0..2 {
         let bot = scene.user.bot(&meet_link(number)).await;
         let active = scene.user.until(&bot, "active").await;

@@ -1,0 +1,150 @@
+//! What a bot printed: read by its user and by operators, sent by its agent.
+
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::State;
+use domain::{BotId, ConnectionId, Reason};
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+use uuid::Uuid;
+
+use super::App;
+use super::extract::{Asked, Bot, Id, Operator, User, read_json_with_nul};
+use super::problem::{CallbackRefusals, Problem, ProblemShape};
+use super::reading::own;
+use crate::lifecycle::callbacks::Voice;
+use crate::store::{BotLog, BotRow, LogLine};
+
+const DEFAULT_LINES: i64 = 200;
+const LINES_MAX: i64 = 5_000;
+/// So many warnings are read of one call.
+const WARNINGS_MAX: usize = 5;
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub struct LogQuery {
+    /// How many of the last lines, from 1 to 5000.
+    #[param(default = 200, minimum = 1, maximum = 5000)]
+    pub lines: Option<i64>,
+}
+
+/// A line that a bot printed.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = LogLine)]
+pub struct LogLineShape {
+    /// When; `null` where the slot's provider does not tell times.
+    #[schema(value_type = Option<String>, format = DateTime, required)]
+    pub at: Option<Timestamp>,
+    pub text: String,
+}
+
+/// The last lines that a bot printed, oldest first.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = BotLog)]
+pub struct BotLogShape {
+    pub lines: Vec<LogLineShape>,
+    /// Whether there were lines before these.
+    pub truncated: bool,
+}
+
+/// What a bot printed
+///
+/// The last lines that it wrote to standard output and standard error, without its events: while it runs and after its end.
+/// The last 64 KiB are kept.
+#[utoipa::path(
+    get, path = "/bots/{id}/logs", tag = "For users", operation_id = "bot_logs",
+    params(LogQuery, ("id" = Uuid, Path, description = "The bot")),
+    responses((status = 200, description = "The last lines, oldest first", body = BotLogShape),
+              (status = 404, description = "`not_found`, another user's bot as well",
+               body = ProblemShape, content_type = "application/problem+json")),
+    security(("api_key" = []), ("x_api_key" = [])),
+)]
+pub async fn of_own_bot(
+    State(app): State<App>,
+    User(user): User,
+    Id(id): Id<BotId>,
+    Asked(query): Asked<LogQuery>,
+) -> Result<Json<BotLogShape>, Problem> {
+    let bot = own(&app, user, id).await?;
+    last_lines(&app, &bot, query).await
+}
+
+/// What anyone's bot printed
+#[utoipa::path(
+    get, path = "/admin/bots/{id}/logs", tag = "For operators", operation_id = "admin_bot_logs",
+    params(LogQuery, ("id" = Uuid, Path, description = "The bot")),
+    responses((status = 200, description = "The last lines, oldest first", body = BotLogShape)),
+    security(("admin_token" = [])),
+)]
+pub async fn of_any_bot(
+    State(app): State<App>,
+    _: Operator,
+    Id(id): Id<BotId>,
+    Asked(query): Asked<LogQuery>,
+) -> Result<Json<BotLogShape>, Problem> {
+    let bot = app.store.bot(id).await?.ok_or_else(|| Problem::not_found("bot"))?;
+    last_lines(&app, &bot, query).await
+}
+
+async fn last_lines(app: &App, bot: &BotRow, query: LogQuery) -> Result<Json<BotLogShape>, Problem> {
+    let lines = query.lines.unwrap_or(DEFAULT_LINES);
+    if !(1..=LINES_MAX).contains(&lines) {
+        return Err(Problem::invalid("lines", format!("must be from 1 to {LINES_MAX}")));
+    }
+    let log = app.deployment.log_of(bot).await?.last(usize::try_from(lines).unwrap_or(usize::MAX));
+    let lines = log.lines.into_iter().map(|LogLine { at, text }| LogLineShape { at, text }).collect();
+    Ok(Json(BotLogShape { lines, truncated: log.truncated }))
+}
+
+#[derive(Debug, Deserialize, ToSchema)]
+pub struct SentLine {
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub at: Option<Timestamp>,
+    pub text: String,
+}
+
+#[derive(Debug, Deserialize, ToSchema)]
+pub struct LogBody {
+    pub connection_id: Uuid,
+    /// The last lines, oldest first. They replace those that were sent before; the last 64 KiB are kept.
+    pub lines: Vec<SentLine>,
+    /// Whether there were lines before these.
+    #[serde(default)]
+    pub truncated: bool,
+    /// What the bot did without effect, such as printing an unknown event. Each is added to the bot's events once, at most 5
+    /// in all.
+    #[serde(default)]
+    pub warnings: Vec<String>,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+pub struct LogAnswer {
+    pub stored: bool,
+}
+
+/// What the bot printed
+///
+/// Replaces what was sent before.
+#[utoipa::path(
+    post, path = "/callback/log", tag = "For bots", request_body = LogBody, operation_id = "callback_log",
+    responses((status = 200, description = "Stored", body = LogAnswer), CallbackRefusals),
+    security(("bot_token" = [])),
+)]
+pub async fn received(State(app): State<App>, Bot(claim): Bot, body: Bytes) -> Result<Json<LogAnswer>, Problem> {
+    let body: LogBody = read_json_with_nul(&body)?;
+    let lines = body.lines.into_iter().map(|SentLine { at, text }| LogLine { at: at.map(to_micros), text }).collect();
+    let warnings = body.warnings.into_iter().take(WARNINGS_MAX).map(fit).filter(|text| !text.is_empty()).collect();
+    let voice = Voice { claim, connection_id: ConnectionId(body.connection_id) };
+    app.lifecycle.keep_log(voice, BotLog::bounded(lines, body.truncated), warnings).await?;
+    Ok(Json(LogAnswer { stored: true }))
+}
+
+/// A warning as an event's reason: no database stores NUL, and a reason has a length.
+fn fit(warning: String) -> String {
+    warning.trim().chars().filter(|c| *c != '\0').take(Reason::MAX_CHARS).collect()
+}
+
+fn to_micros(at: Timestamp) -> Timestamp {
+    Timestamp::from_microsecond(at.as_microsecond()).unwrap_or(at)
+}

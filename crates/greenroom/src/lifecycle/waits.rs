@@ -1,0 +1,80 @@
+//! Waiting until a bot is in its meeting, or at its end.
+
+use std::time::Duration;
+
+use domain::{BotId, ShownStatus};
+use tokio::sync::broadcast::error::RecvError;
+use tokio_util::sync::CancellationToken;
+
+use super::Lifecycle;
+use crate::store::{BotRow, StoreError};
+
+/// A request that waits reads the bot by itself as well, should the feed be held up.
+const LOOK_AGAIN: Duration = Duration::from_secs(15);
+/// It reads the bot no more often than this, however much happens to it.
+const SHORTEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// What a user waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AwaitedState {
+    Active,
+    Ended,
+}
+
+impl AwaitedState {
+    /// Whether there is nothing to wait for any more: a bot at an end never becomes active.
+    fn is_reached(self, status: ShownStatus) -> bool {
+        status.is_ended() || (self == Self::Active && status == ShownStatus::Active)
+    }
+}
+
+impl Lifecycle {
+    /// Waits until the bot is in the state or at an end, as long as `wait` and the server last. `None` when there is no
+    /// such bot any more.
+    pub async fn await_state(
+        &self,
+        bot: BotId,
+        state: AwaitedState,
+        wait: Duration,
+        stopping: &CancellationToken,
+    ) -> Result<Option<BotRow>, StoreError> {
+        let store = self.store.for_users();
+        // Listens before it reads, so that no change is missed in between.
+        let mut listener = self.feed.listen_to_bot(bot);
+        let deadline = tokio::time::sleep(wait);
+        tokio::pin!(deadline);
+        let mut over = false;
+        loop {
+            let Some(row) = store.bot(bot).await? else { return Ok(None) };
+            if over || state.is_reached(row.shown()) {
+                return Ok(Some(row));
+            }
+            let look_again = tokio::time::sleep(LOOK_AGAIN);
+            tokio::pin!(look_again);
+            loop {
+                let heard = tokio::select! {
+                    heard = listener.live.recv() => heard,
+                    () = &mut look_again => break,
+                    () = &mut deadline => { over = true; break }
+                    () = stopping.cancelled() => { over = true; break }
+                };
+                match heard {
+                    Ok(event) if event.to.is_some_and(|to| state.is_reached(to)) => break,
+                    Ok(_) => {}
+                    Err(RecvError::Lagged(_)) => {
+                        tokio::select! {
+                            () = tokio::time::sleep(SHORTEST_PAUSE) => {}
+                            () = &mut deadline => over = true,
+                            () = stopping.cancelled() => over = true,
+                        }
+                        break;
+                    }
+                    Err(RecvError::Closed) => {
+                        over = true;
+                        break;
+                    }
+                }
+            }
+        }
+    }
+}
