@@ -270,7 +270,12 @@ async fn outdated(store: &Store, pool: &PoolConfig, recipe: Option<String>) -> O
         Ok(slots) => slots,
         Err(error) => return Some(Check::bad("hot slots", error.to_string())),
     };
-    let runs = |slot: &&SlotRow| matches!(slot.status, SlotStatus::Idle | SlotStatus::Busy) && !slot.stopped;
+    // One that is being started anew runs the old until then.
+    let runs = |slot: &&SlotRow| match slot.status {
+        SlotStatus::Idle | SlotStatus::Busy => !slot.stopped,
+        SlotStatus::Creating => slot.recipe.is_some(),
+        SlotStatus::Error | SlotStatus::Draining => false,
+    };
     let running: Vec<&SlotRow> = slots.iter().filter(runs).collect();
     let old = running.iter().filter(|slot| slot.recipe.as_ref() != Some(&recipe)).count();
     Some(match (old, running.len()) {

@@ -219,7 +219,7 @@ async fn an_outage_of_the_docker_engine_passes_without_a_slot_in_error(#[case] i
     let image = engine.image(&Recipe::bot(OBEDIENT)).await;
     // Nothing but the return of the engine brings its slots back.
     let keepers = "[sync]\ninterval = \"1h\"\n[recovery]\ninterval = \"1h\"\n\
-                   [sweeper]\ninterval = \"1s\"\nstop_grace = \"2s\"";
+                   [heartbeat]\ninterval = \"1s\"\n[sweeper]\ninterval = \"1s\"\nstop_grace = \"2s\"";
     let settings = "standby = \"running\"\nmax_slots = 5\nmin_idle = 3";
     let scene = Scene::start(&engine, "docker", &image, settings, keepers).await;
     scene.until_idle(3).await;
