@@ -34,6 +34,8 @@ const LAST_BEAT: Duration = Duration::from_secs(1);
 /// Whoever sends a signal may follow it with SIGKILL: Docker after 10 s. By then the bot's end has to be reported.
 const INTERRUPTED_LEAVE_GRACE: Duration = Duration::from_secs(4);
 const INTERRUPTED_KILL_GRACE: Duration = Duration::from_secs(2);
+/// How many lines are told with a failure.
+const TOLD_LINES: usize = 5;
 /// How often what the bot printed is sent where nobody else could be asked for it.
 const LOG_EVERY: Duration = Duration::from_secs(10);
 const TERMINATED: i32 = 128 + Signal::SIGTERM as i32;
@@ -141,7 +143,7 @@ pub async fn live(
     let mut logging = task(copy_errors(pipes.stderr, tail.clone()));
     let sending = place.sends_log.then(|| task(send_log(report.outbox.clone(), tail.clone())));
     let ending = Arc::new(Mutex::new(Ending::default()));
-    let mut reading = task(read(pipes.stdout, report.outbox.clone(), ending.clone(), tail));
+    let mut reading = task(read(pipes.stdout, report.outbox.clone(), ending.clone(), tail.clone()));
 
     let mut life = Life { options, process, lines, leaving: Leaving::default() };
     let status = life.until_end(&mut report, voice, news_sender, &mut news, &mut shutdown).await;
@@ -159,13 +161,20 @@ pub async fn live(
     drop((reading, logging, sending));
     let ending = ending.lock().unwrap_or_else(PoisonError::into_inner).clone();
     let exit = match status {
-        Ok(status) => exit(status, &leaving, ending),
+        Ok(status) => with_last_lines(exit(status, &leaving, ending), &tail),
         Err(error) => Exit { code: 1, reason: None, error: Some(format!("the command was lost: {error}")) },
     };
     let explained = exit.error.as_deref().or(exit.reason.as_deref()).unwrap_or("well");
     log!("bot {}: ended with {}: {explained}", data.bot_id, exit.code);
     report.end(exit.clone(), options.report_for, &mut news, &mut shutdown).await;
     exit.code
+}
+
+/// Adds what a bot that crashed printed last to what is told of it.
+fn with_last_lines(exit: Exit, tail: &Tail) -> Exit {
+    let lines = if exit.code == 0 || exit.reason.is_some() { String::new() } else { tail.last_lines(TOLD_LINES) };
+    let error = exit.error.map(|error| if lines.is_empty() { error } else { format!("{error}. Last lines:{lines}") });
+    Exit { error, ..exit }
 }
 
 /// What the end of the process means for the bot.

@@ -12,6 +12,8 @@ const BYTES_MAX: usize = 64 * 1024;
 const LINES_MAX: usize = 5_000;
 /// A longer line is parted.
 const LINE_BYTES_MAX: usize = 8 * 1024;
+/// So much of a line is told with a failure.
+const SHOWN_BYTES_MAX: usize = 500;
 /// So many warnings are told of a bot.
 const WARNINGS_MAX: usize = 5;
 
@@ -67,6 +69,13 @@ impl Tail {
         state.warnings.push(text.to_owned());
         state.push(format!("warning: {text}").as_bytes(), Timestamp::now());
         true
+    }
+
+    /// The last few lines, for people who are told of a failure; empty when nothing was printed.
+    pub fn last_lines(&self, count: usize) -> String {
+        let state = self.state();
+        let lines = state.lines.iter().skip(state.lines.len().saturating_sub(count));
+        lines.map(|(_, text)| format!("\n{}", &text[..text.floor_char_boundary(SHOWN_BYTES_MAX)])).collect()
     }
 
     pub fn is_unsent(&self) -> bool {

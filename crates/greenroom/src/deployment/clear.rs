@@ -77,6 +77,9 @@ impl Deployment {
         // Stopping the slot may take its log along.
         self.keep_log(&slot, &pool, bot).await;
         let ended = self.0.store.bot(bot).await?.filter(|bot| bot.status == Status::Failed);
+        if let Some(ended) = &ended {
+            self.tell_last_lines(ended).await?;
+        }
         let reason = ended.and_then(|bot| bot.reason);
         let never_heard = reason.as_deref() == Some(Reason::NoStart.as_str());
         if let Some(reason) = reason {

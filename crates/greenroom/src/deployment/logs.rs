@@ -14,6 +14,10 @@ const KEEP_TIMEOUT: Duration = Duration::from_secs(3);
 /// What the lines of the agent and of the launcher begin with: they are the operator's, not the bot's.
 const NOT_THE_BOTS: [&str; 2] = ["greenroom-agent: ", "greenroom: "];
 
+/// What stands before the last lines of a bot in its error.
+const LAST_LINES: &str = "Last lines:";
+const TOLD_LINES: usize = 5;
+
 impl Deployment {
     /// The last lines of a bot: while it has a slot, what the provider has; otherwise what was kept.
     pub async fn log_of(&self, bot: &BotRow) -> Result<BotLog, StoreError> {
@@ -50,6 +54,22 @@ impl Deployment {
         if let Err(error) = kept.await {
             let error: StoreError = error;
             tracing::warn!(slot = %slot.name, %bot, %error, "bot log not kept");
+        }
+    }
+
+    /// Adds the last lines of a bot that failed to its error, unless its agent did.
+    pub(super) async fn tell_last_lines(&self, bot: &BotRow) -> Result<(), StoreError> {
+        let error = bot.error.as_deref().unwrap_or_default();
+        if error.contains(LAST_LINES) {
+            return Ok(());
+        }
+        let Some(log) = self.0.store.bot_log(bot.id).await? else { return Ok(()) };
+        let lines = log.last(TOLD_LINES).lines.into_iter();
+        let lines: String =
+            lines.map(|line| format!("\n{}", line.text.chars().take(500).collect::<String>())).collect();
+        match lines.is_empty() {
+            true => Ok(()),
+            false => self.0.store.set_bot_error(bot.id, &format!("{error}. {LAST_LINES}{lines}")).await,
         }
     }
 

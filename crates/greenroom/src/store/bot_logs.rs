@@ -73,6 +73,14 @@ impl Store {
         Ok(self.reader().first(sql, args![bot]).await?.is_some())
     }
 
+    /// Says more of what went wrong with a bot that failed.
+    pub async fn set_bot_error(&self, bot: BotId, error: &str) -> Result<(), StoreError> {
+        let mut tx = self.begin().await?;
+        let sql = sql!("bots.set_error", "UPDATE bots SET error = $2 WHERE id = $1 AND status = 'failed'");
+        tx.run(sql, args![bot, error]).await?;
+        tx.commit().await
+    }
+
     /// Keeps a log that the provider gave, unless the bot's agent has sent one.
     pub async fn keep_provider_log(&self, bot: BotId, log: &BotLog, now: Timestamp) -> Result<(), StoreError> {
         let mut tx = self.begin().await?;
