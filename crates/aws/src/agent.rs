@@ -87,7 +87,7 @@ impl RunnerPool {
                 Some(seen) => self.0.table.change(seen, &next).await? == Changed::Done,
             };
             if is_done {
-                tracing::info!(runner = instance, group = next.group, "a runner is registered");
+                tracing::info!(runner = instance, group = next.group, "runner registered");
                 self.0.signals.ring(instance);
                 self.announce(&next).await;
                 return Ok(next);
@@ -185,7 +185,7 @@ impl RunnerPool {
             self.0.table.beat(instance, now).await?;
             let next = runner.idle(now, self.new_threshold(), self.0.settings.pace.idle);
             if self.0.table.change(&runner, &next).await? == Changed::Done {
-                tracing::info!(runner = instance, slot = runner.slot, "a runner is given back");
+                tracing::info!(runner = instance, slot = runner.slot, "runner released");
                 self.0.steps.done(Step::GivenBack).await;
                 self.0.signals.ring(instance);
                 self.announce(&next).await;

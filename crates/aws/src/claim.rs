@@ -134,7 +134,7 @@ impl RunnerPool {
         match changed? {
             Changed::Done => {
                 drop(picked.take());
-                tracing::info!(runner = next.instance, slot = holder.slot, "a runner is claimed");
+                tracing::info!(runner = next.instance, slot = holder.slot, "runner claimed");
                 self.0.signals.ring(&next.instance);
                 Ok(Some(Claimed { pool: self, runner: next, is_open: true }))
             }
@@ -165,7 +165,7 @@ impl RunnerPool {
         let now = self.now();
         let next = claimed.runner.idle(now, before(now, Duration::from_millis(1)), self.0.settings.pace.idle);
         if self.0.table.change(&claimed.runner, &next).await? == Changed::Done {
-            tracing::warn!(runner = next.instance, "a runner that was not heard of is expired");
+            tracing::warn!(runner = next.instance, "runner expired: no heartbeat");
         }
         claimed.keep();
         Ok(())
@@ -189,7 +189,7 @@ impl RunnerPool {
                 }
                 Some(runner) if runner.state == RunnerState::Claimed => {
                     if Instant::now() >= deadline && self.terminate(&runner).await? == Changed::Done {
-                        tracing::warn!(runner = runner.instance, "a runner that did not take its slot is terminated");
+                        tracing::warn!(runner = runner.instance, "runner terminated: it did not take its assignment");
                         claimed.keep();
                         return Ok(None);
                     }
@@ -251,7 +251,7 @@ impl Drop for Claimed {
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn(async move {
                 if let Err(error) = pool.give_back(&runner).await {
-                    tracing::warn!(runner = runner.instance, %error, "a claimed runner is left to the keeper");
+                    tracing::warn!(runner = runner.instance, %error, "runner claim not finished; the keeper retries");
                 }
             });
         }

@@ -189,7 +189,7 @@ impl RunnerPool {
         if target <= group.desired {
             return Ok(false);
         }
-        tracing::info!(group = group.name, from = group.desired, to = target, "a group grows");
+        tracing::info!(group = group.name, from = group.desired, to = target, "group size raised");
         self.0.groups.grow(&group.name, target).await?;
         Ok(true)
     }

@@ -242,12 +242,12 @@ impl RunnerPool {
     async fn announce(&self, runner: &Runner) {
         let class = runner.attributes.resource_class.as_deref().unwrap_or_default();
         let Some(queue) = self.0.queues.get(class) else {
-            tracing::warn!(runner = runner.instance, class, "a runner of no known class cannot be announced");
+            tracing::warn!(runner = runner.instance, class, "runner of unknown class not announced");
             return;
         };
         let message = Outgoing { body: runner.announcement().body().to_owned(), delay: 0 };
         if let Err(error) = queue.send(&[message]).await {
-            tracing::warn!(runner = runner.instance, %error, "a runner could not be announced; the keeper tries again");
+            tracing::warn!(runner = runner.instance, %error, "runner not announced; the keeper retries");
         }
     }
 

@@ -142,7 +142,7 @@ impl Manager {
         self.steps.done(Step::Received).await;
         if let Err(error) = self.queue.delete(&messages).await {
             // It comes by again, and claims nothing that was claimed meanwhile.
-            tracing::warn!(queue = self.queue.name, %error, "messages that were received could not be deleted");
+            tracing::warn!(queue = self.queue.name, %error, "received messages not deleted");
         }
         self.steps.done(Step::Deleted).await;
         let announced = messages.iter().filter_map(|message| self.read(message)).collect();
@@ -172,7 +172,7 @@ impl Manager {
         match Announcement::read(message.body().unwrap_or_default(), &self.class, self.clock.now()) {
             Ok(announcement) => Some(announcement),
             Err(why) => {
-                tracing::info!(queue = self.queue.name, %why, "a message is dropped");
+                tracing::info!(queue = self.queue.name, %why, "message dropped");
                 None
             }
         }
@@ -297,7 +297,7 @@ impl Desk {
 
 async fn send_back(queue: Arc<Queue>, messages: Vec<Outgoing>) {
     if let Err(error) = queue.send(&messages).await {
-        tracing::warn!(queue = queue.name, %error, "messages could not be sent back; the keeper announces their runners again");
+        tracing::warn!(queue = queue.name, %error, "messages not returned to the queue; the keeper announces their runners again");
     }
 }
 

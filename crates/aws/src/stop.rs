@@ -44,7 +44,7 @@ impl RunnerPool {
                 _ => {
                     contradictions += 1;
                     if contradictions >= TRIES {
-                        tracing::warn!(slot, runner = held.runner, "a slot had a run that its runner knows nothing of");
+                        tracing::warn!(slot, runner = held.runner, "slot had a run that is unknown to its runner");
                         return self.0.table.forget_slot(&key, &held.run_id).await;
                     }
                 }
@@ -60,7 +60,7 @@ impl RunnerPool {
     async fn asked_to_stop(&self, runner: &Runner, deadline: Instant) -> Result<bool, AwsError> {
         let heard = self.0.table.heard(&runner.instance).await?;
         if Instant::now() >= deadline || !self.is_healthy(heard) {
-            tracing::warn!(runner = runner.instance, slot = runner.slot, "a runner that does not stop is terminated");
+            tracing::warn!(runner = runner.instance, slot = runner.slot, "runner terminated: it did not stop");
             self.terminate(runner).await?;
             return Ok(true);
         }
@@ -96,12 +96,12 @@ impl RunnerPool {
         if changed != Changed::Done {
             return Ok(changed);
         }
-        tracing::info!(runner = next.instance, from = %seen.state, "a runner is terminated");
+        tracing::info!(runner = next.instance, from = %seen.state, "runner terminated");
         self.0.signals.ring(&next.instance);
         if next.slot.is_some() {
             self.finish(&next).await?;
         } else if let Err(error) = self.0.groups.terminate(&next.instance, Some(&next.group)).await {
-            tracing::warn!(runner = next.instance, %error, "a machine could not be ended; the keeper tries again");
+            tracing::warn!(runner = next.instance, %error, "machine not terminated; the keeper retries");
         }
         Ok(changed)
     }

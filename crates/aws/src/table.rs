@@ -120,7 +120,7 @@ impl Table {
             Ok(runner) => Some(runner),
             Err(error) => {
                 // Somebody else wrote it; the others are no worse off for it.
-                tracing::warn!(%error, "a row of the table is none of a runner");
+                tracing::warn!(%error, "table row is not a runner");
                 None
             }
         };

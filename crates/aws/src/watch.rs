@@ -44,7 +44,7 @@ impl RunnerPool {
             tokio::time::sleep(LOOK_AGAIN).await;
             match self.0.table.runners(RunnerState::Claimed).await {
                 Ok(claimed) => claimed.iter().for_each(|runner| self.0.signals.ring(&runner.instance)),
-                Err(error) => tracing::warn!(%error, "claims of other processes cannot be seen"),
+                Err(error) => tracing::warn!(%error, "claims of other processes not read"),
             }
             if watch.waiting.load(Ordering::SeqCst) > 0 {
                 continue;

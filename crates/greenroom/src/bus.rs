@@ -212,9 +212,9 @@ impl Redis {
             std::mem::replace(&mut *self.trouble.lock().unwrap_or_else(PoisonError::into_inner), trouble.clone());
         match trouble {
             Some(error) if before.is_none() => {
-                tracing::warn!(error, "Redis is away; commands travel by heartbeat until it is back");
+                tracing::warn!(error, "Redis unavailable; commands go with heartbeats");
             }
-            None if before.is_some() => tracing::info!("Redis is back"),
+            None if before.is_some() => tracing::info!("Redis available again"),
             _ => {}
         }
     }

@@ -10,9 +10,12 @@ use tracing_subscriber::EnvFilter;
 
 const SECONDS: [f64; 14] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0];
 
+/// What is logged without `RUST_LOG`. Of a slow wait for a connection sqlx speaks in words that tell an operator nothing.
+const DEFAULT_FILTER: &str = "info,sqlx=warn,sqlx::pool=error";
+
 /// Begins to log. `RUST_LOG` says how much.
 pub fn log() {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info,sqlx=warn"));
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(DEFAULT_FILTER));
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false);
     // A second call, as in tests, changes nothing.
     let _ = if std::io::stderr().is_terminal() {

@@ -86,7 +86,7 @@ async fn a_bot_that_closed_its_input_is_not_waited_for() {
     server.until_acknowledged(&id).await;
     agent.until_logged("does not read its standard input").await;
     agent.signal("-TERM").await;
-    assert_eq!(agent.end().await.code, Some(0));
+    assert_eq!(agent.end().await.code, Some(143));
     server.no_mistakes();
 }
 

@@ -148,5 +148,5 @@ async fn nothing_that_the_bot_started_outlives_it() {
     agent.signal("-TERM").await;
     agent.end().await;
     assert_eq!(ids.iter().filter(|id| lives(id)).count(), 0);
-    assert_eq!(server.exited(), json!([0, null]));
+    assert_eq!(server.exited(), json!([143, "interrupted"]));
 }

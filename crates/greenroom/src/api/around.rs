@@ -90,7 +90,7 @@ pub async fn around(State(app): State<App>, request: Request, next: Next) -> Res
                 .map(|text| (*text).to_owned())
                 .or_else(|| panic.downcast_ref::<String>().cloned())
                 .unwrap_or_default();
-            tracing::error!(panic = words, "a handler panicked");
+            tracing::error!(panic = words, "request handler panicked");
             Problem::internal().into_response()
         })
     });

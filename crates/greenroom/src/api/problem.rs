@@ -161,11 +161,11 @@ impl From<StoreError> for Problem {
     fn from(error: StoreError) -> Self {
         match error {
             StoreError::Unavailable { .. } => {
-                tracing::error!(%error, "the store is away");
+                tracing::error!(%error, "database unavailable");
                 Problem::unavailable("the database does not answer; try again")
             }
             _ => {
-                tracing::error!(%error, "the store failed");
+                tracing::error!(%error, "database error");
                 Problem::internal()
             }
         }
@@ -174,7 +174,7 @@ impl From<StoreError> for Problem {
 
 impl From<AwsError> for Problem {
     fn from(error: AwsError) -> Self {
-        tracing::error!(%error, "AWS failed");
+        tracing::error!(%error, "AWS error");
         if error.may_help() {
             Problem::unavailable("AWS does not answer as it should; try again")
         } else {
@@ -204,7 +204,7 @@ impl From<RegisterError> for Problem {
 
 impl From<NoRandomness> for Problem {
     fn from(error: NoRandomness) -> Self {
-        tracing::error!(%error, "no randomness");
+        tracing::error!(%error, "random source failed");
         Problem::internal()
     }
 }

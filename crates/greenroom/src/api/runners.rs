@@ -227,7 +227,7 @@ pub async fn end(
 ) -> Result<axum::Json<Noted>, Problem> {
     let reason: String = body.reason.unwrap_or_default().chars().take(LONGEST_REASON).collect();
     runners(&app, &claim.pool)?.end(&claim.instance).await?;
-    tracing::info!(pool = claim.pool, runner = claim.instance, reason, "a runner has ended");
+    tracing::info!(pool = claim.pool, runner = claim.instance, reason, "runner ended");
     Ok(axum::Json(Noted {}))
 }
 
@@ -296,7 +296,7 @@ impl App {
                 Err(error) => Err(error.to_string()),
             };
             if let Err(error) = told {
-                tracing::warn!(pool, error, "who waits for a runner is left to the next look");
+                tracing::warn!(pool, error, "bots that wait for a runner not served; retried at the next run");
             }
         });
     }

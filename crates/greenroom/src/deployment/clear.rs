@@ -30,7 +30,7 @@ impl Deployment {
                     }
                     Ok(None) => return,
                     Err(error) => {
-                        tracing::warn!(%bot, %error, "a slot is left to be cleared by the next look");
+                        tracing::warn!(%bot, %error, "slot not cleared; retried at the next run");
                         return;
                     }
                 }
@@ -47,7 +47,7 @@ impl Deployment {
         match cleared {
             Ok(cleared) => cleared.is_some(),
             Err(error) => {
-                tracing::warn!(slot = %slot.name, %error, "a slot is left to be cleared by the next look");
+                tracing::warn!(slot = %slot.name, %error, "slot not cleared; retried at the next run");
                 true
             }
         }
@@ -118,7 +118,7 @@ impl Deployment {
         match removed.await {
             Ok(removed) => removed.unwrap_or(false),
             Err(error) => {
-                tracing::warn!(slot = %slot.name, %error, "a slot is left to be deleted by the next look");
+                tracing::warn!(slot = %slot.name, %error, "slot not deleted; retried at the next run");
                 false
             }
         }
@@ -171,7 +171,7 @@ impl Deployment {
     pub(crate) async fn is_deaf(&self, slot: &SlotRow) -> bool {
         let told = self.failed_since(slot, NO_AGENT.to_owned()).await;
         told.unwrap_or_else(|error| {
-            tracing::warn!(slot = %slot.name, %error, "a slot is left to the next look");
+            tracing::warn!(slot = %slot.name, %error, "slot failure not stored; retried at the next run");
             false
         })
     }

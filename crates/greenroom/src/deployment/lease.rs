@@ -50,7 +50,7 @@ where
         match answer {
             Ok(Ok(true)) | Err(_) => {}
             Ok(Ok(false)) => return None,
-            Ok(Err(error)) => tracing::warn!(what, %error, "check of a holding failed"),
+            Ok(Err(error)) => tracing::warn!(what, %error, "lease check failed"),
         }
         next = Instant::now() + CHECK;
     }

@@ -93,7 +93,7 @@ impl Deployment {
         if slot.recovery_attempts < max_attempts {
             return self.revive(slot).await;
         }
-        tracing::warn!(slot = %slot.name, attempts = slot.recovery_attempts, "a slot failed too often and is deleted");
+        tracing::warn!(slot = %slot.name, attempts = slot.recovery_attempts, "slot deleted: too many recovery attempts");
         self.0.placement.report(slot.name.clone(), SlotEvent::Drain).await?;
         let goes = |slot: &SlotRow| slot.status == SlotStatus::Draining && slot.bot_id.is_none();
         let Some(slot) = self.0.store.slot(&slot.name).await?.filter(goes) else { return Ok(Recovery::NotNeeded) };

@@ -170,7 +170,7 @@ impl Deployment {
     async fn failed(&self, deployment: &Passed, words: String) -> Result<(), StoreError> {
         let slot = &deployment.row.slot;
         let Some(bot) = deployment.row.bot_id else {
-            tracing::warn!(%slot, error = words, "a slot could not be started");
+            tracing::warn!(%slot, error = words, "slot start failed");
             return self
                 .0
                 .placement
@@ -178,7 +178,7 @@ impl Deployment {
                 .await
                 .map(drop);
         };
-        tracing::warn!(%slot, %bot, error = words, "a slot could not be started");
+        tracing::warn!(%slot, %bot, error = words, "slot start failed");
         if self.give_up(bot, Overdue::DeployFailed, Some(words)).await? {
             return Ok(());
         }
@@ -189,7 +189,7 @@ impl Deployment {
     async fn full(&self, deployment: &Passed, words: String) -> Result<(), StoreError> {
         let slot = &deployment.row.slot;
         let Some(bot) = deployment.row.bot_id else { return self.failed(deployment, words).await };
-        tracing::info!(%slot, %bot, words, "there is no room for a bot; it is back in line");
+        tracing::info!(%slot, %bot, words, "no capacity for a bot; it is queued again");
         let news = SlotEvent::NoCapacity { bot, holder: deployment.holder, message: words };
         if self.0.placement.report(slot.clone(), news).await? {
             return Ok(());

@@ -161,7 +161,7 @@ impl Keeper for DeploymentKeeper {
                 let Some(bot) = slot.bot_id else { continue };
                 let news = SlotEvent::Silent { bot, generation: slot.generation };
                 if self.placement.report(slot.name.clone(), news).await? {
-                    tracing::warn!(slot = %slot.name, %bot, "a bot was not taken; its slot is started again");
+                    tracing::warn!(slot = %slot.name, %bot, "agent did not take its bot; restarting the slot");
                     did.add("started_again", 1);
                 }
             }

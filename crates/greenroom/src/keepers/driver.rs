@@ -202,7 +202,7 @@ impl Keepers {
             last.written = Some(Instant::now());
         }
         if let Err(error) = self.0.store.keep_run(&row).await {
-            tracing::warn!(keeper = row.name, %error, "what a keeper did could not be written down");
+            tracing::warn!(keeper = row.name, %error, "keeper result not stored");
             post.last().written = None;
             // Whoever waits for it is seen once more.
             post.asked_number.store(0, Ordering::SeqCst);
@@ -223,7 +223,7 @@ impl Keepers {
                         .increment(*count);
                 }
                 if did.counts.values().any(|count| *count > 0) {
-                    tracing::info!(keeper, did = ?did.counts, took_ms = took.as_millis(), "a keeper has acted");
+                    tracing::info!(keeper, did = ?did.counts, took_ms = took.as_millis(), "keeper run");
                 }
                 (!did.complaints.is_empty()).then(|| did.complaints.join("; "))
             }
@@ -234,7 +234,7 @@ impl Keepers {
         if let Some(trouble) = trouble {
             metrics::counter!("greenroom_keeper_failures_total", "keeper" => keeper).increment(1);
             if !failed_before {
-                tracing::warn!(keeper, error = trouble, "a keeper could not do all of its work");
+                tracing::warn!(keeper, error = trouble, "keeper run incomplete");
             }
         }
     }

@@ -104,9 +104,9 @@ impl Leadership {
         if changed {
             let replica = &self.replica.name;
             if leads {
-                tracing::info!(replica, "this replica runs the keepers");
+                tracing::info!(replica, "keepers started: this replica leads");
             } else {
-                tracing::info!(replica, "this replica does not run the keepers any more");
+                tracing::info!(replica, "keepers stopped: this replica no longer leads");
             }
         }
         metrics::gauge!("greenroom_leader").set(if leads { 1.0 } else { 0.0 });

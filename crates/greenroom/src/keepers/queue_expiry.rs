@@ -66,7 +66,7 @@ impl QueueExpiry {
                     }
                     Ok(_) => {}
                     Err(error) => {
-                        tracing::warn!(%error, "who waited too long cannot be ended");
+                        tracing::warn!(%error, "queue timeouts not applied");
                         pause = LONGEST_SLEEP;
                     }
                 }

@@ -174,7 +174,7 @@ impl SyncKeeper {
                 ?slots,
                 count = waiting.len(),
                 size,
-                "store and provider disagree about more than a tenth of a pool; it is acted on if the next look agrees"
+                "more than a tenth of a pool differs from its provider; acting if the next run sees the same"
             );
         }
         let held_back = count(waiting.len());
@@ -276,7 +276,7 @@ impl SyncKeeper {
         while let Some((slot, removed)) = removals.next().await {
             match removed {
                 Ok(true) => {
-                    tracing::warn!(%slot, "removed at the provider what no slot knew of");
+                    tracing::warn!(%slot, "unknown slot removed at the provider");
                     did.add("removed", 1);
                 }
                 Ok(false) => {}
@@ -322,7 +322,7 @@ impl SyncKeeper {
         let news = SlotEvent::Lost { since: slot.status_since, counts: true };
         let is_made = self.placement.report(slot.name.clone(), news).await?;
         if is_made {
-            tracing::warn!(slot = %slot.name, error = words, "a slot is made anew");
+            tracing::warn!(slot = %slot.name, error = words, "slot unhealthy; recreating it");
         }
         Ok(is_made)
     }
@@ -333,7 +333,7 @@ impl SyncKeeper {
         if !self.placement.report(slot.name.clone(), news).await? {
             return Ok(false);
         }
-        tracing::warn!(slot = %slot.name, "something runs in an idle slot; it is stopped");
+        tracing::warn!(slot = %slot.name, "idle slot was running; stopping it");
         Ok(self.deployment.recover(&slot.name).await? == Some(Recovery::Recovered))
     }
 }

@@ -121,7 +121,7 @@ impl Feed {
                 Err(error) => {
                     // Once, not twice a second for as long as the database is away.
                     if !std::mem::replace(&mut failing, true) {
-                        tracing::warn!(%error, "events cannot be read");
+                        tracing::warn!(%error, "events not read");
                     }
                     POLL
                 }

@@ -56,7 +56,7 @@ impl Heartbeats {
         }
         if let Err(error) = store.write_heartbeats(&beats).await {
             if !std::mem::replace(failing, true) {
-                tracing::warn!(%error, beats = beats.len(), "heartbeats cannot be written; they are kept");
+                tracing::warn!(%error, beats = beats.len(), "heartbeats not written; kept for the next try");
             }
             return;
         }

@@ -345,7 +345,7 @@ impl Told {
 /// Logs and counts a move that was committed.
 pub(crate) fn log_move(event: &NewEvent) {
     let [from, to] = [event.from, event.to].map(|status| status.map_or("", ShownStatus::as_str));
-    let reason = event.reason.as_deref().unwrap_or("");
-    tracing::info!(bot = %event.bot_id, from, to, reason, actor = event.actor.as_str(), "bot moved");
+    let reason = event.reason.as_deref();
+    tracing::info!(bot = %event.bot_id, from, to, reason, actor = event.actor.as_str(), "bot status changed");
     metrics::counter!("greenroom_bot_transitions_total", "to" => to).increment(1);
 }

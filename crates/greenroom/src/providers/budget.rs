@@ -226,7 +226,7 @@ impl Budget {
         self.0.hold_until(Instant::now() + time);
         metrics::counter!("greenroom_provider_throttled_total", "budget" => self.0.name.clone()).increment(1);
         if let Err(error) = self.0.book.hold_back(&self.0.name, time).await {
-            tracing::warn!(%error, "other replicas cannot be told that a provider has had enough");
+            tracing::warn!(%error, "provider rate limit not shared with other replicas");
         }
     }
 }

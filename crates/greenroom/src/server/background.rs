@@ -24,7 +24,7 @@ struct Watch {
 impl Drop for Watch {
     fn drop(&mut self) {
         if !self.ending.is_cancelled() {
-            tracing::error!(part = self.name, "a part of the server ended by itself; the server stops");
+            tracing::error!(part = self.name, "background task ended unexpectedly; server stops");
             self.broken.cancel();
         }
     }

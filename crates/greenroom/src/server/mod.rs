@@ -136,7 +136,7 @@ impl Server {
             store.forget_servers(None).await?;
             let released = store.release_everything(clock.now()).await?;
             if released > 0 {
-                tracing::info!(deployments = released, "holdings of an earlier process released");
+                tracing::info!(deployments = released, "deployments of an earlier process released");
             }
         }
         let runners = Runners::connect(&config.pools, &kept.installation).await;

@@ -68,6 +68,7 @@ mod refusals;
 mod replicas;
 mod requirements;
 mod restart;
+mod situations;
 mod stopping;
 mod stops;
 mod store;

@@ -255,6 +255,8 @@ async fn an_outage_of_the_docker_engine_passes_without_a_slot_in_error(#[case] i
     for slot in &slots {
         let path = format!("/admin/slots/{}", slot["name"].as_str().unwrap());
         let slot = scene.server.admin().get(&path).await;
-        assert_eq!(slot["failures"], serde_json::json!([]), "{slot}");
+        // Only what ran is told: the bot that was in its meeting when its container was stopped.
+        let of_slot = |failure: &&serde_json::Value| failure["bot_id"] != leaving.as_str();
+        assert_eq!(slot["failures"].as_array().unwrap().iter().filter(of_slot).count(), 0, "{slot}");
     }
 }

@@ -32,7 +32,7 @@ fn a_hot_slot_is_free_at_once_and_goes_to_the_next_in_the_same_plan() {
     assert_eq!((after.status, after.bot_id), (SlotStatus::Busy, Some(bot(2))));
     assert!(changes.actions.contains(&Action::WakeAgent(name)));
     assert!(changes.deployments.is_empty() && !changes.actions.contains(&Action::Clear(bot(1))));
-    assert_eq!(changes.ends[0].from, Status::Reserved);
+    assert_eq!(changes.ends[0].from, Status::Active);
 }
 
 #[test]

@@ -43,7 +43,7 @@ impl CoolifyProvider {
         for other in all {
             if other.was_started() {
                 let (slot, uuid) = (&other.slot, &other.uuid);
-                tracing::warn!(%slot, uuid, "a slot has a second application at Coolify, which was started; it is left");
+                tracing::warn!(%slot, uuid, "slot has a second application at Coolify, which was started; leaving it");
             } else {
                 // A creation whose answer was lost, and that was repeated.
                 self.coolify.remove(other).await?;

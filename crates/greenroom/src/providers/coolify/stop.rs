@@ -175,7 +175,7 @@ impl Coolify {
     /// Removes one of several that a slot has, and does not wait for its end: it was never started.
     pub(super) async fn remove(&self, application: &Application) -> Result<(), ProviderError> {
         let slot = &application.slot;
-        tracing::warn!(%slot, uuid = application.uuid, "a slot has a second application at Coolify; it is deleted");
+        tracing::warn!(%slot, uuid = application.uuid, "slot has a second application at Coolify; deleting it");
         self.ask_to_delete(application).await
     }
 

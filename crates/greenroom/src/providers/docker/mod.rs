@@ -209,7 +209,7 @@ impl Provider for DockerProvider {
             self.remove(&container.id).await?;
             // The slot stays, with nothing of a bot in it. When it cannot be made, the next start does.
             if let Err(error) = self.make(&container.spec(slot)).await {
-                tracing::warn!(%slot, error = error.words, "the container of a slot could not be made anew");
+                tracing::warn!(%slot, error = error.words, "container not recreated");
             }
         }
         Ok(Stopped::Told)

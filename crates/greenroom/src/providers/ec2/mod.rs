@@ -59,7 +59,7 @@ impl Ec2Provider {
     /// Nobody waits for a fresh runner any more. If that cannot be told it counts for half a minute longer, no more.
     async fn forget_demand(&self, slot: &SlotName) {
         if let Err(error) = self.pool.forget_demand(slot.as_str()).await {
-            tracing::warn!(%slot, %error, "that nobody waits for a fresh runner could not be told");
+            tracing::warn!(%slot, %error, "request for a fresh runner not withdrawn");
         }
     }
 

@@ -129,7 +129,7 @@ impl NomadProvider {
     /// one.
     pub(super) async fn withdraw(&self, slot: &SlotName, index: u64, error: ProviderError) -> ProviderError {
         if let Err(more) = self.rest(slot, |job| job.index == index).await {
-            tracing::warn!(%slot, error = more.words, "a job that could not be started is left to be stopped");
+            tracing::warn!(%slot, error = more.words, "failed job not stopped; retried at the next run");
         }
         error
     }

@@ -192,7 +192,7 @@ impl SwarmProvider {
             Err(error) => Err(error),
         };
         if let Err(error) = rested {
-            tracing::warn!(%slot, error = error.words, "a start that failed could not be taken back; recovery does it");
+            tracing::warn!(%slot, error = error.words, "failed start not rolled back; recovery retries");
         }
         error
     }

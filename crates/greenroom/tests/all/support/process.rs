@@ -1,5 +1,6 @@
 //! The server as its users run it: the binary, in a process of its own.
 
+use std::fs::File;
 use std::process::Stdio;
 
 use nix::sys::signal::{Signal, kill};
@@ -58,6 +59,25 @@ impl Process {
     pub async fn start_for_containers_at(database: &Database, toml: &str, address: &str) -> Self {
         let file = configuration(database, toml);
         Self::start_listening(database, address, &["--config", &file]).await
+    }
+
+    /// The same, at this address or at one of its own, with its log in a file.
+    pub async fn start_for_containers_logging(database: &Database, toml: &str, address: Option<&str>) -> Self {
+        let (file, any) = (configuration(database, toml), format!("{}:0", docker_gateway()));
+        let log = File::options().create(true).append(true).open(database.folder.path().join("log")).unwrap();
+        // A file that may not grow any more is an error for it, and no signal.
+        let script = format!("trap '' XFSZ; exec \"{}\" \"$@\"", env!("CARGO_BIN_EXE_greenroom"));
+        let mut command = Command::new("sh");
+        command
+            .env_clear()
+            .env("PATH", "/usr/local/bin:/usr/bin:/bin")
+            .kill_on_drop(true)
+            .stdin(Stdio::null())
+            .args(["-c", &script, "greenroom", "serve", "--listen", address.unwrap_or(&any)])
+            .args(["--database", &database.url, "--config", &file])
+            .current_dir(database.folder.path())
+            .stderr(log);
+        Self::spawn(command).await
     }
 
     /// Starts again where another was, which bots remember.
