@@ -10,6 +10,7 @@ mod life;
 mod lines;
 mod log;
 mod options;
+mod pipes;
 mod runner;
 mod tail;
 

@@ -8,8 +8,6 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use reqwest::Client;
-use tokio::io::{AsyncReadExt, AsyncWriteExt, stderr, stdout};
-use tokio::process::{ChildStderr, ChildStdin, ChildStdout};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -18,10 +16,11 @@ use crate::assignment::{BotData, container_id};
 use crate::callbacks::{Exit, Message, Outbox, Over, Voice, outbox};
 use crate::child::{self, Process};
 use crate::commands::{self, Command, Commands};
-use crate::lines::{self, Ending, Event, Lines, Printed};
+use crate::lines::Ending;
 use crate::log::log;
 use crate::options::Options;
-use crate::tail::{Stream, Tail};
+use crate::pipes;
+use crate::tail::Tail;
 
 /// Greenroom's words for the end of a bot whose slot was ended from outside, and of one that would not leave.
 const INTERRUPTED: &str = "interrupted";
@@ -36,8 +35,6 @@ const INTERRUPTED_LEAVE_GRACE: Duration = Duration::from_secs(4);
 const INTERRUPTED_KILL_GRACE: Duration = Duration::from_secs(2);
 /// How many lines are told with a failure.
 const TOLD_LINES: usize = 5;
-/// How often what the bot printed is sent where nobody else could be asked for it.
-const LOG_EVERY: Duration = Duration::from_secs(10);
 const TERMINATED: i32 = 128 + Signal::SIGTERM as i32;
 
 /// What those that speak with the server have to tell.
@@ -139,11 +136,11 @@ pub async fn live(
     report.outbox.put(Message::Started { container_id: place.id }).await;
 
     let (lines, to_write) = mpsc::unbounded_channel();
-    let _writing = task(write(pipes.stdin, to_write, report.heard.clone()));
-    let mut logging = task(copy_errors(pipes.stderr, tail.clone()));
-    let sending = place.sends_log.then(|| task(send_log(report.outbox.clone(), tail.clone())));
+    let _writing = task(pipes::write(pipes.stdin, to_write, report.heard.clone()));
+    let mut logging = task(pipes::copy_errors(pipes.stderr, tail.clone()));
+    let sending = place.sends_log.then(|| task(pipes::send_log(report.outbox.clone(), tail.clone())));
     let ending = Arc::new(Mutex::new(Ending::default()));
-    let mut reading = task(read(pipes.stdout, report.outbox.clone(), ending.clone(), tail.clone()));
+    let mut reading = task(pipes::read(pipes.stdout, report.outbox.clone(), ending.clone(), tail.clone()));
 
     let mut life = Life { options, process, lines, leaving: Leaving::default() };
     let status = life.until_end(&mut report, voice, news_sender, &mut news, &mut shutdown).await;
@@ -378,95 +375,5 @@ impl Report {
         self.outbox.put(Message::Exited(exit)).await;
         drop(self.outbox);
         (&mut self.delivery.0).await.unwrap_or(Err(Over))
-    }
-}
-
-/// Writes commands to the bot, and acknowledges each that it has.
-async fn write(stdin: Option<ChildStdin>, mut lines: mpsc::UnboundedReceiver<Command>, heard: Arc<Commands>) {
-    let mut stdin = stdin;
-    while let Some(command) = lines.recv().await {
-        if let Some(open) = &mut stdin {
-            let mut line = serde_json::to_vec(&command).unwrap_or_default();
-            line.push(b'\n');
-            if let Err(error) = open.write_all(&line).await {
-                // It may have closed it because it never listens. Then there is nobody to wait for.
-                log!("the command does not read its standard input ({error})");
-                stdin = None;
-            }
-        }
-        heard.heard(command.id);
-    }
-    // Held open to the end of the bot: for many programs a closed standard input is a reason to end.
-    std::future::pending::<()>().await;
-}
-
-/// Reads what the bot prints: events go to the server, all else to our own standard output.
-async fn read(printed: Option<ChildStdout>, outbox: Outbox, ending: Arc<Mutex<Ending>>, tail: Arc<Tail>) {
-    let Some(printed) = printed else { return };
-    let mut lines = Lines::new(printed);
-    loop {
-        let bytes = match lines.next().await {
-            Ok(Some(Printed::Piece(bytes))) => bytes,
-            Ok(Some(Printed::Line(bytes))) => match lines::event(&String::from_utf8_lossy(&bytes)) {
-                Ok(Some(event)) => {
-                    take(event, &outbox, &ending).await;
-                    continue;
-                }
-                Ok(None) => bytes,
-                Err(why) => {
-                    if tail.warn(&why) {
-                        log!("{why}");
-                        outbox.put(Message::Log { is_last: false }).await;
-                    }
-                    bytes
-                }
-            },
-            Ok(None) => return,
-            Err(error) => {
-                log!("the command's output cannot be read: {error}");
-                return;
-            }
-        };
-        tail.print(Stream::Output, &bytes);
-        let mut out = stdout();
-        // Nobody may be reading; that is no reason to stop the bot.
-        let _ = out.write_all(String::from_utf8_lossy(&bytes).as_bytes()).await;
-        let _ = out.flush().await;
-    }
-}
-
-/// Copies what the bot prints as errors to our own.
-async fn copy_errors(printed: Option<ChildStderr>, tail: Arc<Tail>) {
-    let Some(mut printed) = printed else { return };
-    let mut bytes = vec![0; 8 * 1024];
-    while let Ok(count @ 1..) = printed.read(&mut bytes).await {
-        tail.print(Stream::Errors, &bytes[..count]);
-        let mut errors = stderr();
-        // Nobody may be reading; that is no reason to stop the bot.
-        let _ = errors.write_all(&bytes[..count]).await;
-        let _ = errors.flush().await;
-    }
-}
-
-/// Has what the bot printed sent now and then.
-async fn send_log(outbox: Outbox, tail: Arc<Tail>) {
-    loop {
-        tokio::time::sleep(LOG_EVERY).await;
-        if tail.is_unsent() {
-            outbox.put(Message::Log { is_last: false }).await;
-        }
-    }
-}
-
-async fn take(event: Event, outbox: &Outbox, ending: &Mutex<Ending>) {
-    match event {
-        Event::Joined => outbox.put(Message::Joined).await,
-        Event::Status { status, reason } => outbox.put(Message::Status { status, reason }).await,
-        Event::Transcript(segments) => {
-            for segment in segments {
-                outbox.put(Message::Segment(segment)).await;
-            }
-        }
-        Event::Exited(own) => *ending.lock().unwrap_or_else(PoisonError::into_inner) = own,
     }
 }

@@ -35,19 +35,22 @@ async fn no_more_than_the_budget_is_taken_in_any_such_time_by_replicas_together(
     let replicas = [budget(&database, 10).await, budget(&database, 10).await];
     let taken = Arc::new(Mutex::new(Vec::new()));
     let mut all = tokio::task::JoinSet::new();
-    for number in 0..40 {
+    for number in 0..6 {
         let (budget, taken) = (replicas[number % 2].clone(), taken.clone());
         all.spawn(async move {
-            budget.turn(Urgency::Free).await.unwrap();
-            taken.lock().unwrap().push(Instant::now());
+            for _ in 0..5 {
+                let asked = Instant::now();
+                budget.turn(Urgency::Free).await.unwrap();
+                taken.lock().unwrap().push((asked, Instant::now()));
+            }
         });
     }
     all.join_all().await;
     let taken = taken.lock().unwrap();
-    // A moment may lie between a turn and its being noted here.
-    let slack = Duration::from_millis(150);
-    for (first, beyond) in taken.iter().zip(taken.iter().skip(10)) {
-        assert!(*beyond - *first + slack >= TIME, "{:?}", *beyond - *first);
+    // A turn came at some moment between the two, so that only these came within the time for certain.
+    for (first, _) in taken.iter() {
+        let within = taken.iter().filter(|(asked, got)| asked >= first && *got < *first + TIME).count();
+        assert!(within <= 10, "{within}");
     }
 }
 
@@ -118,8 +121,8 @@ async fn who_goes_away_leaves_the_line_and_takes_nothing(#[case] backend: Backen
     assert_eq!(budget.waiting(), 0);
     tokio::time::timeout(TIME * 5, take(&budget, Urgency::Free, 10)).await.unwrap();
     // Another budget has a line of its own.
-    let elsewhere = Budget::new(database.open().await, "elsewhere".to_owned(), 1, TIME);
-    assert!(comes(&elsewhere, Urgency::Free).await);
+    let elsewhere = Budget::new(database.open().await, "elsewhere".to_owned(), 1, TIME * 1_000);
+    tokio::time::timeout(TIME * 100, elsewhere.turn(Urgency::Free)).await.unwrap().unwrap();
 }
 
 #[tokio::test]

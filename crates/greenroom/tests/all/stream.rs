@@ -80,7 +80,7 @@ async fn a_stream_that_is_cut_again_and_again_tells_every_event_once_and_in_orde
                     let life = Life::assign(&admin, &bot).await;
                     other.bot(&meet_link(writer * 100 + number)).await;
                     life.well("started", json!({})).await;
-                    life.well("exited", json!({"exit_code": 0})).await;
+                    life.well("exited", json!({"exit_code": 0, "reason": "done"})).await;
                 }
             })
         })
