@@ -10,8 +10,9 @@ use tracing_subscriber::EnvFilter;
 
 const SECONDS: [f64; 14] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0];
 
-/// What is logged without `RUST_LOG`. Of a slow wait for a connection sqlx speaks in words that tell an operator nothing.
-const DEFAULT_FILTER: &str = "info,sqlx=warn,sqlx::pool=error";
+/// What is logged without `RUST_LOG`. Of a slow wait for a connection, and of one that broke, sqlx speaks in words that tell
+/// an operator nothing; what failed for it is logged by whoever needed it.
+const DEFAULT_FILTER: &str = "info,sqlx=warn,sqlx::pool=error,sqlx_core=error";
 
 /// Begins to log. `RUST_LOG` says how much.
 pub fn log() {

@@ -1,5 +1,12 @@
 //! How errors of all kinds are told.
 
+/// What libraries say of a connection that does not come about, and what people say.
+const PLAIN: [(&str, &str); 3] = [
+    ("Error in the hyper legacy client: ", ""),
+    ("client error (Connect)", "cannot connect"),
+    ("client error (SendRequest)", "the connection broke"),
+];
+
 /// An error with all that it stems from: "client error" or "error sending request" alone explains nothing.
 pub fn with_causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
@@ -10,6 +17,10 @@ pub fn with_causes(error: &dyn std::error::Error) -> String {
             text = format!("{text}: {more}");
         }
         cause = error.source();
+    }
+    // The names of libraries and of their parts tell an operator nothing.
+    for (theirs, ours) in PLAIN {
+        text = text.replace(theirs, ours);
     }
     text
 }
@@ -31,5 +42,8 @@ mod tests {
         let second = Told { words: "cannot connect: connection refused", source: Some(Box::new(first)) };
         let third = Told { words: "error sending request", source: Some(Box::new(second)) };
         assert_eq!(with_causes(&third), "error sending request: cannot connect: connection refused");
+        let told =
+            Told { words: "Error in the hyper legacy client: client error (Connect): No such file", source: None };
+        assert_eq!(with_causes(&told), "cannot connect: No such file");
     }
 }

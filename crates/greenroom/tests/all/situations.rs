@@ -343,6 +343,7 @@ async fn postgres_is_away_while_a_bot_is_on_docker() {
     assert!(status.is_server_error(), "{refused}");
     let (in_order, said) = here.doctor(&[]).await;
     assert!(!in_order, "{said}");
+    assert!(said.contains("whether a server runs cannot be told"), "{said}");
     println!("asked for another: {status} {refused}\ndoctor meanwhile:\n{said}");
     postgres.start_again().await;
     until("it is ready again", async || {
