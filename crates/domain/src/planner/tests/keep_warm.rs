@@ -159,7 +159,7 @@ fn all_start(planner: &mut Planner) {
         let recipe = Some("new".to_owned());
         let started = SlotEvent::Started { bot: None, provider_ref: "ref".to_owned(), recipe, holder };
         planner.event(&name, started);
-        let claim = SlotClaim::current(&planner.slot(&name));
+        let claim = SlotClaim::current(planner.slot(&name));
         planner.event(&name, SlotEvent::AgentWaits { claim, agent: "new".to_owned() });
     }
 }
