@@ -30,7 +30,7 @@ const BURYING: Duration = Duration::from_secs(10);
 const DRAINING: Duration = Duration::from_secs(5);
 /// How long a heartbeat that is under way may hold up the report of the end.
 const LAST_BEAT: Duration = Duration::from_secs(1);
-/// Whoever sends a signal may follow it with SIGKILL: Docker after 10 s. By then the bot's end has to be reported.
+/// Docker sends SIGKILL 10 s after SIGTERM. The bot's end must be reported before that.
 const INTERRUPTED_LEAVE_GRACE: Duration = Duration::from_secs(4);
 const INTERRUPTED_KILL_GRACE: Duration = Duration::from_secs(2);
 /// How many lines are told with a failure.

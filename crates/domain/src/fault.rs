@@ -10,7 +10,7 @@ pub enum Fault {
     Host,
     /// The bot's own program.
     Bot,
-    /// What runs the slot: the provider, the machine, whoever stopped the container.
+    /// The provider, the machine, or somebody who stopped the container.
     Provider,
     /// There was no room in time.
     Capacity,

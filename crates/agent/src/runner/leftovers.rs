@@ -139,7 +139,8 @@ impl LostBot {
     }
 }
 
-/// Ends what an earlier agent left below a folder, and gives the bot that it had. Only for whoever has the folder's lock.
+/// Kills what an earlier agent left running below a folder, and returns the bot that it ran. The caller holds the folder's
+/// lock.
 pub fn end(base: &Path, prefix: &str) -> io::Result<Option<LostBot>> {
     let path = base.join(FILE);
     let bot = fs::read(&path).ok().and_then(|text| serde_json::from_slice::<RunningBot>(&text).ok());

@@ -316,7 +316,7 @@ pub enum WaitFor {
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub struct BotWait {
-    /// Answer only when the bot is there, or at an end, or the time is over.
+    /// Wait until the bot is active or has ended, or until `wait_ms` has passed.
     #[param(inline)]
     pub wait_for: Option<WaitFor>,
     /// How long to wait, at most 60000; only with `wait_for`.

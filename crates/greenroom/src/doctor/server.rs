@@ -152,7 +152,7 @@ fn agreement(servers: &mut Servers) {
     servers.checks.push(check);
 }
 
-/// Programs are found on the server's `PATH`, not on that of whoever asks.
+/// Programs are looked up on the server's `PATH`, not on the doctor's.
 fn path(servers: &Servers) -> Option<Check> {
     let (facts, own) = (servers.here()?, std::env::var("PATH").unwrap_or_default());
     let text = format!("the server's PATH is not yours: programs of bots are looked for in {}", facts.path);

@@ -22,7 +22,7 @@ pub enum AwaitedState {
 }
 
 impl AwaitedState {
-    /// Whether there is nothing to wait for any more: a bot at an end never becomes active.
+    /// Whether the wait is over. A bot that has ended never becomes active.
     fn is_reached(self, status: ShownStatus) -> bool {
         status.is_ended() || (self == Self::Active && status == ShownStatus::Active)
     }
