@@ -223,10 +223,7 @@ impl Placer {
         let token = Uuid::from_bytes(self.random_bytes()?);
         let changed = (!self.store.is_only_replica()).then(|| told(&changes));
         let write = self.store.prepare(&changes, &batch.details, (position.token, token), changed.as_ref(), now)?;
-        let applied = match held {
-            Some(tx) => self.store.write_in(tx, write).await?,
-            None => self.store.write(write).await?,
-        };
+        let applied = self.store.write(write, held).await?;
         let mut new = HashMap::new();
         if applied == Applied::Committed {
             answer::log(&changes);
@@ -312,6 +309,9 @@ impl Placer {
         self.pruned = Instant::now();
         if let Err(error) = self.store.prune_placement_journal().await {
             tracing::warn!(%error, "placement journal pruning failed");
+        }
+        if let Err(error) = self.store.look_for_old_transactions().await {
+            tracing::warn!(%error, "look for old transactions failed");
         }
     }
 }

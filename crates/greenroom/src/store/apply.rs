@@ -1,5 +1,5 @@
 //! What a plan changes, written at once: on PostgreSQL one statement, which is one round trip and its own transaction; on
-//! SQLite one call in a transaction. Either tests the token first and writes nothing if it is another.
+//! SQLite one transaction of prepared statements. Either tests the token first and writes nothing if it is another.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -14,7 +14,8 @@ use uuid::Uuid;
 use super::changed::{BotDetails, NEXT_EPOCH, Part, parts};
 use super::connect::Pools;
 use super::fence::Changed;
-use super::lanes::Lane;
+use super::lanes::{Lane, WriteTurn};
+use super::sqlite_writer::{SqlitePart, SqliteWrite};
 use super::{Store, StoreError, Tx, TxInner, measured};
 
 /// What came of writing a plan.
@@ -30,9 +31,6 @@ pub enum Applied {
 /// The error by which PostgreSQL gives up a batch.
 const CONFLICT: &str = "GR001";
 const UNIQUE_VIOLATION: &str = "23505";
-/// The constraints by which SQLite does.
-const TOKEN_FITTED: &str = "token_fitted";
-const ROWS_FOUND: &str = "rows_found";
 
 /// Parts that others must wait for: a slot or a bot has at most one deployment, so the old one goes first.
 const DELETED_DEPLOYMENTS: [&str; 4] =
@@ -47,14 +45,20 @@ pub struct PreparedWrite {
 
 #[derive(Debug)]
 enum Statement {
-    Sqlite(Arc<str>, Vec<SqliteValue>),
+    Sqlite(SqliteWrite),
     Postgres(Arc<str>, PgArguments),
 }
 
+/// The right to write a plan that nobody else can make stale.
 #[derive(Debug)]
-enum SqliteValue {
-    Text(String),
-    Count(i64),
+pub struct HeldToken(HeldInner);
+
+#[derive(Debug)]
+enum HeldInner {
+    /// The turn of the one writer.
+    Sqlite(WriteTurn),
+    /// A transaction that has locked the token.
+    Postgres(Tx),
 }
 
 impl Store {
@@ -70,16 +74,45 @@ impl Store {
     ) -> Result<PreparedWrite, StoreError> {
         let parts = parts(changes, details, (before, after), journal, now);
         let statement = match &self.pools {
-            Pools::Postgres(_) => for_postgres(parts, before, after)?,
+            Pools::Postgres(_) => for_postgres(parts, before, after, self.placement.epoch_rate.get())?,
             Pools::Sqlite { .. } => for_sqlite(&parts, before, after),
         };
         Ok(PreparedWrite { statement, has_events: !changes.events.is_empty() })
     }
 
+    /// Holds the token: from here on nobody else can change what a plan is made on.
+    pub async fn hold_token(&self) -> Result<HeldToken, StoreError> {
+        Ok(HeldToken(match &self.pools {
+            Pools::Sqlite { turns, .. } => HeldInner::Sqlite(turns.take(Lane::Placement).await),
+            Pools::Postgres(_) => HeldInner::Postgres(self.lock_token().await?),
+        }))
+    }
+
     /// Writes it if the token is still the one that it was planned on.
-    pub async fn write(&self, PreparedWrite { statement, has_events }: PreparedWrite) -> Result<Applied, StoreError> {
-        let applied = match (&self.pools, statement) {
-            (Pools::Postgres(pools), statement @ Statement::Postgres(..)) => {
+    pub async fn write(
+        &self,
+        PreparedWrite { statement, has_events }: PreparedWrite,
+        held: Option<HeldToken>,
+    ) -> Result<Applied, StoreError> {
+        let held = held.map(|HeldToken(inner)| inner);
+        let applied = match (&self.pools, statement, held) {
+            (Pools::Sqlite { turns, file, .. }, Statement::Sqlite(write), held) => {
+                let _turn = match held {
+                    Some(HeldInner::Sqlite(turn)) => turn,
+                    _ => turns.take(Lane::Placement).await,
+                };
+                let written = measured("placement.apply", self.placement.sqlite.write(file, &write)).await;
+                written.map_err(|source| StoreError::sqlite("placement.apply", &source))?
+            }
+            (Pools::Postgres(_), statement, Some(HeldInner::Postgres(mut tx))) => {
+                let TxInner::Postgres(connection) = &mut tx.inner else { return Err(other_database()) };
+                let applied = statement.run_on_postgres(connection).await?;
+                if applied == Applied::Committed {
+                    tx.commit().await?;
+                }
+                applied
+            }
+            (Pools::Postgres(pools), statement, _) => {
                 let mut connection = match self.placement.writer.take() {
                     Some(connection) => connection,
                     None => pools.of(Lane::Placement).acquire().await.map_err(failed)?,
@@ -90,28 +123,8 @@ impl Store {
                 }
                 applied
             }
-            (_, statement) => {
-                let tx = self.begin_in(Lane::Placement).await?;
-                return self.write_in(tx, PreparedWrite { statement, has_events }).await;
-            }
+            (Pools::Sqlite { .. }, ..) => return Err(other_database()),
         };
-        self.tell_applied(has_events, applied);
-        Ok(applied)
-    }
-
-    /// The same in a transaction that holds the token ([`Store::hold_token`]).
-    pub async fn write_in(
-        &self,
-        mut tx: Tx,
-        PreparedWrite { statement, has_events }: PreparedWrite,
-    ) -> Result<Applied, StoreError> {
-        let applied = match &mut tx.inner {
-            TxInner::Sqlite(inner, _) => statement.run_on_sqlite(inner).await?,
-            TxInner::Postgres(inner) => statement.run_on_postgres(inner).await?,
-        };
-        if applied == Applied::Committed {
-            tx.commit().await?;
-        }
         self.tell_applied(has_events, applied);
         Ok(applied)
     }
@@ -135,35 +148,13 @@ fn known_text(names: Vec<&'static str>, make: impl FnOnce() -> String) -> Arc<st
     texts.entry(names).or_insert_with(|| make().into()).clone()
 }
 
-/// All parts one after the other, in one call: the driver has a thread of its own, to which each call is a way there and
-/// back. What does not hold fails by a constraint, and what follows is not run.
-fn sqlite_text(parts: &[Part<'_>]) -> String {
-    let mut sql = String::with_capacity(8_192);
-    sql.push_str("UPDATE placement SET token = $1 WHERE token = $2;\n");
-    sql.push_str("UPDATE placement SET fitted = (changes() = 1);\n");
-    let mut next = 3;
-    for part in parts {
-        let _ = writeln!(sql, "{};", part.write.sqlite(&part.rows.sqlite(next)));
-        next += 1;
-        if part.counted {
-            let _ = writeln!(sql, "UPDATE placement SET found = (changes() = ${next});");
-            next += 1;
-        }
-    }
-    sql
-}
-
 fn for_sqlite(parts: &[Part<'_>], before: Uuid, after: Uuid) -> Statement {
-    let names = ["sqlite"].into_iter().chain(parts.iter().map(|part| part.name));
-    let sql = known_text(names.collect(), || sqlite_text(parts));
-    let mut values = vec![SqliteValue::Text(after.to_string()), SqliteValue::Text(before.to_string())];
-    for part in parts {
-        values.push(SqliteValue::Text(part.rows.json()));
-        if part.counted {
-            values.push(SqliteValue::Count(i64::try_from(part.rows.len()).unwrap_or(i64::MAX)));
-        }
-    }
-    Statement::Sqlite(sql, values)
+    let parts = parts.iter().map(|part| SqlitePart {
+        sql: known_text(vec!["sqlite", part.name], || part.write.sqlite(&part.rows.sqlite())),
+        rows: part.rows.sqlite_values(),
+        counted: part.counted,
+    });
+    Statement::Sqlite(SqliteWrite { before, after, parts: parts.collect() })
 }
 
 /// Tests and replaces the token. The newest version of the row is the one with the highest epoch, however many older ones a
@@ -180,7 +171,7 @@ fn fence() -> String {
 /// All parts in one statement. The same parts make the same text, so that it is planned once.
 fn postgres_text(parts: &[Part<'_>]) -> String {
     let mut sql = fence();
-    let (mut next, mut checks) = (3, String::new());
+    let (mut next, mut checks) = (4, String::new());
     // PostgreSQL runs parts in no particular order, unless one reads what another returned.
     let deleted = parts.iter().map(|part| part.name).filter(|name| DELETED_DEPLOYMENTS.contains(name));
     let deleted: String = deleted.map(|name| format!(" AND (SELECT count(*) FROM {name}) >= 0")).collect();
@@ -206,11 +197,12 @@ fn postgres_text(parts: &[Part<'_>]) -> String {
     sql
 }
 
-fn for_postgres(parts: Vec<Part<'_>>, before: Uuid, after: Uuid) -> Result<Statement, StoreError> {
+fn for_postgres(parts: Vec<Part<'_>>, before: Uuid, after: Uuid, epoch_rate: f64) -> Result<Statement, StoreError> {
     let sql = known_text(parts.iter().map(|part| part.name).collect(), || postgres_text(&parts));
     let mut arguments = PgArguments::default();
     let encoded = |error| failed(sqlx::Error::Encode(error));
     arguments.add(after).and_then(|()| arguments.add(before)).map_err(encoded)?;
+    arguments.add(epoch_rate).map_err(encoded)?;
     for part in parts {
         let (count, counted) = (part.rows.len(), part.counted);
         part.rows.bind(&mut arguments).map_err(failed)?;
@@ -222,27 +214,6 @@ fn for_postgres(parts: Vec<Part<'_>>, before: Uuid, after: Uuid) -> Result<State
 }
 
 impl Statement {
-    async fn run_on_sqlite(self, connection: &mut sqlx::SqliteConnection) -> Result<Applied, StoreError> {
-        let Statement::Sqlite(sql, values) = self else { return Err(other_database()) };
-        let mut query = sqlx::query(sqlx::AssertSqlSafe(sql));
-        for value in values {
-            query = match value {
-                SqliteValue::Text(text) => query.bind(text),
-                SqliteValue::Count(count) => query.bind(count),
-            };
-        }
-        match measured("placement.apply", query.execute(connection)).await {
-            Ok(_) => Ok(Applied::Committed),
-            Err(sqlx::Error::Database(error)) if error.message().contains(TOKEN_FITTED) => Ok(Applied::Stale),
-            Err(sqlx::Error::Database(error))
-                if error.is_unique_violation() || error.message().contains(ROWS_FOUND) =>
-            {
-                Ok(Applied::Conflict)
-            }
-            Err(error) => Err(failed(error)),
-        }
-    }
-
     async fn run_on_postgres(self, connection: &mut sqlx::PgConnection) -> Result<Applied, StoreError> {
         let Statement::Postgres(sql, arguments) = self else { return Err(other_database()) };
         let query = sqlx::query_with(sqlx::AssertSqlSafe(sql), arguments);

@@ -1,8 +1,9 @@
-//! Many rows as one value for each column: binary arrays on PostgreSQL, one JSON document on SQLite.
+//! Many rows: one binary array for each column on PostgreSQL, the values of each row on SQLite.
 
 use std::borrow::Cow;
 
 use jiff::Timestamp;
+use rusqlite::types::Value;
 use sqlx::Arguments;
 use sqlx::postgres::PgArguments;
 use uuid::Uuid;
@@ -50,23 +51,16 @@ impl Column<'_> {
         .map_err(sqlx::Error::Encode)
     }
 
-    /// Writes the value of a row, in JSON.
-    fn write_json(&self, row: usize, json: &mut String) {
+    /// The value of a row, as SQLite keeps it.
+    fn sqlite_value(&self, row: usize) -> Value {
         let text = match self {
-            Column::Ids(values) => values.get(row).copied().flatten().map(|id| Cow::Owned(id.to_string())),
-            Column::Texts(values) => values.get(row).and_then(Option::as_deref).map(Cow::Borrowed),
-            Column::Times(values) => values.get(row).copied().flatten().map(|time| Cow::Owned(sortable(time))),
-            Column::Now(time) => Some(Cow::Owned(sortable(*time))),
-            Column::Ints(values) => {
-                return match values.get(row).copied().flatten() {
-                    Some(value) => json.push_str(&value.to_string()),
-                    None => json.push_str("null"),
-                };
-            }
+            Column::Ints(values) => return values.get(row).copied().flatten().map_or(Value::Null, Value::Integer),
+            Column::Ids(values) => values.get(row).copied().flatten().map(|id| id.to_string()),
+            Column::Texts(values) => values.get(row).and_then(Option::as_deref).map(ToOwned::to_owned),
+            Column::Times(values) => values.get(row).copied().flatten().map(sortable),
+            Column::Now(time) => Some(sortable(*time)),
         };
-        // A text is always JSON.
-        let written = text.map(|text| serde_json::to_string(&text).unwrap_or_default());
-        json.push_str(written.as_deref().unwrap_or("null"));
+        text.map_or(Value::Null, Value::Text)
     }
 }
 
@@ -146,26 +140,15 @@ impl<'a> Rows<'a> {
         self.columns.len()
     }
 
-    /// As a table of SQLite whose one parameter has this number.
-    pub fn sqlite(&self, number: usize) -> String {
-        let names = self.columns.iter().enumerate().map(|(at, (name, _))| format!("value ->> {at} AS {name}"));
-        format!("(SELECT {} FROM json_each(${number})) AS r", names.collect::<Vec<_>>().join(", "))
+    /// One row as a table of SQLite, whose parameters are its values.
+    pub fn sqlite(&self) -> String {
+        let names = self.columns.iter().enumerate().map(|(at, (name, _))| format!("?{} AS {name}", at + 1));
+        format!("(SELECT {}) AS r", names.collect::<Vec<_>>().join(", "))
     }
 
-    pub fn json(&self) -> String {
-        let mut json = String::with_capacity(self.count * self.columns.len() * 24);
-        json.push('[');
-        for row in 0..self.count {
-            json.push_str(if row == 0 { "[" } else { ",[" });
-            for (at, (_, column)) in self.columns.iter().enumerate() {
-                if at > 0 {
-                    json.push(',');
-                }
-                column.write_json(row, &mut json);
-            }
-            json.push(']');
-        }
-        json.push(']');
-        json
+    /// The values of each row.
+    pub fn sqlite_values(&self) -> Vec<Vec<Value>> {
+        let values = |row| self.columns.iter().map(|(_, column)| column.sqlite_value(row)).collect();
+        (0..self.count).map(values).collect()
     }
 }

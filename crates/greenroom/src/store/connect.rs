@@ -18,7 +18,7 @@ use super::lanes::{Lane, WriteTurns};
 pub(super) const WAIT_FOR_CONNECTION: Duration = Duration::from_secs(30);
 const TRY_AGAIN: Duration = Duration::from_millis(20);
 /// How many pages the log of SQLite has before they go into the file: 16 MiB.
-const WAL_PAGES: &str = "4000";
+pub(super) const WAL_PAGES: &str = "4000";
 /// For users, and as many for everything else.
 const SQLITE_READERS: u32 = 4;
 /// Of one process, 8 in all. docs/operations.md says so.
@@ -41,7 +41,7 @@ pub(super) const TRUSTED_FOR: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Debug)]
 pub(super) enum Pools {
-    Sqlite { writer: SqlitePool, turns: Arc<WriteTurns>, readers: SqlitePool, users: SqlitePool },
+    Sqlite { file: Arc<PathBuf>, writer: SqlitePool, turns: Arc<WriteTurns>, readers: SqlitePool, users: SqlitePool },
     Postgres(PgPools),
 }
 
@@ -92,9 +92,10 @@ pub(super) async fn connect_to_look(url: &str) -> Result<Option<Pools>, StoreErr
     if !options.get_filename().exists() {
         return Ok(None);
     }
+    let file = Arc::new(options.get_filename().to_path_buf());
     let opened = SqlitePoolOptions::new().max_connections(1).connect_with(options).await;
     let readers = opened.map_err(|source| StoreError::call("connect", source))?;
-    Ok(Some(Pools::Sqlite { writer: readers.clone(), turns: Arc::default(), users: readers.clone(), readers }))
+    Ok(Some(Pools::Sqlite { file, writer: readers.clone(), turns: Arc::default(), users: readers.clone(), readers }))
 }
 
 fn sqlite_options(url: &str) -> Result<SqliteConnectOptions, StoreError> {
@@ -154,6 +155,7 @@ async fn sqlite_once(url: &str) -> Result<Pools, StoreError> {
         .pragma("temp_store", "MEMORY")
         .busy_timeout(WAIT_FOR_CONNECTION);
     keep_private(&options)?;
+    let file = Arc::new(options.get_filename().to_path_buf());
     let failed = |source| StoreError::call("connect", source);
     let writer = SqlitePoolOptions::new()
         .max_connections(1)
@@ -170,7 +172,7 @@ async fn sqlite_once(url: &str) -> Result<Pools, StoreError> {
     let reading = SqlitePoolOptions::new().max_connections(SQLITE_READERS).acquire_timeout(WAIT_FOR_CONNECTION);
     let readers = reading.clone().connect_with(options.clone()).await.map_err(failed)?;
     let users = reading.connect_with(options).await.map_err(failed)?;
-    Ok(Pools::Sqlite { writer, turns: Arc::default(), readers, users })
+    Ok(Pools::Sqlite { file, writer, turns: Arc::default(), readers, users })
 }
 
 /// The file holds the secret that bots' tokens are made with: only its owner may read it.

@@ -61,6 +61,13 @@ impl StoreError {
         }
     }
 
+    /// A failed call to placement's connection of SQLite.
+    pub(super) fn sqlite(call: &'static str, source: &rusqlite::Error) -> Self {
+        let passes = source.sqlite_error().is_some_and(|error| will_pass(&error.extended_code.to_string()));
+        let source = sqlx::Error::Protocol(source.to_string());
+        if passes { StoreError::Unavailable { call, source } } else { StoreError::Refused { call, source } }
+    }
+
     pub(super) fn call(call: &'static str, source: sqlx::Error) -> Self {
         match &source {
             sqlx::Error::Io(_)

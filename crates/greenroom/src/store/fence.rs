@@ -14,8 +14,10 @@ use sqlx::pool::PoolConnection;
 use uuid::Uuid;
 
 use super::connect::TRUSTED_FOR;
+use super::epoch_rate::EpochRate;
 use super::lanes::Lane;
 use super::sql::{args, sql};
+use super::sqlite_writer::SqliteWriter;
 use super::{Run, Store, StoreError, Tx};
 
 /// What a change of the token was about: what is to be read again.
@@ -68,6 +70,8 @@ pub(super) struct PlacementState {
     /// Whether no other replica lived when this one last told that it does.
     pub is_alone: AtomicBool,
     pub writer: KeptConnection,
+    pub sqlite: SqliteWriter,
+    pub epoch_rate: EpochRate,
 }
 
 /// The connection that batches are written on, one after the other. The pool would try it with a round trip after each use,
@@ -122,16 +126,12 @@ impl Store {
         Ok(())
     }
 
-    /// Begins the transaction that a plan is written in, and holds the token: from here on nobody else can change what the
-    /// plan is made on.
-    pub async fn hold_token(&self) -> Result<Tx, StoreError> {
+    /// Begins the transaction of PostgreSQL that a plan is written in, with the token locked.
+    pub(super) async fn lock_token(&self) -> Result<Tx, StoreError> {
         self.placement.writer.give_back();
         let mut tx = self.begin_in(Lane::Placement).await?;
-        // SQLite has one writer, which this transaction is.
-        if self.is_shared() {
-            let hold = sql!("placement.hold", "SELECT token FROM placement ORDER BY epoch DESC LIMIT 1 FOR UPDATE");
-            tx.first(hold, vec![]).await?.ok_or_else(no_row)?;
-        }
+        let lock = sql!("placement.lock", "SELECT token FROM placement ORDER BY epoch DESC LIMIT 1 FOR UPDATE");
+        tx.first(lock, vec![]).await?.ok_or_else(no_row)?;
         Ok(tx)
     }
 

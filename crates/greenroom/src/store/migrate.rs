@@ -41,6 +41,7 @@ const MIGRATIONS: &[Migration] = &[
     migration!(11, "0011_idle_hot_slots"),
     migration!(12, "0012_servers"),
     migration!(13, "0013_bot_logs"),
+    migration!(14, "0014_placement_writes"),
 ];
 
 /// The version that this program works with.

@@ -8,7 +8,8 @@
 //! - [`bots`]: what was asked
 //! - [`pools`], [`slots`], [`queue`], [`deployments`], [`slot_locks`], [`images`]: where it runs, or waits to
 //! - [`failures`], [`budgets`]: what providers said, and how often they may be asked
-//! - [`guarded`], [`fence`], [`placement_turn`], [`load`], [`apply`], [`changed`], [`columns`]: placement's copy in memory, and what it writes
+//! - [`guarded`], [`fence`], [`placement_turn`], [`load`], [`apply`], [`changed`],
+//!   [`columns`], [`sqlite_writer`], [`epoch_rate`]: placement's copy in memory, and what it writes
 //! - [`sessions`], [`commands`], [`transcript`], [`bot_logs`]: what the bot and its user say to each other
 //! - [`overdue`], [`listening`]: what has lasted too long, and when bots could be heard
 //! - [`servers`]: which servers run, for tools that ask them
@@ -24,6 +25,7 @@ mod columns;
 mod commands;
 mod connect;
 mod deployments;
+mod epoch_rate;
 mod error;
 mod events;
 mod failures;
@@ -48,6 +50,7 @@ mod settings;
 mod slot_locks;
 mod slots;
 pub(crate) mod sql;
+mod sqlite_writer;
 mod transcript;
 mod users;
 
@@ -58,7 +61,7 @@ use std::time::Instant;
 use sqlx::{Postgres, Sqlite, Transaction};
 use tokio::sync::Notify;
 
-pub use apply::{Applied, PreparedWrite};
+pub use apply::{Applied, HeldToken, PreparedWrite};
 pub use bot_logs::{BotLog, LogLine};
 pub use bots::{BotChunk, BotFilter, BotRow, Change};
 pub use budgets::{LONGEST_HOLD, Turn};

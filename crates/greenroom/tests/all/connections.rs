@@ -111,7 +111,7 @@ async fn on_sqlite_a_heartbeat_and_a_placement_wait_behind_one_write_of_a_user_a
                 let tokens = (token, uuid::Uuid::new_v4());
                 let (nothing, details) = (Changes::default(), Default::default());
                 let write = store.prepare(&nothing, &details, tokens, None, jiff::Timestamp::now()).unwrap();
-                store.write(write).await.unwrap();
+                store.write(write, None).await.unwrap();
             } else {
                 let beat = Beat { connection_id: ConnectionId(uuid::Uuid::new_v4()), at: jiff::Timestamp::now() };
                 store.write_heartbeats(&[beat]).await.unwrap();

@@ -62,7 +62,7 @@ impl Stored {
         let details = jobs.iter().enumerate().filter_map(|(number, job)| Some((number, details(job)?))).collect();
         let after = Uuid::new_v4();
         let write = self.store.prepare(changes, &details, (before, after), None, now);
-        let applied = self.store.write(write.map_err(|error| error.to_string())?).await;
+        let applied = self.store.write(write.map_err(|error| error.to_string())?, None).await;
         if applied.as_ref().is_ok_and(|applied| *applied == Applied::Committed) {
             self.token = after;
         }

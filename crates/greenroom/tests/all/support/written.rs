@@ -19,7 +19,7 @@ pub async fn write(
 ) -> Result<Applied, StoreError> {
     let before = store.placement_position().await?.token;
     let tokens = (before, uuid::Uuid::new_v4());
-    store.write(store.prepare(changes, details, tokens, Some(&Changed::everything()), now)?).await
+    store.write(store.prepare(changes, details, tokens, Some(&Changed::everything()), now)?, None).await
 }
 
 /// Writes slots: new ones, or as they are from now on.

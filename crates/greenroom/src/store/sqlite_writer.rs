@@ -1,0 +1,113 @@
+//! SQLite's connection for batches of placement. It is used on the thread that places, row by row with prepared statements:
+//! the driver of all other calls has a thread of its own, and each call to it is two changes of threads.
+
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use rusqlite::types::Value;
+use rusqlite::{Connection, Error, ErrorCode, OpenFlags, params_from_iter};
+use uuid::Uuid;
+
+use super::apply::Applied;
+use super::connect::{WAIT_FOR_CONNECTION, WAL_PAGES};
+
+/// Between two tries to begin while another process writes.
+const TRY_AGAIN: Duration = Duration::from_millis(2);
+/// As many statements as plans consist of, and more.
+const STATEMENTS: usize = 64;
+/// A row with the same key is there: in a unique index, or as the primary key.
+const UNIQUE_VIOLATIONS: [i32; 2] = [2067, 1555];
+
+/// What a plan changes in SQLite.
+#[derive(Debug)]
+pub struct SqliteWrite {
+    pub before: Uuid,
+    pub after: Uuid,
+    pub parts: Vec<SqlitePart>,
+}
+
+/// One statement, run once for each row.
+#[derive(Debug)]
+pub struct SqlitePart {
+    pub sql: Arc<str>,
+    pub rows: Vec<Vec<Value>>,
+    /// Whether each row must have been found, or could be inserted.
+    pub counted: bool,
+}
+
+/// The connection while nobody uses it.
+#[derive(Debug, Default)]
+pub struct SqliteWriter(Mutex<Option<Connection>>);
+
+impl SqliteWriter {
+    /// Writes all of it, or nothing. The caller has the turn to write in this process.
+    pub async fn write(&self, file: &Path, write: &SqliteWrite) -> Result<Applied, Error> {
+        let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let connection = kept.map_or_else(|| open(file), Ok)?;
+        let since = Instant::now();
+        while !has_begun(&connection, since)? {
+            // Without blocking the thread: what has to end first may run on it.
+            tokio::time::sleep(TRY_AGAIN).await;
+        }
+        let applied = run(&connection, write);
+        let ended = match applied {
+            Ok(Applied::Committed) => connection.prepare_cached("COMMIT").and_then(|mut commit| commit.execute([])),
+            _ => connection.prepare_cached("ROLLBACK").and_then(|mut rollback| rollback.execute([])),
+        };
+        // After a failed commit, as on a full disk, the connection may believe that its transaction goes on.
+        if connection.is_autocommit() {
+            *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(connection);
+        }
+        let applied = applied?;
+        ended.map(|_| applied)
+    }
+}
+
+fn open(file: &Path) -> Result<Connection, Error> {
+    // It is there: other connections were opened before.
+    let connection = Connection::open_with_flags(file, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
+    connection.set_prepared_statement_cache_capacity(STATEMENTS);
+    connection.busy_timeout(Duration::ZERO)?;
+    connection.pragma_update(None, "synchronous", "FULL")?;
+    connection.pragma_update(None, "foreign_keys", "ON")?;
+    connection.pragma_update(None, "temp_store", "MEMORY")?;
+    connection.pragma_update(None, "wal_autocheckpoint", WAL_PAGES)?;
+    Ok(connection)
+}
+
+/// Begins to write. False while another process does, unless that has been so since too long ago.
+fn has_begun(connection: &Connection, since: Instant) -> Result<bool, Error> {
+    match connection.prepare_cached("BEGIN IMMEDIATE")?.execute([]) {
+        Ok(_) => Ok(true),
+        Err(error) if is_busy(&error) && since.elapsed() < WAIT_FOR_CONNECTION => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+fn run(connection: &Connection, SqliteWrite { before, after, parts }: &SqliteWrite) -> Result<Applied, Error> {
+    let mut fence = connection.prepare_cached("UPDATE placement SET token = ?1 WHERE token = ?2")?;
+    if fence.execute([after.to_string(), before.to_string()])? != 1 {
+        return Ok(Applied::Stale);
+    }
+    for SqlitePart { sql, rows, counted } in parts {
+        let mut statement = connection.prepare_cached(sql)?;
+        for row in rows {
+            match statement.execute(params_from_iter(row)) {
+                Ok(found) if found == 1 || !counted => {}
+                Ok(_) => return Ok(Applied::Conflict),
+                Err(error) if is_unique_violation(&error) => return Ok(Applied::Conflict),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+    Ok(Applied::Committed)
+}
+
+fn is_busy(error: &Error) -> bool {
+    matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked))
+}
+
+fn is_unique_violation(error: &Error) -> bool {
+    error.sqlite_error().is_some_and(|error| UNIQUE_VIOLATIONS.contains(&error.extended_code))
+}
