@@ -213,3 +213,17 @@ async fn a_provider_that_is_away_is_named_by_pools_remove() {
     assert!(!well && said.contains("the provider is away: "), "{said}");
     assert_eq!(stored_slots(&database).await, 3);
 }
+
+#[tokio::test]
+async fn a_provider_that_is_away_for_a_moment_is_asked_again_by_down() {
+    let fake = CoolifyFake::start(CoolifySettings::default()).await;
+    // Something between answers for it, once for each slot.
+    fake.break_next(CoolifyOperation::Delete, CoolifyFault::Page(502), 3);
+    let elsewhere = Elsewhere::Coolify(fake);
+    let (Venue { server, database, .. }, _) = elsewhere.venue().await;
+    server.terminate().await;
+    assert!(server.wait().await);
+    let (well, said) = greenroom(database.folder.path(), &database, &["down", "--yes"], None).await;
+    assert!(well && said.contains("removed 3 slots"), "{said}");
+    assert_eq!((elsewhere.slots(), stored_slots(&database).await), (0, 0));
+}
