@@ -20,6 +20,10 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// A heartbeat that is not answered within its interval is sent anew, by another connection and perhaps to another
 /// replica; but no sooner than this.
 const SHORTEST_BEAT_TIMEOUT: Duration = Duration::from_secs(3);
+/// Other calls wait for a log no longer than this.
+const LOG_TIMEOUT: Duration = Duration::from_secs(5);
+/// How often the last log is tried before the end is tried beside it.
+const LOG_TRIES_BEFORE_END: u32 = 3;
 const MOST_SEGMENTS: usize = 500;
 const MOST_BYTES: usize = 512 * 1024;
 /// How much may wait for a server that is away: hours of speech.
@@ -50,6 +54,7 @@ impl Voice {
         let request = self.http.request(method.clone(), url).bearer_auth(self.data.token.reveal()).json(body);
         let timeout = match callback {
             "heartbeat" => self.heartbeat_interval().clamp(SHORTEST_BEAT_TIMEOUT, ANSWER_TIMEOUT),
+            "log" => LOG_TIMEOUT,
             _ => ANSWER_TIMEOUT,
         };
         let (_, text) = http::send(request.timeout(timeout)).await?;
@@ -79,10 +84,9 @@ pub enum Message {
     },
     /// A stretch of speech, exactly as the bot wrote it. Those that wait together are sent together.
     Segment(Box<RawValue>),
-    /// What the bot printed, as it is when this is sent: all of it after the last, otherwise only if something is new.
-    Log {
-        is_last: bool,
-    },
+    /// What the bot printed, as it is when this is sent, if something is new.
+    Log,
+    /// The bot's end, and before it all that the bot printed.
     Exited(Exit),
     /// Says nothing to the server; tells when all before it was heard.
     Mark(oneshot::Sender<()>),
@@ -166,16 +170,8 @@ impl Delivery {
                     self.say(&Method::PATCH, "status", json!({"status": status, "reason": reason})).await?;
                 }
                 Message::Segment(segment) => self.segments(segment, _room).await?,
-                Message::Log { is_last } => {
-                    let body = if is_last { Some(self.tail.last()) } else { self.tail.unsent() };
-                    if let Some(body) = body {
-                        self.say(&Method::POST, "log", body).await?;
-                    }
-                }
-                Message::Exited(Exit { code, reason, error }) => {
-                    let body = json!({"exit_code": code, "reason": reason, "error": error});
-                    self.say(&Method::POST, "exited", body).await?;
-                }
+                Message::Log => self.log().await?,
+                Message::Exited(exit) => self.exited(exit).await?,
                 Message::Mark(reached) => {
                     let _ = reached.send(());
                 }
@@ -196,8 +192,55 @@ impl Delivery {
         Ok(())
     }
 
-    async fn say(&mut self, method: &Method, callback: &str, mut body: Value) -> Result<(), Over> {
+    /// Sends the log once. What comes after it does not wait for a log that is not taken: the next one has all of it.
+    async fn log(&self) -> Result<(), Over> {
+        let Some(body) = self.tail.unsent() else { return Ok(()) };
+        match self.voice.say(&Method::POST, "log", &self.on_connection(body)).await {
+            Err(refusal @ Refusal::Away { .. }) => {
+                log!("log not sent: {refusal}");
+                self.tail.keep_unsent();
+                Ok(())
+            }
+            answer => self.settle("log", answer.map(drop)),
+        }
+    }
+
+    /// The log first, because the server takes none of a bot that has ended. Where the server takes no log it still hears
+    /// of the end, and where it is away, it hears both when it comes back.
+    async fn exited(&mut self, Exit { code, reason, error }: Exit) -> Result<(), Over> {
+        let log = self.on_connection(self.tail.last());
+        let exited = self.on_connection(json!({"exit_code": code, "reason": reason, "error": error}));
+        let mut backoff = Backoff::default();
+        for attempt in 1.. {
+            let mut refusal = match self.voice.say(&Method::POST, "log", &log).await {
+                Err(refusal @ Refusal::Away { .. }) => refusal,
+                answer => {
+                    backoff.succeeded("log");
+                    self.settle("log", answer.map(drop))?;
+                    break;
+                }
+            };
+            if attempt >= LOG_TRIES_BEFORE_END || refusal.asks_for_patience() {
+                match self.voice.say(&Method::POST, "exited", &exited).await {
+                    Err(of_end @ Refusal::Away { .. }) => refusal = of_end,
+                    answer => {
+                        log!("log not sent: {refusal}");
+                        return self.settle("exited", answer.map(drop));
+                    }
+                }
+            }
+            backoff.wait("log", &refusal).await;
+        }
+        self.say(&Method::POST, "exited", exited).await
+    }
+
+    fn on_connection(&self, mut body: Value) -> Value {
         body["connection_id"] = json!(self.voice.connection_id());
+        body
+    }
+
+    async fn say(&mut self, method: &Method, callback: &str, body: Value) -> Result<(), Over> {
+        let body = self.on_connection(body);
         let answer = self.until_heard(method, callback, &body).await;
         self.settle(callback, answer.map(drop))
     }

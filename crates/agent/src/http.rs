@@ -47,6 +47,11 @@ impl Refusal {
         }
     }
 
+    /// Whether the server said when to try again.
+    pub fn asks_for_patience(&self) -> bool {
+        matches!(self, Refusal::Away { retry_after: Some(_), .. })
+    }
+
     /// Whether the server will not listen to this assignment any more.
     pub fn ends_assignment(&self) -> bool {
         match self {

@@ -371,7 +371,6 @@ impl Report {
             self.heard.stop_beating();
             let _ = tokio::time::timeout(LAST_BEAT, &mut beating.0).await;
         }
-        self.outbox.put(Message::Log { is_last: true }).await;
         self.outbox.put(Message::Exited(exit)).await;
         drop(self.outbox);
         (&mut self.delivery.0).await.unwrap_or(Err(Over))

@@ -51,7 +51,7 @@ pub async fn read(printed: Option<ChildStdout>, outbox: Outbox, ending: Arc<Mute
                 Err(why) => {
                     if tail.warn(&why) {
                         log!("{why}");
-                        outbox.put(Message::Log { is_last: false }).await;
+                        outbox.put(Message::Log).await;
                     }
                     bytes
                 }
@@ -88,7 +88,7 @@ pub async fn send_log(outbox: Outbox, tail: Arc<Tail>) {
     loop {
         tokio::time::sleep(LOG_EVERY).await;
         if tail.is_unsent() {
-            outbox.put(Message::Log { is_last: false }).await;
+            outbox.put(Message::Log).await;
         }
     }
 }

@@ -88,6 +88,11 @@ impl Tail {
         std::mem::take(&mut state.is_unsent).then(|| state.body())
     }
 
+    /// What was to be sent was not.
+    pub fn keep_unsent(&self) {
+        self.state().is_unsent = true;
+    }
+
     /// All of it, after the last was printed.
     pub fn last(&self) -> Value {
         let (mut state, now) = (self.state(), Timestamp::now());

@@ -88,6 +88,12 @@ impl Pool {
         slot.status == SlotStatus::Idle && !(self.hot && slot.stopped)
     }
 
+    /// Whether an agent runs in a slot of a hot pool: it waits for a bot, or has one.
+    pub fn has_agent(&self, slot: &Slot) -> bool {
+        let has_bot = slot.bot_id.is_some() && slot.agent.is_some();
+        self.hot && (self.is_ready(slot) || has_bot)
+    }
+
     /// Whether a hot slot runs something else than the pool's configuration says.
     pub fn is_outdated(&self, slot: &Slot) -> bool {
         self.hot && !slot.stopped && self.recipe.is_some() && slot.recipe != self.recipe

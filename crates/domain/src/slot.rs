@@ -184,6 +184,16 @@ pub fn busy(bot: BotId, at: Timestamp) -> String {
     format!("[BUSY] Bot #{bot} - {at:.0}")
 }
 
+/// What a person sees at the provider of a slot without a bot that is being made or started.
+pub fn creating(since: Timestamp) -> String {
+    format!("[CREATING] Not ready yet - {since:.0}")
+}
+
+/// What a person sees at the provider of a slot without a bot that is about to be stopped or deleted.
+pub fn draining(since: Timestamp) -> String {
+    format!("[DRAINING] Takes no bots - {since:.0}")
+}
+
 /// What a person sees at the provider.
 pub fn idle(last_used: Option<Timestamp>) -> String {
     match last_used {
@@ -226,6 +236,8 @@ mod tests {
         assert_eq!(busy(bot, at), format!("[BUSY] Bot #{bot} - 2025-12-16T21:30:00Z"));
         assert_eq!(idle(Some(at)), "[IDLE] Available - Last used: 2025-12-16T21:30:00Z");
         assert_eq!(idle(None), "[IDLE] Available - Never used");
+        assert_eq!(creating(at), "[CREATING] Not ready yet - 2025-12-16T21:30:00Z");
+        assert_eq!(draining(at), "[DRAINING] Takes no bots - 2025-12-16T21:30:00Z");
         assert_eq!(error("Container crashed\nat line 5", at), "[ERROR] Container crashed - 2025-12-16T21:30:00Z");
     }
 

@@ -51,9 +51,9 @@ impl Output {
         String::from_utf8(self.so_far.borrow().clone()).unwrap()
     }
 
-    async fn until(&self, part: &str) {
+    async fn until(&self, part: &str, times: usize) {
         let mut receiver = self.so_far.subscribe();
-        let holds = receiver.wait_for(|so_far| String::from_utf8_lossy(so_far).contains(part));
+        let holds = receiver.wait_for(|so_far| String::from_utf8_lossy(so_far).matches(part).count() >= times);
         let held = tokio::time::timeout(DEADLINE, holds).await.is_ok_and(|held| held.is_ok());
         assert!(held, "{part:?} was not printed: {}", self.text());
     }
@@ -94,11 +94,15 @@ impl Agent {
     }
 
     pub async fn until_printed(&self, part: &str) {
-        self.stdout.until(part).await;
+        self.stdout.until(part, 1).await;
     }
 
     pub async fn until_logged(&self, part: &str) {
-        self.stderr.until(part).await;
+        self.stderr.until(part, 1).await;
+    }
+
+    pub async fn until_logged_times(&self, part: &str, times: usize) {
+        self.stderr.until(part, times).await;
     }
 
     pub fn printed(&self) -> String {

@@ -1,7 +1,7 @@
 //! A server that is away for a while: at the beginning, in the middle, at the end. Nothing is lost and nothing comes
 //! out of order.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
@@ -145,5 +145,73 @@ async fn speech_that_waited_is_sent_together_in_order_and_in_calls_of_bounded_si
     let sizes: Vec<usize> = calls.iter().map(|body| body["segments"].as_array().unwrap().len()).collect();
     assert_eq!(sizes, [500, 500, 202, 2], "two big ones fit behind the small ones, and two more by themselves");
     assert!(calls.iter().all(|body| body.to_string().len() < 520 * 1024));
+    server.no_mistakes();
+}
+
+#[tokio::test]
+async fn a_log_that_always_fails_holds_back_neither_the_meeting_nor_the_end() {
+    ends_without_log(500).await;
+}
+
+#[tokio::test]
+async fn a_log_whose_connection_always_breaks_holds_back_neither_the_meeting_nor_the_end() {
+    ends_without_log(0).await;
+}
+
+/// A bot whose life is told although the server answers each log with this status.
+async fn ends_without_log(status: u16) {
+    let server = Server::start().await;
+    server.tell_always("log", Some((status, json!({}))));
+    let script = r#"echo '{"event":"join"}'; echo '{"event":"joined"}'; echo printed; exit 7"#;
+    let begun = Instant::now();
+    let ended = Agent::start(for_bot(&server.bot()), &[], script).end().await;
+    assert_eq!((ended.code, server.exited()), (Some(7), json!([7, null])));
+    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+    assert_eq!(server.said_names(), ["started", "joined", "exited"]);
+    assert!(ended.stderr.contains("log not sent"), "{}", ended.stderr);
+    server.no_mistakes();
+}
+
+#[tokio::test]
+async fn a_server_that_asks_for_patience_with_the_log_hears_of_the_end_at_once() {
+    let server = Server::start().await;
+    server.tell("log", 503, json!({"code": "overloaded"}), Some(60));
+    let begun = Instant::now();
+    let agent = Agent::start(for_bot(&server.bot()), &[], "exit 7");
+    assert_eq!(agent.end().await.code, Some(7));
+    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+    assert_eq!(server.exited(), json!([7, null]));
+}
+
+#[tokio::test]
+async fn a_log_that_is_refused_twice_still_comes_before_the_end() {
+    let server = Server::start().await;
+    for _ in 0..2 {
+        server.tell("log", 503, json!({"code": "unavailable"}), None);
+    }
+    Agent::start(for_bot(&server.bot()), &[], "echo printed; exit 7").end().await;
+    let calls = server.calls();
+    let taken: Vec<_> = calls.iter().filter(|call| call.status == 200).map(|call| call.name.as_str()).collect();
+    assert_eq!(taken[taken.len() - 2..], ["log", "exited"], "{taken:?}");
+    let log = calls.iter().rfind(|call| call.name == "log").unwrap();
+    assert_eq!(log.body["lines"][0]["text"], "printed");
+    server.no_mistakes();
+}
+
+#[tokio::test]
+async fn a_server_that_was_away_at_the_end_also_gets_the_log() {
+    let mut server = Server::start().await;
+    let data = server.bot();
+    let gate = Gate::new().await;
+    let agent = Agent::start(for_bot(&data), &[], &format!("echo printed; {}; exit 6", gate.pass()));
+    server.until_called("started").await;
+    server.go_away().await;
+    gate.open().await;
+    // By the fourth try it has tried to report the end as well.
+    agent.until_logged_times("log: no connection", 3).await;
+    server.come_back().await;
+    assert_eq!(agent.end().await.code, Some(6));
+    let log = server.calls().into_iter().find(|call| call.name == "log").unwrap();
+    assert_eq!(log.body["lines"][0]["text"], "printed");
     server.no_mistakes();
 }

@@ -16,7 +16,7 @@ use super::pages::Pager;
 use super::problem::{Problem, ProblemShape};
 use super::reading::{Paging, is_last};
 use crate::placement::SlotEvent;
-use crate::store::SlotRow;
+use crate::store::{PoolRow, SlotRow};
 
 /// A place to run one bot.
 #[derive(Debug, Serialize, ToSchema)]
@@ -26,6 +26,8 @@ pub struct SlotShape {
     pub pool: String,
     /// `creating`, `idle`, `busy`, `error` or `draining`.
     pub status: &'static str,
+    /// Whether an agent runs in it that waits for a bot or has one, so that a bot needs no start.
+    pub hot: bool,
     pub bot_id: Option<Uuid>,
     pub provider_ref: Option<String>,
     pub description: String,
@@ -62,10 +64,13 @@ impl From<Attributes> for AttributesShape {
     }
 }
 
-impl From<SlotRow> for SlotShape {
-    fn from(slot: SlotRow) -> Self {
+impl SlotShape {
+    /// A slot of one of these pools.
+    fn new(slot: SlotRow, pools: &[PoolRow]) -> Self {
+        let pool = pools.iter().find(|pool| pool.name == slot.pool);
         Self {
             name: slot.name.to_string(),
+            hot: pool.is_some_and(|pool| pool.has_agent(&slot)),
             pool: slot.pool,
             status: slot.status.as_str(),
             bot_id: slot.bot_id.map(|id| id.0),
@@ -155,6 +160,7 @@ pub async fn slots(State(app): State<App>, _: Operator, Asked(filter): Asked<Slo
         .transpose()?;
     let page = Paging { limit: filter.limit, cursor: filter.cursor };
     let (mut after, mut pager) = (page.cursor::<SlotCursor>()?, Pager::new("slots", page.limit()?));
+    let pools = app.store.pools().await?;
     loop {
         let wanted = pager.wanted();
         let before = after.as_ref().map(|after| (after.pool.as_str(), after.number));
@@ -166,7 +172,7 @@ pub async fn slots(State(app): State<App>, _: Operator, Asked(filter): Asked<Slo
             }
             let cursor = format!("{}-{}", slot.number, slot.pool);
             after = Some(SlotCursor { number: slot.number, pool: slot.pool.clone() });
-            pager.push(&SlotShape::from(slot), cursor)?;
+            pager.push(&SlotShape::new(slot, &pools), cursor)?;
         }
         if is_last(read, wanted) {
             return pager.finish(false);
@@ -176,6 +182,10 @@ pub async fn slots(State(app): State<App>, _: Operator, Asked(filter): Asked<Slo
 
 async fn find(app: &App, name: &str) -> Result<SlotRow, Problem> {
     app.store.slot(&SlotName::stored(name.to_owned())).await?.ok_or_else(|| Problem::not_found("slot"))
+}
+
+async fn shape(app: &App, slot: SlotRow) -> Result<SlotShape, Problem> {
+    Ok(SlotShape::new(slot, &app.store.pools().await?))
 }
 
 /// One slot
@@ -197,7 +207,8 @@ pub async fn slot(
         words: failure.words,
         log: failure.log,
     });
-    Ok(Answer(SlotAndFailures { failures: failures.collect(), slot: slot.into() }))
+    let failures = failures.collect();
+    Ok(Answer(SlotAndFailures { failures, slot: shape(&app, slot).await? }))
 }
 
 async fn drained(app: &App, name: &str) -> Result<(StatusCode, Answer<OneSlot>), Problem> {
@@ -208,8 +219,7 @@ async fn drained(app: &App, name: &str) -> Result<(StatusCode, Answer<OneSlot>),
         let (deployment, slot) = (app.deployment.clone(), slot.clone());
         tokio::spawn(async move { deployment.remove(slot).await });
     }
-    let slot = SlotShape::from(slot);
-    Ok((StatusCode::ACCEPTED, Answer(OneSlot { slot })))
+    Ok((StatusCode::ACCEPTED, Answer(OneSlot { slot: shape(app, slot).await? })))
 }
 
 /// Delete a slot
@@ -271,5 +281,6 @@ pub async fn recover_slot(
         let why = "the slot is being stopped or recovered already";
         return Err(Problem::new(StatusCode::CONFLICT, "invalid_transition", why));
     }
-    Ok(Answer(OneSlot { slot: find(&app, &name).await?.into() }))
+    let slot = find(&app, &name).await?;
+    Ok(Answer(OneSlot { slot: shape(&app, slot).await? }))
 }

@@ -37,7 +37,14 @@ pub async fn run(command: Command, before: &Settings) -> Done {
         down.leave().await;
         return Ok(());
     }
+    let on_machines = down.on_machines.clone();
     let down::Done { bots, slots } = down.remove().await?;
-    println!("Ended {bots} bots and removed {slots} slots. Nothing of this installation is left at its providers.");
+    println!("Ended {bots} bots and removed {slots} slots.");
+    if on_machines.is_empty() {
+        println!("Nothing of this installation is left at its providers.");
+    }
+    for pool in on_machines {
+        println!("The Auto Scaling groups of {pool} keep their machines: scale them to 0 to end these.");
+    }
     Ok(())
 }

@@ -164,6 +164,13 @@ impl Deployment {
         }
     }
 
+    /// Asks the provider of a pool whether it answers, and notes what it says.
+    pub(crate) async fn ping(&self, pool: &str) {
+        let Some(provider) = self.provider(pool) else { return };
+        let answer = prove::within(self.0.patience.look, "was pinged", provider.ping()).await;
+        self.0.availability.note(pool, &answer, self.0.lifecycle.clock.now());
+    }
+
     /// A call could not reach the provider of a pool.
     pub(crate) fn note_away(&self, pool: &str, error: &ProviderError) {
         if !self.is_away(pool) {

@@ -5,6 +5,7 @@
 //! - this file: what wakes it
 //! - [`start`]: through the gate to a running slot
 //! - [`assignment`]: handing a bot to the agent that waits
+//! - [`interrupted`]: a bot whose slot was ended from outside
 //! - [`clear`]: from a bot's end to a free slot
 //! - [`recover`]: from an error to a free slot, or to none
 //! - [`availability`]: whether the provider of each pool answers
@@ -22,6 +23,7 @@ mod availability;
 mod clear;
 mod failure;
 pub mod image;
+mod interrupted;
 mod lease;
 mod logs;
 mod prove;

@@ -4,6 +4,7 @@
 
 use std::time::Duration;
 
+use domain::slot::NO_AGENT;
 use domain::{SlotName, SlotStatus};
 use jiff::Timestamp;
 
@@ -39,7 +40,7 @@ impl Deployment {
         let done = tokio::spawn(async move {
             let revive = |slot: SlotRow| async {
                 match slot.status {
-                    SlotStatus::Error => this.revive(slot).await,
+                    SlotStatus::Error => this.revive_unless_back(slot).await,
                     _ => Ok(Recovery::NotNeeded),
                 }
             };
@@ -98,6 +99,23 @@ impl Deployment {
         let goes = |slot: &SlotRow| slot.status == SlotStatus::Draining && slot.bot_id.is_none();
         let Some(slot) = self.0.store.slot(&slot.name).await?.filter(goes) else { return Ok(Recovery::NotNeeded) };
         Ok(if self.try_remove(&slot).await? { Recovery::Deleted } else { Recovery::Failed })
+    }
+
+    /// An agent that comes late would bring its slot back while what runs there, the agent itself, is being stopped: first
+    /// the slot is in error for another reason, for which nobody brings it back.
+    async fn revive_unless_back(&self, slot: SlotRow) -> Result<Recovery, StoreError> {
+        if slot.error_message.as_deref() != Some(NO_AGENT) {
+            return self.revive(slot).await;
+        }
+        let message = format!("{NO_AGENT}; it is to be recovered");
+        let failed = SlotEvent::Failed { since: slot.status_since, message };
+        if !self.0.placement.report(slot.name.clone(), failed).await? {
+            return Ok(Recovery::NotNeeded);
+        }
+        match self.0.store.slot(&slot.name).await?.filter(|slot| slot.status == SlotStatus::Error) {
+            Some(slot) => self.revive(slot).await,
+            None => Ok(Recovery::NotNeeded),
+        }
     }
 
     /// Stops what is left in a slot in error, and lets it be used again.

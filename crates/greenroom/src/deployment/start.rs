@@ -223,6 +223,13 @@ impl Deployment {
             let Some(provider) = self.provider(&slot.pool) else {
                 return Ok(Outcome::Failed(ProviderError::never(format!("the pool {} has no provider", slot.pool))));
             };
+            // A bot that has begun, and ended with its slot while that was being started, is not begun a second time.
+            if let Some(bot) = deployment.bot_id
+                && self.has_begun(bot).await?
+                && self.end_if_interrupted(&slot.name, bot, &*provider).await?
+            {
+                return Ok(Outcome::NotWanted);
+            }
             let is_new = slot.provider_ref.is_none();
             let error =
                 match self.leased(passed, provider.recipe(), self.bring_up(&provider, passed, &wanted, is_new)).await {
@@ -369,6 +376,11 @@ impl Deployment {
     async fn has_ended(&self, bot: Option<BotId>) -> bool {
         let Some(bot) = bot else { return false };
         matches!(self.0.store.bot(bot).await, Ok(Some(row)) if row.status.is_ended())
+    }
+
+    /// Whether a bot has called back.
+    async fn has_begun(&self, bot: BotId) -> Result<bool, StoreError> {
+        Ok(self.0.store.bot(bot).await?.is_some_and(|bot| bot.has_session))
     }
 
     async fn is_ours(&self, passed: &Passed) -> Result<bool, StoreError> {

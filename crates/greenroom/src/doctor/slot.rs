@@ -23,9 +23,7 @@ impl Doctor {
         let status = if slot.status == SlotStatus::Creating { "being made (creating)" } else { slot.status.as_str() };
         let mut story = Story::new(format!("{name} is {status} since {}", moment(slot.status_since, self.now)));
         story.tell("pool", pool.as_ref().map_or(format!("{}, no longer configured", slot.pool), shown));
-        if slot.status != SlotStatus::Creating {
-            story.tell("description", slot.description.as_str());
-        }
+        story.tell("description", slot.description.as_str());
         if let Some(id) = slot.bot_id {
             let status = self.store.bot(id).await?.map_or("unknown".to_owned(), |bot| bot.shown().to_string());
             story.tell("bot", format!("{id}, {status}"));

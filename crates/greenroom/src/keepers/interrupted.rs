@@ -3,7 +3,6 @@
 
 use std::collections::HashMap;
 
-use domain::lifecycle::Overdue;
 use domain::{SlotName, SlotStatus};
 use jiff::Timestamp;
 
@@ -11,9 +10,7 @@ use crate::deployment::Deployment;
 use crate::providers::{Found, Provider};
 use crate::store::{SlotRow, StoreError};
 
-/// Ends the bots of a pool whose slots have not run for some time, and says how many. An agent reports the end of its bot
-/// before it ends itself, so that a bot which is open in a slot that does not run was lost with it. `rows` were read after
-/// the listing.
+/// Ends the bots of a pool whose slots have not run for some time, and says how many. `rows` were read after the listing.
 pub async fn end_interrupted(
     deployment: &Deployment,
     provider: &dyn Provider,
@@ -21,25 +18,13 @@ pub async fn end_interrupted(
     listed: &HashMap<&SlotName, &Found>,
     settled: Timestamp,
 ) -> Result<u64, StoreError> {
-    if provider.restarts_slots() {
-        return Ok(0);
-    }
     let mut ended = 0;
     for row in rows.iter().filter(|row| row.status == SlotStatus::Busy && row.status_since <= settled) {
         let Some(bot) = row.bot_id.filter(|_| !listed.get(&row.name).is_some_and(|found| found.running)) else {
             continue;
         };
         // A listing may be incomplete; an answer about this one slot is not.
-        let state = match provider.inspect(&row.name).await {
-            Ok(Some(found)) if !found.running => found.state,
-            Ok(None) => "it is gone".to_owned(),
-            Ok(Some(_)) | Err(_) => continue,
-        };
-        let error = format!("slot {} no longer runs, and Greenroom did not stop it: {state}", row.name);
-        if deployment.give_up(bot, Overdue::Interrupted, Some(error)).await? {
-            tracing::warn!(%bot, slot = %row.name, state, "bot interrupted");
-            ended += 1;
-        }
+        ended += u64::from(deployment.end_if_interrupted(&row.name, bot, provider).await?);
     }
     Ok(ended)
 }

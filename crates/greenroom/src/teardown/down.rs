@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use super::{Teardown, TeardownError, lock, open, pools, running, still_there};
 use crate::config::Config;
 use crate::config::pool::PoolConfig;
+use crate::config::provider::ProviderConfig;
 use crate::store::ServerLock;
 
 const ENDED_BY: &str = "ended by `greenroom down`";
@@ -20,6 +21,8 @@ pub struct Down {
     pub bots: usize,
     /// What the providers have and no slot knows.
     pub unknown: usize,
+    /// Pools whose slots run on machines of Auto Scaling groups. The groups and their machines stay.
+    pub on_machines: Vec<String>,
     /// Pools whose provider cannot be reached from here, and why.
     pub unreachable: BTreeMap<String, String>,
     /// Keeps a server from starting meanwhile.
@@ -78,9 +81,11 @@ impl Down {
             slots.insert(pool.name.clone(), teardown.store.slots_of_pool(&pool.name).await?.len());
         }
         slots.retain(|_, count| *count > 0);
+        let is_on_machines = |pool: &&PoolConfig| matches!(pool.provider, ProviderConfig::Ec2(_));
+        let on_machines = reached.iter().filter(is_on_machines).map(|pool| pool.name.clone()).collect();
         let bots = teardown.store.open_bot_ids().await?.len();
         let unknown = teardown.count_unknown().await?;
-        Ok(Self { teardown, slots, bots, unknown, unreachable, _lock: lock })
+        Ok(Self { teardown, slots, bots, unknown, on_machines, unreachable, _lock: lock })
     }
 
     pub fn is_empty(&self) -> bool {

@@ -219,6 +219,10 @@ impl Teardown {
             free.retain(|slot| !busy.contains(&slot.name));
             if attempt > 0 && !free.is_empty() {
                 tokio::time::sleep(AGAIN).await;
+                // One that was away for a moment may be back.
+                for pool in pools {
+                    self.deployment.ping(pool).await;
+                }
             }
             removed.left.clear();
             let attempts = free.into_iter().map(|slot| async {
@@ -255,8 +259,10 @@ impl Teardown {
         if let Some(slot) = self.store.slot(&name).await? {
             self.deployment.remove(slot).await;
         }
-        let left = self.store.slot(&name).await?;
-        Ok(left.map(|slot| slot.error_message.unwrap_or_else(|| "somebody else works on it".to_owned())))
+        let Some(left) = self.store.slot(&name).await? else { return Ok(None) };
+        let away = self.deployment.health().remove(&left.pool).and_then(Result::err);
+        let words = away.map(|words| format!("the provider is away: {words}")).or(left.error_message);
+        Ok(Some(words.unwrap_or_else(|| "somebody else works on it".to_owned())))
     }
 
     /// Removes what the providers have of this installation and no slot knows. What cannot be removed is told.

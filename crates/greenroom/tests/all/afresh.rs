@@ -146,3 +146,39 @@ async fn a_slot_whose_folder_was_only_half_made_is_started_all_the_same() {
     provider.delete(&spec.slot).await.unwrap();
     assert_eq!(database.running(), []);
 }
+
+#[tokio::test]
+async fn a_start_of_a_hot_slot_ends_what_a_killed_agent_left_there() {
+    let database = Database::new(Backend::Sqlite).await;
+    let installation = uuid::Uuid::new_v4().to_string();
+    let folder = database.folder.path().join("greenroom-slots");
+    // As an agent does: what its bot starts does not say that it is what was started.
+    let script = "env -u GREENROOM_PROCESS_START setsid sleep 1000 & exec sleep 2000";
+    let provider = process_provider(&folder, &["sh", "-c", script], &installation);
+    let mut spec = Spec {
+        slot: SlotName::new("meet", 1),
+        generation: 1,
+        connection: None,
+        environment: BTreeMap::new(),
+        fresh: true,
+        requirements: None,
+    };
+    let running = || database.running();
+    let both = async || until("both run", async || running().len() == 2).await;
+    provider.start(&spec).await.unwrap();
+    both().await;
+    running().into_iter().find(|process| process.command == "sleep 2000").unwrap().kill();
+    until("only the other is left", async || running().len() == 1).await;
+    let left = running();
+    // The same start again: what is left is not what was started.
+    provider.start(&spec).await.unwrap();
+    both().await;
+    assert!(!running().contains(&left[0]), "{left:?}");
+    spec.generation = 2;
+    let before = running();
+    provider.start(&spec).await.unwrap();
+    both().await;
+    assert!(!running().iter().any(|process| before.contains(process)));
+    provider.delete(&spec.slot).await.unwrap();
+    assert_eq!(running(), []);
+}

@@ -7,6 +7,7 @@ mod killed;
 mod life;
 mod load;
 mod restarted;
+mod teardown;
 mod trouble;
 
 use crate::support::{Backend, Client, Cloud, Database, Process, greenroom, until};

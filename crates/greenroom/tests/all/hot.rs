@@ -124,3 +124,27 @@ async fn an_agent_that_was_killed_while_it_waited_is_started_again_for_its_bot(#
     assert_ne!(venue.agent(SLOT).await, killed);
     venue.leave(&bot).await;
 }
+
+#[tokio::test]
+async fn what_a_killed_agent_left_running_in_a_hot_slot_is_gone_before_the_next_bot_comes() {
+    let settings = "standby = \"running\"\nmax_slots = 1\nmin_idle = 1";
+    let impatient = "heartbeat.interval = \"1s\"\nsweeper = { interval = \"1s\", heartbeat_lost = \"2s\" }\n";
+    let venue = Venue::open(Backend::Sqlite, &format!("{impatient}{}", process_pool("meet", settings, BOT))).await;
+    venue.until_slots(1, 0).await;
+    let bot = venue.active(0).await;
+    let killed = venue.agent(SLOT).await;
+    killed.kill();
+    until("its bot runs without it", async || {
+        !venue.database.running().contains(&killed) && sleepers(&venue).len() == 1
+    })
+    .await;
+    let left = sleepers(&venue);
+    let ended = venue.user.until(bot["id"].as_str().unwrap(), "failed").await;
+    assert!(["heartbeat_lost", "interrupted"].contains(&ended["reason"].as_str().unwrap()), "{ended}");
+    venue.until_slots(1, 0).await;
+    assert_eq!(sleepers(&venue), []);
+    let next = venue.active(1).await;
+    assert!(!sleepers(&venue).contains(&left[0]));
+    assert!(!venue.database.log_of(SLOT).contains("met a trace"));
+    venue.leave(&next).await;
+}

@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use domain::{SlotStatus, Status};
+use greenroom::deployment::Patience;
 use greenroom::providers::ProviderError;
 use greenroom::store::PoolRow;
 use rstest::rstest;
 
-use crate::support::{Backend, Call, Fake, Stage, pool, until, waits};
+use crate::support::{Backend, Call, Database, Fake, Fault, House, Kind, Plan, Stage, pool, until, waits};
 
 fn meet(max_slots: i64) -> PoolRow {
     PoolRow { max_slots, ..pool("meet") }
@@ -67,6 +68,45 @@ async fn a_start_that_can_never_work_ends_the_bot_and_puts_the_slot_to_error(#[c
     // What is broken is not given out; there is room for another.
     let next = stage.house.reserved(1).await;
     assert_eq!(stage.runs(next).await.as_str(), "pool-meet-002");
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test]
+async fn a_bot_that_began_and_ended_with_its_slot_during_the_start_was_interrupted(#[case] backend: Backend) {
+    let fake = Fake::hanging().failing_starts([ProviderError::again("the container has ended")]);
+    let stage = Stage::with(backend, [meet(1)], 4, fake).await;
+    let bot = stage.starting(0).await;
+    let voice = stage.voice_of(&stage.bot(bot).await).unwrap();
+    stage.house.lifecycle.started(voice, None).await.unwrap();
+    // The start, and the slot that is made anew.
+    stage.fake.release(2);
+    assert_eq!(stage.end_of(bot).await, failed("interrupted"));
+    let error = stage.bot(bot).await.error.unwrap();
+    assert!(error.contains("no longer runs, and Greenroom did not stop it: it is gone"), "{error}");
+    stage.slot_is("pool-meet-001", SlotStatus::Idle).await;
+    assert_eq!(stage.fake.starts().len(), 1, "it is not begun a second time");
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test]
+async fn a_bot_that_began_although_its_start_is_said_to_have_failed_goes_on(#[case] backend: Backend) {
+    let fake = Fake::hanging();
+    fake.break_next(Kind::Start, Fault::NoAnswer);
+    let house = House::planned(Database::new(backend).await.into(), &Plan::of([meet(1)])).await;
+    let patience = Patience { start: Duration::from_millis(300), ..Patience::default() };
+    let stage = Stage::patient(house, 4, fake.into(), patience).await;
+    let bot = stage.starting(0).await;
+    stage.fake.release(2);
+    until("it runs", async || stage.fake.running(&stage.bot(bot).await.slot.unwrap()).is_some()).await;
+    let voice = stage.voice_of(&stage.bot(bot).await).unwrap();
+    stage.house.lifecycle.started(voice, None).await.unwrap();
+    stage.house.lifecycle.joined(voice).await.unwrap();
+    stage.runs(bot).await;
+    assert_eq!(stage.house.stands(bot).await, (Status::Active, None));
 }
 
 #[rstest]

@@ -62,6 +62,31 @@ async fn a_slot_that_is_made_ready_for_nobody_may_wait_at_the_gate_as_long_as_it
 #[case::sqlite(Backend::Sqlite)]
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
+async fn a_slot_that_waited_long_at_the_gate_is_not_given_up_before_its_agent_had_a_minute(#[case] backend: Backend) {
+    let slots = 6;
+    let plan = Plan::of([PoolRow { max_slots: slots, ..hot(slots) }]);
+    let stage = Stage::planned(backend, &plan, 2, Fake::hanging()).await;
+    until("they wait at the gate", async || {
+        let (active, waiting) = stage.at_gate().await;
+        active > 0 && active + waiting == 6
+    })
+    .await;
+    // As under load: longer than an agent has to begin to wait.
+    stage.house.clock.advance(Duration::from_secs(90));
+    stage.fake.release(12);
+    until("all were started", async || stage.at_gate().await == (0, 0)).await;
+    // The keeper looks before any agent has come.
+    let a_minute_ago = stage.house.clock.now().saturating_sub(Duration::from_secs(60)).unwrap();
+    assert_eq!(stage.house.store.deaf_slots(a_minute_ago).await.unwrap(), []);
+    stage.keep("deployment").await;
+    stage.stir(&[]).await;
+    assert!(stage.slots().await.iter().all(|(_, status)| *status == SlotStatus::Idle));
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test]
 async fn an_agent_is_not_ready_while_the_start_of_its_slot_is_under_way(#[case] backend: Backend) {
     let stage = Stage::with(backend, [hot(1)], 1, Fake::hanging()).await;
     let slot = stage.slot_is("pool-meet-001", SlotStatus::Creating).await;

@@ -199,3 +199,48 @@ async fn the_gate_of_each_configured_host_is_shown_also_when_nobody_is_there(#[c
     let gate = |host: &str| json!({"host": host, "active": 0, "queued": 0, "max_concurrent": 3});
     assert_eq!(gates, json!([gate("docker tcp://10.255.255.1:2375"), gate(&here)]));
 }
+
+/// What a slot of the pool `meet` says of itself.
+async fn shown(venue: &Venue) -> (String, String, bool) {
+    let slot = venue.admin.get("/admin/slots/pool-meet-001").await["slot"].take();
+    let text = |field: &str| slot[field].as_str().unwrap().to_owned();
+    (text("status"), text("description"), slot["hot"].as_bool().unwrap())
+}
+
+#[tokio::test]
+async fn a_slot_whose_agent_does_not_wait_yet_is_neither_shown_as_idle_nor_as_hot() {
+    // What is started is no agent, so that nobody ever waits.
+    let pool = "[[pool]]\nname = \"meet\"\nplatform = \"google_meet\"\nprovider = \"process\"\nmax_slots = 1\n\
+                min_idle = 1\nstandby = \"running\"\nprocess = { command = [\"sleep\", \"1000\"] }\n";
+    let venue = Venue::open(Backend::Sqlite, pool).await;
+    until("it was started", async || venue.database.agent("pool-meet-001").is_some()).await;
+    let (status, description, hot) = shown(&venue).await;
+    assert!(status == "creating" && description.starts_with("[CREATING] Not ready yet - ") && !hot, "{description}");
+    until("the provider shows the same", async || {
+        std::fs::read_to_string(venue.database.in_slot("pool-meet-001", "description")).ok()
+            == Some(description.clone())
+    })
+    .await;
+    let mut doctor = crate::support::Process::command();
+    doctor.args(["doctor", "slot", "pool-meet-001", "--database", &venue.database.url]);
+    let said = doctor.current_dir(venue.database.folder.path()).output().await.unwrap().stdout;
+    let said = String::from_utf8(said).unwrap();
+    assert!(said.contains("is being made (creating)") && said.contains(&description), "{said}");
+    assert!(!said.contains("[IDLE]"), "{said}");
+}
+
+#[rstest]
+#[case::running("standby = \"running\"", true)]
+#[case::stopped("standby = \"stopped\"", false)]
+#[tokio::test]
+async fn a_slot_is_hot_where_an_agent_waits_or_has_a_bot(#[case] standby: &str, #[case] is_hot: bool) {
+    let venue = venue(Backend::Sqlite, &format!("max_slots = 1\nmin_idle = 1\n{standby}")).await;
+    venue.until_slots(1, 0).await;
+    let (_, description, hot) = shown(&venue).await;
+    assert!(description.starts_with("[IDLE] Available") && hot == is_hot, "{description} {hot}");
+    assert_eq!(venue.slots().await[0]["hot"], is_hot);
+    let bot = venue.active(0).await;
+    let (_, description, hot) = shown(&venue).await;
+    assert!(description.starts_with("[BUSY] Bot #") && hot == is_hot, "{description} {hot}");
+    venue.leave(&bot).await;
+}

@@ -10,7 +10,8 @@ use greenroom::store::{PoolRow, SlotRow};
 use rstest::rstest;
 
 use crate::support::{
-    Backend, Call, Fault, Kind, OBEDIENT, PrivateEngine, Recipe, Scene, Stage, found, meet_link, pool, until, waits,
+    Backend, Call, Fake, Fault, Kind, OBEDIENT, PrivateEngine, Recipe, Scene, Stage, found, meet_link, pool, until,
+    waits,
 };
 
 const SLOT: &str = "pool-meet-001";
@@ -118,6 +119,26 @@ async fn hot_slots_that_an_outage_has_ended_are_started_again_at_once_and_it_cos
 async fn lost(stage: &Stage) -> greenroom::placement::SlotEvent {
     let since = stage.slot(SLOT).await.unwrap().status_since;
     greenroom::placement::SlotEvent::Lost { since, counts: false }
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test]
+async fn a_slot_that_is_made_anew_while_it_is_being_started_is_started_once_more(#[case] backend: Backend) {
+    let pool = PoolRow { hot: true, min_idle: 1, max_slots: 1, ..pool("meet") };
+    let stage = Stage::with(backend, [pool], 4, Fake::hanging()).await;
+    until("it is being started", async || stage.fake.starting() == 1).await;
+    let before = stage.slot(SLOT).await.unwrap();
+    assert!(stage.house.placement.report(name(), lost(&stage).await).await.unwrap());
+    stage.fake.release(2);
+    until("the start for the new tokens is done", async || {
+        let tokens = stage.slot(SLOT).await.unwrap().generation;
+        let runs = stage.fake.running(&name()).map(|spec| spec.generation);
+        tokens == before.generation + 1 && runs == Some(tokens) && stage.at_gate().await == (0, 0)
+    })
+    .await;
+    agents_wait(&stage, 1).await;
 }
 
 #[tokio::test]

@@ -26,18 +26,18 @@ async fn at(database: &Database, arguments: &[&str]) -> (bool, String) {
 }
 
 /// A pool that nobody asks for.
-fn other_pool() -> String {
+pub fn other_pool() -> String {
     process_pool("other", "max_slots = 1", STAYS).replace("google_meet", "zoom")
 }
 
-async fn pools(server: &Process) -> Vec<String> {
+pub async fn pools(server: &Process) -> Vec<String> {
     let pools = server.admin().get("/admin/pools").await;
     let names = pools["pools"].as_array().unwrap().iter().map(|pool| pool["name"].as_str().unwrap().to_owned());
     names.collect()
 }
 
 /// Stops a server, and starts another with this configuration whose log goes into a file.
-async fn start_again(server: Process, database: &Database, toml: &str) -> (Process, PathBuf) {
+pub async fn start_again(server: Process, database: &Database, toml: &str) -> (Process, PathBuf) {
     server.terminate().await;
     assert!(server.wait().await);
     let file = database.folder.path().join("greenroom.toml");

@@ -1,5 +1,6 @@
 //! Slots that failed come back, or are replaced.
 
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use domain::{SlotName, SlotStatus};
@@ -10,7 +11,7 @@ use greenroom::providers::ProviderError;
 use greenroom::store::PoolRow;
 use rstest::rstest;
 
-use crate::support::{Backend, Call, Fake, Fault, Kind, Plan, Stage, pool, until};
+use crate::support::{Backend, Call, Fake, Fault, Kind, Plan, Stage, pool, until, waits};
 
 const SLOT: &str = "pool-meet-001";
 
@@ -262,4 +263,81 @@ async fn a_pool_whose_slots_cannot_be_started_is_not_filled_with_broken_ones(#[c
     }
     let broken = vec![SlotStatus::Error; 4];
     assert_eq!(stage.slots().await.into_iter().map(|(_, status)| status).collect::<Vec<_>>(), broken);
+}
+
+/// What is logged by this thread, as a test's own tasks are.
+#[derive(Clone, Debug, Default)]
+struct Logged(Arc<Mutex<Vec<u8>>>);
+
+impl std::io::Write for Logged {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Logged {
+    fn begin() -> (Self, tracing::subscriber::DefaultGuard) {
+        let logged = Self::default();
+        let writer = logged.clone();
+        let subscriber = tracing_subscriber::fmt().with_writer(move || writer.clone()).finish();
+        (logged, tracing::subscriber::set_default(subscriber))
+    }
+
+    fn count(&self, message: &str) -> usize {
+        String::from_utf8_lossy(&self.0.lock().unwrap()).matches(message).count()
+    }
+}
+
+#[tokio::test]
+async fn a_slot_is_said_to_be_recovered_when_it_is_and_not_when_it_was_drained_meanwhile() {
+    let (logged, _guard) = Logged::begin();
+    let stage = Stage::with(Backend::Sqlite, [pool("meet")], 4, Fake::slow_to_end()).await;
+    for (is_drained, recovery, times) in [(true, Recovery::NotNeeded, 0), (false, Recovery::Recovered, 1)] {
+        fails(&stage, usize::from(is_drained)).await;
+        stage.slot_is(SLOT, SlotStatus::Error).await;
+        let stops = stage.fake.count(&Call::Stop(name()));
+        let deployment = stage.deployment.clone();
+        let recovering = tokio::spawn(async move { deployment.recover(&name()).await.unwrap() });
+        until("it is being stopped", async || stage.fake.count(&Call::Stop(name())) > stops).await;
+        if is_drained {
+            assert!(stage.house.placement.report(name(), SlotEvent::Drain).await.unwrap());
+        }
+        stage.fake.release_ends(1);
+        assert_eq!(recovering.await.unwrap(), Some(recovery));
+        assert_eq!(logged.count("slot recovered"), times);
+        if is_drained {
+            // What has failed is left alone for half a minute.
+            stage.house.clock.advance(Duration::from_secs(31));
+            stage.fake.release_ends(1);
+            until("it is deleted", async || {
+                stage.keep("deployment").await;
+                stage.slot(SLOT).await.is_none()
+            })
+            .await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_late_agent_does_not_bring_a_slot_back_that_is_being_stopped() {
+    let meet = PoolRow { hot: true, min_idle: 1, ..pool("meet") };
+    let stage = Stage::with(Backend::Sqlite, [meet], 4, Fake::slow_to_end()).await;
+    until("it was started", async || stage.fake.starts().len() == 1 && stage.at_gate().await == (0, 0)).await;
+    stage.house.clock.advance(Duration::from_secs(61));
+    stage.keep("deployment").await;
+    let slot = stage.slot_is(SLOT, SlotStatus::Error).await;
+    let deployment = stage.deployment.clone();
+    let recovering = tokio::spawn(async move { deployment.recover(&name()).await.unwrap() });
+    until("it is being stopped", async || stage.fake.count(&Call::Stop(name())) == 1).await;
+    stage.house.placement.report(name(), waits(&slot)).await.unwrap();
+    assert_eq!(stage.slot(SLOT).await.unwrap().status, SlotStatus::Error, "what comes now is about to be ended");
+    stage.fake.release_ends(1);
+    assert_eq!(recovering.await.unwrap(), Some(Recovery::Recovered));
+    until("it is started again", async || stage.fake.starts().len() == 2 && stage.at_gate().await == (0, 0)).await;
+    stage.stir(&[]).await;
+    stage.slot_is(SLOT, SlotStatus::Idle).await;
 }

@@ -203,6 +203,21 @@ async fn a_busy_docker_container_is_removed() {
 }
 
 #[tokio::test]
+async fn a_docker_container_is_removed_while_it_is_being_started() {
+    let engine = Engine::shared().await;
+    let image = engine.image(&Recipe::bot(OBEDIENT)).await;
+    let here = Situation::new("container removed, starting", &engine, &image, "max_slots = 1").await;
+    let bot = here.user.bot(&meet_link(1)).await;
+    // The bot may be in its meeting before the start is done.
+    here.user.until(&bot, "active").await;
+    remove(&engine, &here.slot(1)).await;
+    here.user.until(&bot, "failed").await;
+    let told = here.told(&bot).await;
+    assert_eq!(told.ended(), json!(["failed", "interrupted", "provider"]));
+    assert!(told.error().contains("it is gone"), "{}", told.error());
+}
+
+#[tokio::test]
 async fn the_docker_image_is_missing() {
     let engine = Engine::shared().await;
     let image = format!("{}/no-such-image:1", std::env::var("TEST_REGISTRY").unwrap());

@@ -3,7 +3,7 @@
 use super::end::note_hold;
 use crate::planner::bugs::{Bug, has};
 use crate::planner::draft::Draft;
-use crate::{BotId, SlotName, SlotStatus};
+use crate::{BotId, SlotName, SlotStatus, slot};
 
 pub fn apply(draft: &mut Draft<'_>, name: &SlotName, bot: BotId) -> bool {
     let Some(slot) = draft.slot(name) else { return false };
@@ -15,9 +15,11 @@ pub fn apply(draft: &mut Draft<'_>, name: &SlotName, bot: BotId) -> bool {
     draft.cancel_deployment(name);
     note_hold(draft, name);
     if status == SlotStatus::Draining {
+        let now = draft.now;
         draft.change_slot(name, |slot| {
             slot.bot_id = None;
             slot.awaits_clearing = false;
+            slot.description = slot::draining(now);
         });
     } else {
         draft.free_slot(name, false);

@@ -10,7 +10,7 @@ use crate::planner::bot::Queued;
 use crate::planner::bugs::{Bug, has};
 use crate::planner::changes::Returned;
 use crate::planner::draft::Draft;
-use crate::{BotId, SlotName, SlotStatus, Status};
+use crate::{BotId, SlotName, SlotStatus, Status, slot};
 
 /// How long a bot is passed over that came back.
 const PASSED_OVER: Duration = Duration::from_secs(3);
@@ -47,9 +47,11 @@ pub fn apply(draft: &mut Draft<'_>, name: &SlotName, id: BotId, holder: Uuid, me
     }
     draft.act(crate::planner::changes::Action::PassGate);
     if status == SlotStatus::Draining {
+        let now = draft.now;
         draft.change_slot(name, |slot| {
             slot.bot_id = None;
             slot.awaits_clearing = false;
+            slot.description = slot::draining(now);
         });
     } else {
         draft.free_slot(name, false);

@@ -62,8 +62,11 @@ impl<'a> Draft<'a> {
             slot.status_since = now;
             slot.stopped = false;
             slot.awaits_clearing &= status == SlotStatus::Busy;
-            if status == SlotStatus::Idle {
-                slot.expires_at = expires_at;
+            match status {
+                SlotStatus::Idle => slot.expires_at = expires_at,
+                SlotStatus::Creating => slot.description = slot::creating(now),
+                SlotStatus::Draining if slot.bot_id.is_none() => slot.description = slot::draining(now),
+                _ => {}
             }
         });
         self.forget_freed(name);
@@ -130,7 +133,7 @@ impl<'a> Draft<'a> {
             agent: None,
             bots_since_fresh: 0,
             provider_ref: None,
-            description: slot::idle(None),
+            description: slot::creating(self.now),
             last_used_at: None,
             error_message: None,
             recovery_attempts: 0,
@@ -179,7 +182,6 @@ impl<'a> Draft<'a> {
     pub fn return_to_pool(&mut self, name: &SlotName) {
         let Some(slot) = self.slot(name) else { return };
         let Some(pool) = self.pool(&slot.pool) else { return };
-        let description = slot::idle(slot.last_used_at);
         let waits = pool.hot && pool.is_ready(slot);
         let is_made = slot.provider_ref.is_some();
         if (pool.hot && !waits) || (!pool.hot && !is_made && !pool.provisioned_per_bot()) {
@@ -187,8 +189,8 @@ impl<'a> Draft<'a> {
             self.deploy(name, None);
         } else {
             self.put_slot(name, SlotStatus::Idle);
+            self.change_slot(name, |slot| slot.description = slot::idle(slot.last_used_at));
         }
-        self.change_slot(name, |slot| slot.description = description);
     }
 
     /// A slot that was stopped because nobody needed it is idle, and may be given out.

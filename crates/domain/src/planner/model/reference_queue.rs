@@ -123,7 +123,7 @@ impl Batch<'_> {
             agent: None,
             bots_since_fresh: 0,
             provider_ref: None,
-            description: slot::idle(None),
+            description: slot::creating(self.now),
             last_used_at: None,
             error_message: None,
             recovery_attempts: 0,
@@ -199,10 +199,8 @@ impl Batch<'_> {
         self.put(&slot.name, if is_ready { SlotStatus::Idle } else { SlotStatus::Creating });
         if !is_ready {
             self.ask(&slot.name, None);
-        }
-        let description = slot::idle(slot.last_used_at);
-        if let Some(slot) = self.slot_mut(&slot.name) {
-            slot.description = description;
+        } else if let Some(slot) = self.slot_mut(&slot.name) {
+            slot.description = slot::idle(slot.last_used_at);
         }
     }
 

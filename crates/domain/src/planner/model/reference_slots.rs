@@ -221,9 +221,11 @@ impl Batch<'_> {
         if status != SlotStatus::Draining {
             return self.comes_free(name, false);
         }
+        let now = self.now;
         if let Some(slot) = self.slot_mut(name) {
             slot.bot_id = None;
             slot.awaits_clearing = false;
+            slot.description = slot::draining(now);
         }
     }
 
@@ -242,6 +244,12 @@ impl Batch<'_> {
             }
             if status == SlotStatus::Idle {
                 slot.expires_at = expires_at;
+            }
+            if status == SlotStatus::Creating {
+                slot.description = slot::creating(now);
+            }
+            if status == SlotStatus::Draining && slot.bot_id.is_none() {
+                slot.description = slot::draining(now);
             }
         }
     }

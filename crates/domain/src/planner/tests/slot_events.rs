@@ -261,3 +261,38 @@ fn a_slot_goes_when_it_is_drained_and_has_no_bot() {
     assert_eq!(planner.snapshot.pool("cold").unwrap().pool.slots, 0);
     assert!(!fits(&planner.event(&name, SlotEvent::Drain)));
 }
+
+#[test]
+fn a_slot_is_described_as_what_it_is() {
+    let mut planner = Planner::new(&[Pool { min_idle: 1, recycle_after: 1, ..hot_pool("hot", 0, 1) }]);
+    let name = slot("hot", 1);
+    let shown = |planner: &Planner| planner.slot(&name).description.split(' ').next().map(str::to_owned).unwrap();
+    planner.run(&[Job::KeepWarm]);
+    assert_eq!(shown(&planner), "[CREATING]");
+    let holder = planner.pass_gate(&name);
+    planner.event(&name, SlotEvent::Started { bot: None, provider_ref: "ref".to_owned(), recipe: None, holder });
+    assert_eq!(shown(&planner), "[CREATING]", "its agent does not wait yet");
+    let event = waits(&planner, &name, "agent");
+    let changes = planner.event(&name, event);
+    assert_eq!(shown(&planner), "[IDLE]");
+    let described = |action: &Action| matches!(action, Action::Describe { .. });
+    assert!(changes.actions.iter().any(described), "the provider shows it too");
+    planner.run(&[reserve(request(1, 1))]);
+    assert_eq!(shown(&planner), "[BUSY]");
+    planner.run(&[planner.exits(1, 0)]);
+    planner.event(&name, SlotEvent::Cleared { bot: bot(1) });
+    assert_eq!(shown(&planner), "[CREATING]", "it is made fresh");
+    planner.event(&name, SlotEvent::Drain);
+    assert_eq!(shown(&planner), "[DRAINING]");
+}
+
+#[test]
+fn a_slot_that_is_to_go_is_described_as_its_bots_until_the_bot_has_left_it() {
+    let (mut planner, name) = one(pool("cold", 0, 1), |_| {});
+    planner.run(&[reserve(request(1, 1))]);
+    planner.event(&name, SlotEvent::Drain);
+    assert!(planner.slot(&name).description.starts_with("[BUSY]"));
+    planner.run(&[planner.exits(1, 0)]);
+    planner.event(&name, SlotEvent::Cleared { bot: bot(1) });
+    assert!(planner.slot(&name).description.starts_with("[DRAINING]"));
+}

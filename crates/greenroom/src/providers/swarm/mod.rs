@@ -183,7 +183,7 @@ impl SwarmProvider {
         match self.log_text(&service.id).await {
             Ok(Some(lines)) => drop(self.last_lines().insert(slot.clone(), lines)),
             Ok(None) => {}
-            Err(error) => tracing::debug!(%slot, error = error.words, "the log of a failed start cannot be had"),
+            Err(error) => tracing::debug!(%slot, error = error.words, "slot log not read"),
         }
         let is_own = |found: &Service| found.attempt == service.attempt;
         let rested = match self.find(slot).await {
@@ -391,7 +391,7 @@ impl Provider for SwarmProvider {
                 Ok(false) => {}
                 Ok(true) => return,
                 Err(error) => {
-                    tracing::debug!(%slot, error = error.words, "a slot could not be described");
+                    tracing::debug!(%slot, error = error.words, "slot description not written");
                     return;
                 }
             }

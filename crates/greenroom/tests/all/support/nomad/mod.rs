@@ -135,6 +135,11 @@ impl NomadFake {
         self.cluster.state().faults.extend(std::iter::repeat_n((operation, fault), count));
     }
 
+    /// No more requests go wrong.
+    pub fn mend(&self) {
+        self.cluster.state().faults.clear();
+    }
+
     /// How many requests are still to go wrong.
     pub fn faults_left(&self) -> usize {
         self.cluster.state().faults.len()

@@ -1,0 +1,35 @@
+//! A bot that was heard of and of which nothing runs any more: its slot was ended from outside, because an agent reports
+//! the end of its bot before it ends itself.
+
+use domain::lifecycle::Overdue;
+use domain::{BotId, SlotName};
+
+use super::{Deployment, prove};
+use crate::providers::Provider;
+use crate::store::StoreError;
+
+impl Deployment {
+    /// Ends a bot if nothing runs in its slot. False while something does, where the provider starts slots again by
+    /// itself, and where it cannot be known.
+    pub(crate) async fn end_if_interrupted(
+        &self,
+        slot: &SlotName,
+        bot: BotId,
+        provider: &dyn Provider,
+    ) -> Result<bool, StoreError> {
+        if provider.restarts_slots() {
+            return Ok(false);
+        }
+        let state = match prove::within(self.0.patience.look, "was looked at", provider.inspect(slot)).await {
+            Ok(Some(found)) if !found.running => found.state,
+            Ok(None) => "it is gone".to_owned(),
+            Ok(Some(_)) | Err(_) => return Ok(false),
+        };
+        let error = format!("slot {slot} no longer runs, and Greenroom did not stop it: {state}");
+        let is_ended = self.give_up(bot, Overdue::Interrupted, Some(error)).await?;
+        if is_ended {
+            tracing::warn!(%bot, %slot, state, "bot interrupted");
+        }
+        Ok(is_ended)
+    }
+}

@@ -1,0 +1,72 @@
+//! `greenroom pools remove` and `greenroom down` for pools of runners: slots and bots end, machines that ran a bot end
+//! with it, and idle ones are left to their groups.
+
+use serde_json::json;
+
+use super::Scene;
+use crate::pool_removal::{other_pool, pools, start_again};
+use crate::support::{Database, Machine, greenroom, meet_link, until};
+
+/// A server with two slots, one of which has a bot on the first of two machines.
+async fn scene() -> (Scene, [Machine; 2], String) {
+    let scene = Scene::open("max_slots = 2\n\nheartbeat_interval = \"1s\"\nhealthy_within = \"3s\"").await;
+    let instances = scene.cloud.grow("large-on-demand", 2).await;
+    let busy = Machine::up(&scene.admin, &scene.token, &instances[0]).await;
+    let bot = scene.user.bot(&meet_link(1)).await;
+    busy.take().await;
+    scene.user.until(&bot, "active").await;
+    let idle = Machine::up(&scene.admin, &scene.token, &instances[1]).await;
+    (scene, [busy, idle], bot)
+}
+
+async fn stored_slots(database: &Database) -> usize {
+    database.reader().await.pairs("SELECT name, status FROM slots").await.len()
+}
+
+async fn run(database: &Database, words: &[&str]) -> (bool, String) {
+    let (well, stdout, stderr) = greenroom(database, words).await;
+    (well, stdout + &stderr)
+}
+
+#[tokio::test]
+async fn a_pool_of_runners_on_moto_that_left_is_removed_and_the_machine_of_its_bot_ends() {
+    let (Scene { cloud, server, database, user, .. }, [busy, idle], bot) = scene().await;
+    let (server, _) = start_again(server, &database, &other_pool()).await;
+    let (well, said) = run(&database, &["pools", "remove", "meet", "--force"]).await;
+    assert!(!well && said.contains("The pool meet (ec2) has 1 slots; 1 have a bot, which is ended."), "{said}");
+
+    // What the database keeps leads nowhere.
+    let settings = "UPDATE pools SET settings = replace(settings, 'http://', 'http://127.0.0.1:1/')";
+    database.execute(settings).await;
+    let (well, said) = run(&database, &["pools", "remove", "meet", "--yes", "--force"]).await;
+    assert!(!well && said.contains("1 could not be removed"), "{said}");
+    assert_eq!(stored_slots(&database).await, 1, "what is there is known");
+    assert_eq!(pools(&server).await, ["other", "meet"]);
+    database.execute("UPDATE pools SET settings = replace(settings, 'http://127.0.0.1:1/', 'http://')").await;
+
+    let (well, said) = run(&database, &["pools", "remove", "meet", "--yes", "--force"]).await;
+    assert!(well && said.contains("Removed 1 slots and the pool meet"), "{said}");
+    assert_eq!((stored_slots(&database).await, pools(&server).await), (0, vec!["other".to_owned()]));
+    // Nobody has heard from the machine that its bot is gone, so it is not used again.
+    until("its machine is gone", async || !cloud.machines("large-on-demand").await.contains(&busy.instance)).await;
+    assert!(cloud.machines("large-on-demand").await.contains(&idle.instance), "an idle one is its group's");
+    let bot = user.on(&server.url).look_at(&bot).await;
+    assert_eq!((&bot["status"], &bot["reason"]), (&json!("completed"), &json!("stopped")), "{bot}");
+}
+
+#[tokio::test]
+async fn down_ends_the_bots_on_moto_and_says_that_idle_machines_stay() {
+    let (Scene { cloud, server, database, .. }, [busy, idle], _) = scene().await;
+    server.terminate().await;
+    assert!(server.wait().await);
+    let (well, said) = run(&database, &["down"]).await;
+    assert!(!well && said.contains("This ends 1 bots and removes 1 slots of 1 pools:"), "{said}");
+    assert_eq!(stored_slots(&database).await, 1, "nothing is removed unasked");
+    let (well, said) = run(&database, &["down", "--yes"]).await;
+    assert!(well && said.contains("Ended 1 bots and removed 1 slots."), "{said}");
+    assert!(said.contains("The Auto Scaling groups of meet keep their machines"), "{said}");
+    assert!(!said.contains("Nothing of this installation is left"), "{said}");
+    assert_eq!(stored_slots(&database).await, 0);
+    until("its machine is gone", async || !cloud.machines("large-on-demand").await.contains(&busy.instance)).await;
+    assert!(cloud.machines("large-on-demand").await.contains(&idle.instance));
+}

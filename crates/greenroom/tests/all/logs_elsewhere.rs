@@ -1,0 +1,85 @@
+//! What a bot printed where slots are services of Swarm, jobs of Nomad or applications of Coolify, and no agent has sent
+//! it: the provider is asked while the bot runs, and what it has is kept before the slot is cleared.
+
+use serde_json::{Value, json};
+
+use crate::support::{
+    Backend, COOLIFY_TOKEN, Client, CoolifyFake, CoolifySettings, NomadFake, Recipe, Scene, Swarm, Venue, found,
+    meet_link, until,
+};
+
+/// Nothing that runs here calls back, so that a bot ends soon.
+const IMPATIENT: &str = "[sweeper]\ninterval = \"1s\"\nno_start = \"5s\"\n";
+
+/// Waits until a bot has these lines, while it runs and after it has failed; gives what was read after its end.
+async fn has_lines(user: &Client, bot: &str, lines: &[&str]) -> Value {
+    let log = async || user.get(&format!("/bots/{bot}/logs")).await;
+    let texts = |log: &Value| -> Vec<String> {
+        log["lines"].as_array().unwrap().iter().map(|line| line["text"].as_str().unwrap().to_owned()).collect()
+    };
+    until("what it printed is there while it runs", async || {
+        let log = log().await;
+        assert_eq!(user.look_at(bot).await["status"], "deploying");
+        texts(&log) == lines
+    })
+    .await;
+    let ended = user.until(bot, "failed").await;
+    assert_eq!(ended["reason"], "no_start");
+    // The slot is cleared after the end, and its log is kept before.
+    until("its slot is cleared", async || {
+        user.look_at(bot).await["error"].as_str().is_some_and(|error| error.contains("Last lines:"))
+    })
+    .await;
+    let log = log().await;
+    assert_eq!(texts(&log), lines);
+    log
+}
+
+#[tokio::test]
+async fn the_log_of_a_bot_on_a_swarm_is_the_services_where_no_agent_sends_it() {
+    let swarm = Swarm::single().await;
+    let script = "trap 'exit 0' TERM; echo first line; echo no camera >&2; sleep 1000 & wait";
+    let image = swarm.image(&Recipe::script(script)).await;
+    let scene = Scene::start(swarm.manager(), "swarm", &image, "max_slots = 1", IMPATIENT).await;
+    let bot = scene.user.bot(&meet_link(1)).await;
+    let log = has_lines(&scene.user, &bot, &["first line", "no camera"]).await;
+    assert!(log["lines"].as_array().unwrap().iter().all(|line| line["at"].is_string()), "{log}");
+}
+
+#[tokio::test]
+async fn the_log_of_a_bot_on_nomad_is_the_tasks_where_no_agent_sends_it() {
+    let nomad = NomadFake::start().await;
+    let config = format!(
+        "{IMPATIENT}[[pool]]\nname = \"meet\"\nplatform = \"google_meet\"\nprovider = \"nomad\"\nmax_slots = 1\n\
+         [pool.nomad]\naddress = \"{}\"\ntoken = \"{}\"\nimage = \"bot:1\"\n",
+        nomad.url(),
+        nomad.token()
+    );
+    let venue = Venue::open(Backend::Sqlite, &config).await;
+    let bot = venue.user.ask(json!({"meeting_url": meet_link(1)})).await;
+    let slot = "pool-meet-001";
+    found("its task runs", async || nomad.running(slot)).await;
+    nomad.set_logs(slot, "first line\nsecond line\n");
+    nomad.set_error_logs(slot, "no camera\n");
+    let log = has_lines(&venue.user, bot["id"].as_str().unwrap(), &["first line", "second line", "no camera"]).await;
+    assert_eq!(log["lines"][0]["at"], Value::Null, "Nomad keeps no times");
+    assert_eq!(nomad.violations(), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn the_log_of_a_bot_on_coolify_is_the_applications_where_no_agent_sends_it() {
+    let fake = CoolifyFake::start(CoolifySettings::default()).await;
+    let config = format!(
+        "{IMPATIENT}[[pool]]\nname = \"meet\"\nplatform = \"google_meet\"\nprovider = \"coolify\"\nmax_slots = 1\n\
+         [pool.coolify]\napi_url = \"{}/api/v1\"\napi_token = \"{COOLIFY_TOKEN}\"\nproject_uuid = \"{}\"\n\
+         server_uuid = \"{}\"\nenvironment_name = \"production\"\nimage = \"team/bot:1\"\n",
+        fake.url,
+        CoolifyFake::PROJECT,
+        CoolifyFake::SERVER,
+    );
+    let venue = Venue::open(Backend::Sqlite, &config).await;
+    let bot = venue.user.ask(json!({"meeting_url": meet_link(1)})).await;
+    let lines = ["pool-meet-001 has started", "waiting for work"];
+    has_lines(&venue.user, bot["id"].as_str().unwrap(), &lines).await;
+    assert_eq!(fake.violations(), Vec::<String>::new());
+}
