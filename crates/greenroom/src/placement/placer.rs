@@ -148,6 +148,7 @@ impl Placer {
     /// Plans and writes until the plan holds, and says what was written.
     async fn attempt(&mut self, batch: &Batch, attempts: u32) -> Result<Written, StoreError> {
         let mut may_be_committed = true;
+        let mut conflicts = 0;
         let mut last = "the batch was never current";
         for attempt in 0..attempts {
             match self.plan_and_write(batch, attempt > 0).await {
@@ -158,6 +159,12 @@ impl Placer {
                         _ => "a bot, a deployment or a key kept changing",
                     };
                     self.note_lost(failed);
+                    conflicts += u32::from(failed == Applied::Conflict);
+                    // What the jobs name was read again after the first conflict. The copy differs elsewhere: in a slot.
+                    if conflicts > 1 {
+                        tracing::warn!(jobs = batch.jobs.len(), "placement copy dropped after repeated conflicts");
+                        self.cache.forget();
+                    }
                 }
                 // It may be committed all the same: read everything, and look for what these jobs may have made.
                 Err(error @ StoreError::Unavailable { .. }) if may_be_committed => {
@@ -190,6 +197,8 @@ impl Placer {
     /// Plans and writes once. Mostly nobody else changes anything meanwhile, and the write finds out if somebody did. Who
     /// lost that way holds the token first: others then wait until it has written.
     async fn plan_and_write(&mut self, batch: &Batch, again: bool) -> Result<(Applied, Written), StoreError> {
+        // Before the token is held: to read everything may take longer than anybody may hold it.
+        self.cache.bring_up_to_date().await?;
         let held = if again || self.is_contended() {
             // The token keeps all others out. The turn would only hold one of two connections.
             self.end_turn(true).await;
@@ -197,7 +206,6 @@ impl Placer {
         } else {
             None
         };
-        self.cache.bring_up_to_date().await?;
         if held.is_some() {
             self.cache.follow().await?;
         }
