@@ -229,7 +229,7 @@ impl Placer {
             return Ok((applied, Written { changes, new: HashMap::new(), now }));
         }
         let token = Uuid::from_bytes(self.random_bytes()?);
-        let changed = (!self.store.is_only_replica()).then(|| told(&changes));
+        let changed = (!self.store.is_only_replica()).then(|| Changed::of(&changes));
         let write = self.store.prepare(&changes, &batch.details, (position.token, token), changed.as_ref(), now)?;
         let applied = match held {
             Some(tx) => self.store.write_in(tx, write).await?,
@@ -332,17 +332,6 @@ fn unknown_keys(jobs: &[Job], changes: &Changes, snapshot: &Snapshot) -> Vec<(Us
     });
     let keys = refused.filter_map(|request| Some((request.user, request.idempotency.as_ref()?.0.clone())));
     keys.filter(|(user, key)| snapshot.key(*user, key).is_none()).collect()
-}
-
-/// What others have to read again.
-fn told(changes: &Changes) -> Changed {
-    Changed {
-        slots: changes.slots.keys().map(ToString::to_string).collect(),
-        bots: changes.bots.keys().copied().collect(),
-        users: Vec::new(),
-        pools: !changes.pools.is_empty(),
-        everything: false,
-    }
 }
 
 fn nothing_read() -> StoreError {

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
+use domain::planner::changes::Changes;
 use domain::{BotId, SlotName, UserId};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -42,6 +43,17 @@ impl Changed {
 
     pub fn user(id: UserId) -> Self {
         Self { users: vec![id], ..Self::default() }
+    }
+
+    /// What a plan changes.
+    pub fn of(changes: &Changes) -> Self {
+        Self {
+            slots: changes.slots.keys().map(ToString::to_string).collect(),
+            bots: changes.bots.keys().copied().collect(),
+            users: Vec::new(),
+            pools: !changes.pools.is_empty(),
+            everything: false,
+        }
     }
 
     pub fn everything() -> Self {
