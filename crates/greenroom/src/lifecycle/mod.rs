@@ -97,6 +97,10 @@ impl Lifecycle {
         Self { bus, ..self }
     }
 
+    pub fn feed(&self) -> &Feed {
+        &self.feed
+    }
+
     /// A bot's sessions, with the signs of life that are not written yet.
     pub async fn sessions(&self, bot: BotId) -> Result<Vec<SessionRow>, StoreError> {
         let mut sessions = self.store.for_users().sessions(bot).await?;

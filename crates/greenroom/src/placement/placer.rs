@@ -6,14 +6,16 @@ use std::time::{Duration, Instant};
 
 use domain::UserId;
 use domain::planner::changes::Changes;
+use domain::planner::invariants::{BatchCheck, Scope};
 use domain::planner::job::{Answer, Refusal};
-use domain::planner::{Ids, Job, Settings, Snapshot, invariants, plan};
+use domain::planner::{Ids, Job, Settings, Snapshot, plan};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use super::answer;
 use super::batch::{Batch, Written};
+use super::copy_check::CopyDifference;
 use super::message::{Look, Message, Reply, Submitted};
 use super::snapshot_cache::SnapshotCache;
 use crate::admission::Admission;
@@ -55,8 +57,6 @@ pub struct Placer {
     /// Until then no turn is waited for.
     without_turns: Option<Instant>,
     pruned: Instant,
-    /// How many batches were written.
-    written: u64,
 }
 
 impl Placer {
@@ -76,7 +76,6 @@ impl Placer {
             contended: None,
             without_turns: None,
             pruned: Instant::now(),
-            written: 0,
         }
     }
 
@@ -103,6 +102,7 @@ impl Placer {
                 match message {
                     Message::Job(job) => submitted.push(*job),
                     Message::Look(look) => self.answer_look(look).await,
+                    Message::Verify(scope, reply) => drop(reply.send(self.verify(&scope).await)),
                 }
             }
             if !submitted.is_empty() {
@@ -123,6 +123,15 @@ impl Placer {
             }
             Err(error) => look(Err(error)),
         }
+    }
+
+    /// Compares rows with the copy under the token, so that neither can change meanwhile, and takes over what differs.
+    async fn verify(&mut self, scope: &Scope) -> Result<Vec<CopyDifference>, StoreError> {
+        self.cache.bring_up_to_date().await?;
+        self.end_turn(true).await;
+        let _held = self.store.hold_token().await?;
+        self.cache.follow().await?;
+        self.cache.verify(scope).await
     }
 
     /// Does all jobs in one write. When that cannot be done, each is done by itself, so that one that cannot be done does not
@@ -239,8 +248,10 @@ impl Placer {
         if applied == Applied::Committed {
             answer::log(&changes);
             new = changes.new_open_bots();
+            let check =
+                cfg!(debug_assertions).then(|| self.cache.get().map(|(copy, _)| BatchCheck::new(copy, &changes)));
             self.cache.apply(&mut changes, token);
-            self.check();
+            self.check(check.flatten());
         }
         Ok((applied, Written { changes, new, now }))
     }
@@ -289,15 +300,12 @@ impl Placer {
         }
     }
 
-    /// In debug builds: what must hold does hold after every batch; where there is much to look at, after every 50th.
-    fn check(&mut self) {
-        self.written += 1;
-        if cfg!(debug_assertions)
-            && let Some((snapshot, _)) = self.cache.get()
-            && (snapshot.slots().len() < 200 || self.written.is_multiple_of(50))
-        {
-            let found = invariants::violations(snapshot);
-            debug_assert!(found.is_empty(), "{found:?}");
+    /// In debug builds: what must hold does hold after every batch, limits and sizes of pools included. Only what the batch changed
+    /// is looked at.
+    fn check(&self, check: Option<BatchCheck>) {
+        if let Some((check, (snapshot, _))) = check.zip(self.cache.get()) {
+            let complaints = check.complaints(snapshot);
+            assert!(complaints.is_empty(), "a batch broke what must hold: {complaints:?}");
         }
     }
 
