@@ -19,6 +19,14 @@ use super::lanes::Lane;
 use super::sql::{args, sql};
 use super::{Run, Store, StoreError, Tx};
 
+/// Ends a transaction of PostgreSQL that holds the token and does nothing for a second. A replica that stands still, or a
+/// machine that is gone, holds up all others no longer than that.
+macro_rules! longest_hold {
+    () => {
+        "set_config('idle_in_transaction_session_timeout', '1s', true)"
+    };
+}
+
 /// What a change of the token was about: what is to be read again.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -141,7 +149,12 @@ impl Store {
         let mut tx = self.begin_in(Lane::Placement).await?;
         // SQLite has one writer, which this transaction is.
         if self.is_shared() {
-            let hold = sql!("placement.hold", "SELECT token FROM placement ORDER BY epoch DESC LIMIT 1 FOR UPDATE");
+            let hold = sql!(
+                "placement.hold",
+                "SELECT token, ",
+                longest_hold!(),
+                " FROM placement ORDER BY epoch DESC LIMIT 1 FOR UPDATE"
+            );
             tx.first(hold, vec![]).await?.ok_or_else(no_row)?;
         }
         Ok(tx)
@@ -239,7 +252,9 @@ impl Tx {
         let hold = sql!(
             "placement.hold_to_change",
             sqlite: "SELECT epoch, token FROM placement",
-            postgres: "SELECT epoch, token FROM placement ORDER BY epoch DESC LIMIT 1 FOR UPDATE",
+            postgres: concat!(
+                "SELECT epoch, token, ", longest_hold!(), " FROM placement ORDER BY epoch DESC LIMIT 1 FOR UPDATE"
+            ),
         );
         let row = self.first(hold, vec![]).await?.ok_or_else(no_row)?;
         let set = sql!(

@@ -78,4 +78,5 @@ mod stream;
 mod swarm;
 mod sweeper;
 mod sync;
+mod turns;
 mod waiting;
