@@ -305,6 +305,11 @@ async fn a_slot_that_placement_gives_while_its_bot_is_changed_on_postgres_is_rea
     let write = replica.prepare(&changes, &details, (before, uuid::Uuid::new_v4()), Some(&journal), now).unwrap();
     assert_eq!(replica.write_in(held, write).await.unwrap(), Applied::Committed);
     changing.await.unwrap();
+    // A replica that had followed so far reads again what the last row names.
+    let rows = other.pairs("SELECT changed, CAST(id AS TEXT) FROM placement_journal ORDER BY id DESC LIMIT 1").await;
+    let last: Changed = serde_json::from_str(&rows[0].0).unwrap();
+    let given = changes.grants[0].slot.to_string();
+    assert_eq!((last.bots, last.slots), (vec![waiting], vec![given]));
     expect_current(&house).await;
 }
 
