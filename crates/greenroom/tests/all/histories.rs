@@ -164,8 +164,8 @@ fn queue_of(snapshot: &Snapshot) -> Vec<BotId> {
     let mut platforms = Platform::ALL;
     platforms.sort_by_key(|platform| platform.as_str());
     let of_platform = |platform| {
-        let lines = snapshot.queue().lines(platform);
-        let mut waiting: Vec<_> = lines.flat_map(|(_, line)| &line.waiting).collect();
+        let groups = snapshot.queue().groups(platform);
+        let mut waiting: Vec<_> = groups.flat_map(|(_, group)| &group.waiting).collect();
         waiting.sort();
         waiting.into_iter().map(|(_, bot)| *bot)
     };
