@@ -157,10 +157,10 @@ impl Draft<'_> {
         self.set_bot(bot, Some(placed));
         let grant = Grant { bot, slot: name.clone(), pool: pool_name, connection, is_awaited };
         if !is_new {
-            self.tell(bot, user, Kind::Assigned, Some(name.to_string()), Actor::Greenroom);
+            self.record(bot, user, Kind::Assigned, Some(name.to_string()), Actor::Greenroom);
             self.changes.grants.push(grant);
         } else {
-            self.tell_created(bot, user, Some(name));
+            self.record_created(bot, user, Some(name));
             if let Some(new) = self.changes.new_bots.iter_mut().rev().find(|new| new.id == bot) {
                 new.is_awaited = is_awaited;
             }
