@@ -74,7 +74,7 @@ ALTER TABLE bots ADD COLUMN turn BIGINT NOT NULL DEFAULT 0;
 -- No bot of the user goes before this.
 ALTER TABLE users ADD COLUMN min_priority BIGINT NOT NULL DEFAULT 0;
 
--- A user's events are found by its bots.
+-- A user's events are found among all, by their ids: an index on users would be written with every event.
 DROP INDEX events_by_user;
 
 -- How far a replica has followed the journal: rows before are not needed by it.

@@ -42,7 +42,7 @@ impl RetryGate {
     }
 }
 
-/// A line that may still get something, and its first bot.
+/// A group that may still get something, and its first bot.
 struct Head {
     key: String,
     order: Order,
@@ -56,7 +56,7 @@ pub fn serve_queue(draft: &mut Draft<'_>, platform: Platform, came_free: &[Attri
     }
     let mut gate = RetryGate { now: draft.now, came_free: came_free.to_vec(), tried: Vec::new() };
     let mut heads: Vec<Head> = Vec::new();
-    for key in draft.lines(platform).into_keys() {
+    for key in draft.groups(platform).into_keys() {
         heads.extend(head(draft, platform, key, None));
     }
     let mut given = 0;
@@ -67,7 +67,7 @@ pub fn serve_queue(draft: &mut Draft<'_>, platform: Platform, came_free: &[Attri
             draft.changes.unfinished = true;
             return;
         }
-        // Where it gets nothing, nobody behind it with the same requirements would: its line is done.
+        // Where it gets nothing, nobody behind it with the same requirements would: its group is done.
         let Some(candidate) = candidate(draft, &bot, gate.admits(&bot)) else { continue };
         if let Some(slot) = slot_of(draft, candidate) {
             let pool = draft.slot(&slot).and_then(|slot| draft.pool(&slot.pool));
@@ -82,10 +82,10 @@ pub fn serve_queue(draft: &mut Draft<'_>, platform: Platform, came_free: &[Attri
 }
 
 fn head(draft: &Draft<'_>, platform: Platform, key: String, after: Option<Order>) -> Option<Head> {
-    draft.next_in_line(platform, &key, after).map(|(order, bot)| Head { key, order, bot })
+    draft.next_in_queue(platform, &key, after).map(|(order, bot)| Head { key, order, bot })
 }
 
-/// The line whose first bot is next.
+/// The group whose first bot is next.
 fn first(heads: &[Head]) -> Option<usize> {
     let order = |head: &Head| {
         let mut order = head.order;

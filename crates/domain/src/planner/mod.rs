@@ -126,7 +126,7 @@ fn finish(mut draft: Draft<'_>, outcomes: Vec<Outcome>, report: WarmReport) -> C
     }
     for id in draft.changes.new_bots.iter().map(|new| new.id).collect::<Vec<_>>() {
         if let Some(user) = draft.bot(id).filter(|bot| bot.slot.is_none()).map(|bot| bot.user) {
-            draft.tell_created(id, user, None);
+            draft.record_created(id, user, None);
         }
     }
     let mut changes = draft.changes;

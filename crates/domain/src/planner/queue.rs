@@ -27,14 +27,14 @@ pub enum QueueOrder {
 
 /// Bots of one platform with the same requirements.
 #[derive(Clone, Debug, Default)]
-pub struct Line {
+pub struct QueueGroup {
     pub requirements: Option<Requirements>,
     pub waiting: BTreeMap<Order, BotId>,
 }
 
 #[derive(Clone, Debug, Default)]
 pub struct Queue {
-    lines: BTreeMap<(Platform, String), Line>,
+    groups: BTreeMap<(Platform, String), QueueGroup>,
     /// The turns that bots of a user have, in one priority of a platform.
     turns: BTreeMap<(Platform, i64, UserId), BTreeSet<(i64, BotId)>>,
 }
@@ -47,18 +47,18 @@ pub fn line_key(requirements: Option<&Requirements>) -> String {
 impl Queue {
     pub fn insert(&mut self, bot: &OpenBot) {
         let key = (bot.platform, line_key(bot.requirements.as_ref()));
-        let line = self.lines.entry(key).or_default();
-        line.requirements.clone_from(&bot.requirements);
-        line.waiting.insert(bot.order(), bot.id);
+        let group = self.groups.entry(key).or_default();
+        group.requirements.clone_from(&bot.requirements);
+        group.waiting.insert(bot.order(), bot.id);
         self.turns.entry((bot.platform, bot.priority, bot.user)).or_default().insert((bot.turn, bot.id));
     }
 
     pub fn remove(&mut self, bot: &OpenBot) {
         let key = (bot.platform, line_key(bot.requirements.as_ref()));
-        if let Some(line) = self.lines.get_mut(&key) {
-            line.waiting.remove(&bot.order());
-            if line.waiting.is_empty() {
-                self.lines.remove(&key);
+        if let Some(group) = self.groups.get_mut(&key) {
+            group.waiting.remove(&bot.order());
+            if group.waiting.is_empty() {
+                self.groups.remove(&key);
             }
         }
         let key = (bot.platform, bot.priority, bot.user);
@@ -70,19 +70,19 @@ impl Queue {
         }
     }
 
-    pub fn lines(&self, platform: Platform) -> impl Iterator<Item = (&str, &Line)> {
-        self.lines
+    pub fn groups(&self, platform: Platform) -> impl Iterator<Item = (&str, &QueueGroup)> {
+        self.groups
             .range((platform, String::new())..)
             .take_while(move |((of, _), _)| *of == platform)
-            .map(|((_, key), line)| (key.as_str(), line))
+            .map(|((_, key), group)| (key.as_str(), group))
     }
 
-    pub fn line(&self, platform: Platform, key: &str) -> Option<&Line> {
-        self.lines.get(&(platform, key.to_owned()))
+    pub fn group(&self, platform: Platform, key: &str) -> Option<&QueueGroup> {
+        self.groups.get(&(platform, key.to_owned()))
     }
 
     pub fn is_empty(&self, platform: Platform) -> bool {
-        self.lines(platform).next().is_none()
+        self.groups(platform).next().is_none()
     }
 
     /// The turns of a user's bots, the last first.
@@ -92,6 +92,6 @@ impl Queue {
 
     /// Those of a platform before a place.
     pub fn before(&self, platform: Platform, place: Order) -> impl Iterator<Item = BotId> {
-        self.lines(platform).flat_map(move |(_, line)| line.waiting.range(..place).map(|(_, bot)| *bot))
+        self.groups(platform).flat_map(move |(_, group)| group.waiting.range(..place).map(|(_, bot)| *bot))
     }
 }

@@ -127,6 +127,11 @@ impl Numbers {
         }
     }
 
+    /// How many are taken.
+    pub fn taken(&self) -> i64 {
+        self.highest - i64::try_from(self.gaps.len()).unwrap_or(i64::MAX)
+    }
+
     /// The first that is free, which is taken from now on.
     pub fn take_first(&mut self) -> i64 {
         let number = self.gaps.first().copied().unwrap_or(self.highest + 1);

@@ -1,10 +1,11 @@
-//! Two servers on one database under load, and again and again one of them is killed, in turn, and started anew. Clients
-//! whose connection breaks send the same request, with the same Idempotency-Key, to the other server. Nothing that was
-//! acknowledged may be lost, nothing may be doubled, and the longest time without any answer is measured.
+//! Two servers on one database under load. Again and again the one that has the turn to place is killed in the middle of it, and
+//! started anew. Clients whose connection breaks send the same request, with the same Idempotency-Key, to the other server.
+//! Nothing that was acknowledged may be lost, nothing may be doubled, and the longest time without any answer is measured.
 
 use std::collections::HashSet;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use nix::sys::signal::Signal;
 use serde_json::json;
 
 use super::Done;
@@ -12,9 +13,12 @@ use super::figures::milliseconds;
 use super::fixture::PlacementFixture;
 use super::load::{LoadProcess, LoadReport, Work};
 use super::server::{ServerProcess, ServerSpec};
+use super::usage;
 
 /// Before the first kill and after the last start.
 const MARGIN: Duration = Duration::from_secs(2);
+/// How long a server in its turn is looked for.
+const FOUND_WITHIN: Duration = Duration::from_secs(20);
 
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -58,12 +62,11 @@ async fn measure(options: &Options, fixture: &mut PlacementFixture) -> Done {
     tokio::time::sleep(MARGIN).await;
     let mut restarts = Vec::new();
     for kill in 0..options.kills {
-        let victim = servers.remove(0);
+        let victim = servers.remove(stop_in_turn(fixture, &servers).await?);
         let again = ServerSpec { port: victim.address.port(), ..fixture.spec.clone() };
         victim.kill().await?;
         let started = ServerProcess::start(&again).await?;
         restarts.push(milliseconds(started.ready_in));
-        // The one that has run longest is the next.
         servers.push(started);
         if kill + 1 < options.kills {
             tokio::time::sleep(options.pause).await;
@@ -81,6 +84,32 @@ async fn measure(options: &Options, fixture: &mut PlacementFixture) -> Done {
         return Err(format!("{} lost, {} doubled", losses.lost, losses.doubled).into());
     }
     Ok(())
+}
+
+/// Stops the server that has the turn, and says which one that is. It is stopped before its turn is looked up again, so that the
+/// turn cannot end between the look and the kill.
+async fn stop_in_turn(fixture: &PlacementFixture, servers: &[ServerProcess]) -> Done<usize> {
+    let deadline = Instant::now() + FOUND_WITHIN;
+    while Instant::now() < deadline {
+        let Some(number) = server_in_turn(fixture, servers).await? else { continue };
+        servers[number].signal(Signal::SIGSTOP)?;
+        if server_in_turn(fixture, servers).await? == Some(number) {
+            return Ok(number);
+        }
+        servers[number].signal(Signal::SIGCONT)?;
+    }
+    Err("no server was found in its turn".into())
+}
+
+/// The server whose connection holds the turn.
+async fn server_in_turn(fixture: &PlacementFixture, servers: &[ServerProcess]) -> Done<Option<usize>> {
+    let holder = "SELECT activity.client_port::text
+                    FROM pg_locks AS locks JOIN pg_stat_activity AS activity ON activity.pid = locks.pid
+                   WHERE locks.locktype = 'advisory' AND locks.objid = 7702 AND locks.granted
+                     AND activity.datname = current_database()";
+    let ports = fixture.database.texts(holder).await?;
+    let Some(port) = ports.first().and_then(|port| port.parse().ok()) else { return Ok(None) };
+    Ok(servers.iter().position(|server| usage::local_ports(server.pid).contains(&port)))
 }
 
 fn check_calm(calm: &LoadReport) -> Done {
@@ -107,7 +136,7 @@ fn show(options: &Options, calm: &LoadReport, report: &LoadReport, losses: &Loss
         println!(
             "{}",
             json!({
-                "bench": "failover", "kills": options.kills, "clients": options.clients,
+                "bench": "failover", "kills": options.kills, "killed": "in its turn", "clients": options.clients,
                 "acknowledged": report.bots.len(), "lost": losses.lost, "doubled": losses.doubled,
                 "retries": report.retries, "longest_pause_ms": pause, "longest_pause_without_kills_ms": calm_pause,
                 "pairs_per_second": report.pairs_per_second(), "pairs_per_second_without_kills": calm.pairs_per_second(),
@@ -116,7 +145,7 @@ fn show(options: &Options, calm: &LoadReport, report: &LoadReport, losses: &Loss
         );
         return;
     }
-    println!("{} kills of one of two servers in turn, {} clients", options.kills, options.clients);
+    println!("{} kills of the one of two servers that was placing, {} clients", options.kills, options.clients);
     println!("{:<36} {:>10}", "bots acknowledged", report.bots.len());
     println!("{:<36} {:>10}", "lost", losses.lost);
     println!("{:<36} {:>10}", "doubled", losses.doubled);

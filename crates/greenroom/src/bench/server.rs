@@ -184,11 +184,14 @@ impl ServerProcess {
 
     /// Ends it in order.
     pub async fn stop(mut self) -> Done {
-        let pid = nix::unistd::Pid::from_raw(i32::try_from(self.pid)?);
-        nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM)?;
+        self.signal(nix::sys::signal::Signal::SIGTERM)?;
         let ended = tokio::time::timeout(STOPS_WITHIN, self.child.wait()).await;
         let status = ended.map_err(|_| "the server did not stop")??;
         if status.success() { Ok(()) } else { Err(format!("the server ended with {status}").into()) }
+    }
+
+    pub fn signal(&self, signal: nix::sys::signal::Signal) -> Done {
+        Ok(nix::sys::signal::kill(nix::unistd::Pid::from_raw(i32::try_from(self.pid)?), signal)?)
     }
 
     /// Kills it as `kill -9` does.

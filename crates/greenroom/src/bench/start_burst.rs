@@ -111,6 +111,8 @@ async fn by_xargs(options: &Options) -> Done<Duration> {
         .arg(own)
         .args(["bench", "bot"])
         .stdin(Stdio::piped())
+        // What the commands print would stand between the figures.
+        .stdout(Stdio::null())
         .kill_on_drop(true)
         .spawn()?;
     let mut stdin = child.stdin.take().ok_or("xargs has no input")?;

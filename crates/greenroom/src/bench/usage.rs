@@ -1,6 +1,6 @@
 //! What processes use of the machine, as `/proc` tells: time on processors, and memory.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
 
 use super::Done;
@@ -21,6 +21,23 @@ pub fn peak_mib(pid: u32) -> Option<u64> {
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
     let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     Some(kib / 1024)
+}
+
+/// The ports of this machine from which a process has TCP connections.
+pub fn local_ports(pid: u32) -> HashSet<u16> {
+    let entries = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    let links = entries.filter_map(|entry| std::fs::read_link(entry.path()).ok());
+    let sockets: HashSet<String> =
+        links.filter_map(|link| Some(link.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.to_owned())).collect();
+    let tables = ["tcp", "tcp6"].map(|table| std::fs::read_to_string(format!("/proc/{pid}/net/{table}")));
+    let lines = tables.iter().flatten().flat_map(|table| table.lines().skip(1));
+    let port = |line: &str| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let (address, inode) = (fields.get(1)?, fields.get(9)?);
+        let port = u16::from_str_radix(address.rsplit(':').next()?, 16).ok()?;
+        sockets.contains(*inode).then_some(port)
+    };
+    lines.filter_map(port).collect()
 }
 
 /// A PostgreSQL on this machine: the postmaster and all that it started.

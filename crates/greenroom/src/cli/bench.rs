@@ -203,7 +203,7 @@ pub enum Command {
         #[arg(long, value_name = "FILE")]
         svg: Option<PathBuf>,
     },
-    /// Kill one of two servers again and again under load. Fails when a bot is lost or doubled.
+    /// Kill the one of two servers that is placing, again and again under load. Fails when a bot is lost or doubled.
     Failover {
         /// A database of a PostgreSQL on which another may be made.
         #[arg(long, value_name = "URL", env = "BENCH_POSTGRES_URL")]

@@ -1,72 +1,115 @@
 //! The proof that what must hold does hold. It acts when
-//! - placement's copy in memory differs from the slots in the store, of which it compares a thousand at a time, although both
-//!   are of the same moment: everything is read again;
+//! - placement's copy in memory differs from the tables ([`CopyCheck`]): the copy takes over what the tables say. Every replica
+//!   compares its own copy; the leader does it here;
+//! - a pool's row counts its slots wrong: they are counted anew;
 //! - a bot is in no queue and in no slot, and nobody runs it: it is ended as failed, so that its user knows;
+//! - a bot waits in the queue although it has a slot: it leaves the queue;
 //! - a slot names a bot that is elsewhere: it is cleared.
 //!
-//! Two running bots of a user at one meeting, a slot with two rows, a limit that is passed or a pool that has grown too large
-//! are only reported: which bot, row or slot is one too many is for a person to say. A limit that was lowered below what is
-//! there is no violation; one whose excess grows is. Each violation is counted in `greenroom_invariant_violations_total`, by
-//! its kind, and logged.
+//! Everything else is only reported: which bot, row or slot is one too many is for a person to say. docs/keepers.md has the step
+//! for each kind. A limit that was lowered below what is there is no violation; one whose excess grows is. Each violation is
+//! counted in `greenroom_invariant_violations_total`, by its kind, and logged.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use domain::BotId;
+use domain::SlotName;
 use domain::lifecycle::Overdue;
 use domain::planner::Snapshot;
-use domain::planner::invariants::{Usages, Violation, overgrown, usages, violations};
-use domain::{Slot, SlotName};
+use domain::planner::invariants::{Scope, Usages, Violation, overgrown, usages, usages_of, violations};
 
 use super::{Did, Keeper};
 use crate::lifecycle::Lifecycle;
 use crate::lifecycle::ends::Ending;
 use crate::placement::Placement;
+use crate::placement::copy_check::{self, CopyCheck, CopyDifference, log_violation};
 use crate::store::{Changed, StoreError};
 
-const EVERY: Duration = Duration::from_secs(10);
-/// How many slots are looked at as a whole.
-const MOST_SLOTS: usize = 50_000;
-/// How many slots are compared in one run.
-const COMPARED: i64 = 1_000;
+/// More slots than this are looked at in parts, so that placement does not wait.
+const MOST_AT_ONCE: usize = 50_000;
+const PART: usize = 5_000;
 
 #[derive(Debug)]
 pub struct Invariants {
     lifecycle: Lifecycle,
     placement: Placement,
-    /// The last slot that was compared.
-    last: Mutex<Option<(String, i64)>>,
-    /// How much users and pools had when it was last looked at.
-    usages: Mutex<Usages>,
+    copy_check: CopyCheck,
+    most_at_once: usize,
+    part: usize,
+    progress: Mutex<Progress>,
+}
+
+#[derive(Debug, Default)]
+struct Progress {
+    /// How many slots, bots and users the next part leaves out.
+    skipped: usize,
+    /// How much users and pools had when they were last looked at.
+    usages: Usages,
+}
+
+/// What one look at the copy found.
+struct Look {
+    violations: Vec<Violation>,
+    usages: Usages,
+    is_last: bool,
 }
 
 impl Invariants {
     pub fn new(lifecycle: Lifecycle, placement: Placement) -> Self {
-        Self { lifecycle, placement, last: Mutex::default(), usages: Mutex::default() }
+        let copy_check = CopyCheck::new(lifecycle.store.clone(), placement.clone());
+        let (most_at_once, part) = (MOST_AT_ONCE, PART);
+        Self { lifecycle, placement, copy_check, most_at_once, part, progress: Mutex::default() }
     }
 
-    /// Compares some slots of the store with the copy, and has the copy read again where they differ.
-    async fn compare(&self, did: &mut Did) -> Result<(), StoreError> {
-        let store = &self.lifecycle.store;
-        let after = self.last.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let before = store.placement_position().await?;
-        let after = after.as_ref().map(|(pool, number)| (pool.as_str(), *number));
-        let rows = store.slots_after(None, None, after, COMPARED).await?;
-        let last = rows.last().filter(|_| rows.len() as i64 == COMPARED).map(|slot| (slot.pool.clone(), slot.number));
-        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = last;
-        // On PostgreSQL no unique index keeps out a second row with the same name.
-        for twice in rows.windows(2).filter(|pair| pair[0].name == pair[1].name) {
-            report("slot_stored_twice", &format!("slot {} has two rows", twice[0].name), did);
-        }
-        let look = move |snapshot: &Snapshot, token| (differing(snapshot, &rows), token);
-        let (differing, token) = self.placement.look(look).await?;
-        // Only where nothing was changed meanwhile is a difference one.
-        if let Some(slot) = differing.filter(|_| token == before.token) {
-            report("copy", &format!("slot {slot} is another in placement's memory"), did);
-            let tx = store.begin_changing(&Changed::everything(), self.lifecycle.clock.now()).await?;
-            tx.commit().await?;
+    /// The same, in parts of this size wherever there is more.
+    pub fn in_parts_of(self, part: usize) -> Self {
+        Self { most_at_once: part, part, copy_check: self.copy_check.in_parts_of(part), ..self }
+    }
+
+    /// Compares the copy of this replica.
+    pub fn copy_check(&self) -> CopyCheck {
+        self.copy_check.clone()
+    }
+
+    async fn check_copy(&self, did: &mut Did) -> Result<(), StoreError> {
+        let report = self.copy_check.run().await?;
+        did.add("violations", report.log());
+        for difference in report.differences {
+            if let CopyDifference::PoolCount(pool) = difference {
+                let changed = Changed { pools: true, ..Changed::default() };
+                let mut tx = self.lifecycle.store.begin_changing(&changed, self.lifecycle.clock.now()).await?;
+                tx.recount_slots(&pool).await?;
+                tx.commit().await?;
+            }
         }
         Ok(())
+    }
+
+    async fn check_invariants(&self, did: &mut Did) -> Result<(), StoreError> {
+        let skipped = self.progress().skipped;
+        let (most_at_once, part) = (self.most_at_once, self.part);
+        let look = self.placement.look(move |copy, _| look(copy, skipped, most_at_once, part)).await?;
+        for violation in &look.violations {
+            report(violation.kind(), &violation.to_string(), did);
+            self.repair(violation, did).await?;
+        }
+        let mut progress = self.progress();
+        for (of, usage) in overgrown(&progress.usages, &look.usages) {
+            report(of.kind(), &format!("there are {} {of}; {} are allowed", usage.count, usage.limit), did);
+        }
+        progress.skipped = if look.is_last { 0 } else { skipped + part };
+        if look.is_last && skipped == 0 {
+            progress.usages = look.usages;
+        } else {
+            progress.usages.extend(look.usages);
+        }
+        Ok(())
+    }
+
+    fn progress(&self) -> std::sync::MutexGuard<'_, Progress> {
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn repair(&self, violation: &Violation, did: &mut Did) -> Result<(), StoreError> {
@@ -78,43 +121,52 @@ impl Invariants {
                     did.complaints.push(format!("the bot {bot}, which is lost, could not be ended: {error}"));
                 }
             }
+            Violation::QueuedWithSlot { bot, .. } => self.leave_queue(*bot).await?,
             Violation::BotInTwoSlots { bot, slots } => {
                 let row = self.lifecycle.store.bot(*bot).await?;
                 let own = row.and_then(|row| row.slot);
                 for slot in slots.iter().filter(|slot| Some(*slot) != own.as_ref()) {
-                    let changed = Changed { slots: vec![slot.to_string()], ..Changed::default() };
-                    let mut tx = self.lifecycle.store.begin_changing(&changed, self.lifecycle.clock.now()).await?;
-                    tx.await_clearing(slot).await?;
-                    tx.commit().await?;
+                    self.clear_slot(slot).await?;
                 }
             }
             _ => {}
         }
         Ok(())
     }
+
+    async fn leave_queue(&self, bot: BotId) -> Result<(), StoreError> {
+        let mut tx = self.lifecycle.store.begin_changing(&Changed::bot(bot, None), self.lifecycle.clock.now()).await?;
+        // It may have lost its slot meanwhile, and then it rightly waits.
+        if tx.hold_bot(bot).await?.is_some_and(|bot| bot.slot.is_some()) {
+            tx.leave_queue(&[bot]).await?;
+            tx.commit().await?;
+        }
+        Ok(())
+    }
+
+    async fn clear_slot(&self, slot: &SlotName) -> Result<(), StoreError> {
+        let changed = Changed { slots: vec![slot.to_string()], ..Changed::default() };
+        let mut tx = self.lifecycle.store.begin_changing(&changed, self.lifecycle.clock.now()).await?;
+        tx.await_clearing(slot).await?;
+        tx.commit().await
+    }
 }
 
-/// A slot that is otherwise in the copy.
-fn differing(snapshot: &Snapshot, rows: &[Slot]) -> Option<SlotName> {
-    rows.iter().find(|row| snapshot.slot(&row.name) != Some(*row)).map(|row| row.name.clone())
+/// Looks at everything, or at a part where that would hold up placement.
+fn look(copy: &Snapshot, skipped: usize, most_at_once: usize, part: usize) -> Look {
+    let size = copy.slots().len().max(copy.bots().count()).max(copy.users_known());
+    if size <= most_at_once && skipped == 0 {
+        return Look { violations: violations(copy), usages: usages(copy), is_last: true };
+    }
+    let scope = Scope::part(copy, skipped, part);
+    let users: Vec<_> = copy.users().skip(skipped).take(part).map(|(id, _)| id).collect();
+    let usages = usages_of(copy, users, scope.pools.iter().map(String::as_str));
+    Look { violations: scope.violations(copy), usages, is_last: skipped + part >= size }
 }
 
 fn report(kind: &'static str, violation: &str, did: &mut Did) {
-    tracing::error!(kind, violation, "invariant violated");
-    metrics::counter!("greenroom_invariant_violations_total", "kind" => kind).increment(1);
+    log_violation(kind, violation);
     did.add("violations", 1);
-}
-
-fn kind(violation: &Violation) -> &'static str {
-    match violation {
-        Violation::BotInTwoSlots { .. } => "bot_in_two_slots",
-        Violation::SlotOfTwoBots { .. } => "slot_of_two_bots",
-        Violation::WrongPlatform { .. } => "wrong_platform",
-        Violation::TwoAtAMeeting { .. } => "two_at_a_meeting",
-        Violation::PoolMiscounted { .. } => "pool_miscounted",
-        Violation::BotLost { .. } => "bot_lost",
-        Violation::QueuedWithSlot { .. } => "queued_with_slot",
-    }
 }
 
 #[async_trait]
@@ -124,29 +176,13 @@ impl Keeper for Invariants {
     }
 
     fn every(&self) -> Duration {
-        EVERY
+        copy_check::EVERY
     }
 
     async fn run(&self) -> Result<Did, StoreError> {
         let mut did = Did::default();
-        let look = self.placement.look(move |snapshot, _| {
-            // More would hold up placement while it is looked at; there the comparison with the store has to do.
-            let is_large = snapshot.slots().len() > MOST_SLOTS;
-            (!is_large).then(|| (violations(snapshot), usages(snapshot)))
-        });
-        let Some((found, now)) = look.await? else {
-            self.compare(&mut did).await?;
-            return Ok(did);
-        };
-        for violation in &found {
-            report(kind(violation), &violation.to_string(), &mut did);
-            self.repair(violation, &mut did).await?;
-        }
-        let before = std::mem::replace(&mut *self.usages.lock().unwrap_or_else(PoisonError::into_inner), now.clone());
-        for (of, usage) in overgrown(&before, &now) {
-            report(of.kind(), &format!("there are {} {of}; {} are allowed", usage.count, usage.limit), &mut did);
-        }
-        self.compare(&mut did).await?;
+        self.check_invariants(&mut did).await?;
+        self.check_copy(&mut did).await?;
         Ok(did)
     }
 }

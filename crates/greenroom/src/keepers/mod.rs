@@ -40,6 +40,7 @@ use jiff::Timestamp;
 use crate::deployment::Deployment;
 use crate::lifecycle::Lifecycle;
 use crate::placement::Placement;
+use crate::placement::copy_check::CopyCheck;
 use crate::providers::ec2::Runners;
 use crate::store::StoreError;
 use deployment::DeploymentKeeper;
@@ -110,8 +111,8 @@ pub struct Parts<'a> {
     pub runners: Runners,
 }
 
-/// The keepers, and the one of them that has a timer of its own.
-pub fn crew(parts: Parts<'_>) -> (Crew, QueueExpiry) {
+/// The keepers, the one of them that has a timer of its own, and what every replica compares by itself.
+pub fn crew(parts: Parts<'_>) -> (Crew, QueueExpiry, CopyCheck) {
     let Parts { lifecycle, placement, deployment, deadlines, max_recovery_attempts, listening, runners } = parts;
     let (store, clock) = (|| lifecycle.store.clone(), || lifecycle.clock.clone());
     let poll = deadlines.queue_poll;
@@ -122,6 +123,7 @@ pub fn crew(parts: Parts<'_>) -> (Crew, QueueExpiry) {
     let every = deadlines.recovery_interval;
     let recovery = RecoveryKeeper::new(store(), clock(), deployment.clone(), every, max_recovery_attempts);
     let invariants = Invariants::new(lifecycle.clone(), placement.clone());
+    let copy_check = invariants.copy_check();
     let sync = SyncKeeper::new(&lifecycle, placement, deployment, deadlines, max_recovery_attempts);
     let mut crew: Crew = vec![
         Arc::new(expiry.clone()),
@@ -135,7 +137,7 @@ pub fn crew(parts: Parts<'_>) -> (Crew, QueueExpiry) {
     if !runners.is_empty() {
         crew.push(Arc::new(RunnersKeeper::new(runners)));
     }
-    (crew, expiry)
+    (crew, expiry, copy_check)
 }
 
 /// So long before now.

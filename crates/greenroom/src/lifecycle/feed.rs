@@ -10,13 +10,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use domain::{BotId, EventId, SlotName, UserId};
-use tokio::sync::{broadcast, watch};
+use tokio::sync::{Notify, broadcast, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::bus::Bus;
 use crate::store::{EventRow, Store, StoreError};
 
-/// How long another replica's event may take to be seen where the bus does not tell of it.
+/// How long another replica's event may take to be seen where neither the bus nor placement's journal tells of it.
 const POLL: Duration = Duration::from_millis(500);
 /// Events are read no more often than this.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(3);
@@ -35,6 +35,9 @@ type Line = broadcast::Sender<Arc<EventRow>>;
 pub struct Feed {
     lines: Arc<Mutex<Lines>>,
     position: watch::Sender<Option<EventId>>,
+    /// Another replica is known to have written something.
+    woken: Arc<Notify>,
+    poll: Duration,
 }
 
 /// Who listens to what, so that an event costs only those whom it concerns.
@@ -63,11 +66,21 @@ impl Listener {
 
 impl Default for Feed {
     fn default() -> Self {
-        Self { lines: Arc::default(), position: watch::Sender::new(None) }
+        Self { lines: Arc::default(), position: watch::Sender::new(None), woken: Arc::default(), poll: POLL }
     }
 }
 
 impl Feed {
+    /// The same, with another time after which events are read whatever is heard.
+    pub fn polling_every(self, poll: Duration) -> Self {
+        Self { poll, ..self }
+    }
+
+    /// Has events read now: placement's journal tells that another replica has written some.
+    pub fn read_now(&self) {
+        self.woken.notify_one();
+    }
+
     /// Everything that happens to a user's bots.
     pub fn listen_to_user(&self, user: UserId) -> Listener {
         self.listener(|lines| subscribe(&mut lines.users, user, BACKLOG_OF_USERS))
@@ -116,7 +129,7 @@ impl Feed {
                     if step.more {
                         continue;
                     }
-                    if step.missing { POLL_MISSING } else { POLL }
+                    if step.missing { POLL_MISSING } else { self.poll }
                 }
                 Err(error) => {
                     // Once, not twice a second for as long as the database is away.
@@ -129,6 +142,7 @@ impl Feed {
             tokio::select! {
                 () = store.told() => bus.stir(),
                 () = others.heard() => {}
+                () = self.woken.notified() => {}
                 () = tokio::time::sleep(wait) => {}
                 () = stopping.cancelled() => return,
             }

@@ -21,7 +21,7 @@ pub mod tokens;
 pub mod waits;
 
 use domain::lifecycle::{Overdue, Trigger, Verdict, decide};
-use domain::{Action, BotId, CommandId, ConnectionId, Fault, Reason, ShownStatus, Status, UserId};
+use domain::{Action, BotId, CommandId, ConnectionId, Fault, Reason, ShownStatus, SlotName, Status, UserId};
 use jiff::Timestamp;
 use serde_json::{Map, Value};
 
@@ -33,6 +33,9 @@ use crate::store::{Actor, BotRow, Change, Changed, CommandRow, Kind, NewEvent, S
 use feed::Feed;
 use heartbeats::Heartbeats;
 use tokens::{Claim, Tokens};
+
+/// How often a bot may get another slot before a change of it names everything.
+const SLOT_CHANGES: u32 = 5;
 
 #[derive(Clone, Debug)]
 pub struct Lifecycle {
@@ -94,6 +97,10 @@ impl Lifecycle {
         Self { bus, ..self }
     }
 
+    pub fn feed(&self) -> &Feed {
+        &self.feed
+    }
+
     /// A bot's sessions, with the signs of life that are not written yet.
     pub async fn sessions(&self, bot: BotId) -> Result<Vec<SessionRow>, StoreError> {
         let mut sessions = self.store.for_users().sessions(bot).await?;
@@ -112,8 +119,7 @@ impl Lifecycle {
             return Ok(Stopped { had_ended: bot.status.is_ended(), bot });
         }
         let now = self.clock.now();
-        let mut tx = store.begin_changing(&Changed::bot(id, bot.slot.as_ref()), now).await?;
-        let bot = self.own_bot(&mut tx, user, id).await?;
+        let (mut tx, bot) = hold_with_slot(&store, id, bot.slot, now).await?.ok_or(LifecycleError::NotFound)?;
         if bot.status.is_ended() || bot.stop_asked_at.is_some() {
             return Ok(Stopped { had_ended: bot.status.is_ended(), bot });
         }
@@ -171,8 +177,7 @@ impl Lifecycle {
     pub async fn assign(&self, id: BotId) -> Result<Assignment, LifecycleError> {
         let slot = self.store.bot(id).await?.ok_or(LifecycleError::NotFound)?.slot;
         let now = self.clock.now();
-        let mut tx = self.store.begin_changing(&Changed::bot(id, slot.as_ref()), now).await?;
-        let mut bot = tx.hold_bot(id).await?.ok_or(LifecycleError::NotFound)?;
+        let (mut tx, mut bot) = hold_with_slot(&self.store, id, slot, now).await?.ok_or(LifecycleError::NotFound)?;
         refuse_ended(&bot)?;
         if bot.status == Status::Stopping {
             return Err(LifecycleError::InvalidTransition(bot.status));
@@ -214,8 +219,7 @@ impl Lifecycle {
         let now = self.clock.now();
         let Some(bot) = self.store.bot(id).await? else { return Ok(false) };
         let session = self.store.sessions(id).await?.pop();
-        let mut tx = self.store.begin_changing(&Changed::bot(id, bot.slot.as_ref()), now).await?;
-        let Some(bot) = tx.hold_bot(id).await? else { return Ok(false) };
+        let Some((mut tx, bot)) = hold_with_slot(&self.store, id, bot.slot, now).await? else { return Ok(false) };
         let heard = bot.connection_id.and_then(|connection| self.heartbeats.unwritten(connection));
         if heard.is_some_and(|at| at > since) && overdue == Overdue::HeartbeatLost {
             return Ok(false);
@@ -323,6 +327,26 @@ impl Change {
     fn to(to: Status, reason: Option<Reason>) -> Self {
         Self { to, reason, fault: None, error: None, exit_code: None }
     }
+}
+
+/// Begins a transaction that changes a bot and its slot, and holds the bot. The journal names the slot before the bot is held, and
+/// placement may give the bot another one in between: then it begins again, with that one.
+async fn hold_with_slot(
+    store: &Store,
+    id: BotId,
+    mut slot: Option<SlotName>,
+    now: Timestamp,
+) -> Result<Option<(Tx, BotRow)>, StoreError> {
+    for _ in 0..SLOT_CHANGES {
+        let mut tx = store.begin_changing(&Changed::bot(id, slot.as_ref()), now).await?;
+        let Some(bot) = tx.hold_bot(id).await? else { return Ok(None) };
+        if bot.slot.is_none() || bot.slot == slot {
+            return Ok(Some((tx, bot)));
+        }
+        slot = bot.slot;
+    }
+    let mut tx = store.begin_changing(&Changed::everything(), now).await?;
+    Ok(tx.hold_bot(id).await?.map(|bot| (tx, bot)))
 }
 
 fn refuse_ended(bot: &BotRow) -> Result<(), LifecycleError> {

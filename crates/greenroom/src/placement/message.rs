@@ -1,11 +1,13 @@
 //! What is asked of placement, on its way to the one task that places.
 
 use domain::Status;
+use domain::planner::invariants::Scope;
 use domain::planner::job::WarmReport;
 use domain::planner::{Job, Snapshot};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use uuid::Uuid;
 
+use super::copy_check::CopyDifference;
 use super::{PlacementError, Reserved};
 use crate::lifecycle::LifecycleError;
 use crate::store::{BotDetails, StoreError};
@@ -15,6 +17,8 @@ type Sender<T, E> = oneshot::Sender<Result<T, E>>;
 pub enum Message {
     Job(Box<Submitted>),
     Look(Look),
+    /// Rows to be compared while nobody can change them.
+    Verify(Scope, Sender<Vec<CopyDifference>, StoreError>),
 }
 
 /// Gets to see the snapshot and its token, or why it could not be read.

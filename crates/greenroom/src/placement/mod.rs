@@ -8,15 +8,18 @@
 //! - [`placer`]: load, plan, apply
 //! - [`snapshot_cache`]: the copy in memory, and how it is kept current
 //! - [`answer`]: what those who asked are told
+//! - [`copy_check`]: whether the copy is what the tables say
 
 mod answer;
 mod batch;
+pub mod copy_check;
 mod message;
 mod placer;
 mod snapshot_cache;
 
 use std::sync::Arc;
 
+use domain::planner::invariants::Scope;
 use domain::planner::job::{EndBot, EndCause, ReserveRequest, WarmReport};
 use domain::planner::{Job, QueueOrder, Settings, Snapshot};
 use domain::{Attributes, BotId, Deadlines, Platform, SlotName, Status};
@@ -31,6 +34,7 @@ use crate::lifecycle::ends::Ending;
 use crate::lifecycle::{Lifecycle, LifecycleError};
 use crate::random::NoRandomness;
 use crate::store::{BotDetails, BotRow, StoreError};
+use copy_check::CopyDifference;
 pub use domain::planner::job::SlotEvent;
 use message::{Message, Reply, Submitted};
 use placer::Placer;
@@ -197,12 +201,23 @@ impl Placement {
         let message = Message::Look(Box::new(move |found| {
             let _ = reply.send(found.map(|(snapshot, token)| look(snapshot, token)));
         }));
-        let stopping = || StoreError::failed("placement", &PlacementError::Stopping);
         self.inbox.send(message).map_err(|_| stopping())?;
+        answer.await.unwrap_or_else(|_| Err(stopping()))
+    }
+
+    /// Reads rows again while nobody can change them, and says which of them the copy has otherwise. From then on it has them as
+    /// they are.
+    pub async fn verify(&self, scope: Scope) -> Result<Vec<CopyDifference>, StoreError> {
+        let (reply, answer) = oneshot::channel();
+        self.inbox.send(Message::Verify(scope, reply)).map_err(|_| stopping())?;
         answer.await.unwrap_or_else(|_| Err(stopping()))
     }
 
     fn submit(&self, job: Job, reply: Reply) -> Result<(), mpsc::error::SendError<Message>> {
         self.inbox.send(Message::Job(Submitted { job, details: None, reply }.into()))
     }
+}
+
+fn stopping() -> StoreError {
+    StoreError::failed("placement", &PlacementError::Stopping)
 }

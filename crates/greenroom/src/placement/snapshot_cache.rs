@@ -5,10 +5,12 @@ use std::collections::HashSet;
 
 use domain::lifecycle::Overdue;
 use domain::planner::changes::Changes;
+use domain::planner::invariants::Scope;
 use domain::planner::job::{EndCause, SlotEvent};
 use domain::planner::{Job, Snapshot};
 use domain::{BotId, SlotName, UserId};
 
+use super::copy_check::{self, CopyDifference};
 use crate::lifecycle::Lifecycle;
 use crate::store::{Position, Store, StoreError};
 
@@ -67,6 +69,8 @@ impl SnapshotCache {
             self.store.note_followed(*position);
             return Ok(false);
         }
+        // What others changed may have brought events.
+        self.lifecycle.feed.read_now();
         let Some(changed) = since.changed else {
             self.read_all().await?;
             self.lifecycle.feed.wake_all_slots();
@@ -93,8 +97,18 @@ impl SnapshotCache {
         let snapshot = self.store.load_snapshot().await?;
         self.held = Some((snapshot, position));
         self.store.note_followed(position);
+        self.lifecycle.feed.read_now();
         metrics::counter!("greenroom_placement_reads_total", "what" => "everything").increment(1);
         Ok(())
+    }
+
+    /// Compares rows with the copy, takes over what differs, and says what that was. Nobody may change anything meanwhile.
+    pub async fn verify(&mut self, scope: &Scope) -> Result<Vec<CopyDifference>, StoreError> {
+        let Some((copy, _)) = &mut self.held else { return Ok(Vec::new()) };
+        let stored = self.store.load_part(scope).await?;
+        let found = copy_check::differences(copy, &stored, scope);
+        copy_check::correct(copy, &stored, &found);
+        Ok(found)
     }
 
     /// Looks up what these jobs need and the copy does not have: users that have not asked before, bots that are at an end,

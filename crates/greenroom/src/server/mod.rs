@@ -192,7 +192,7 @@ impl Server {
         let (listening, readiness) = (ListeningWindow::new(clock.clone()), Readiness::new());
         // Before the keepers' first run, which is at once: what was listened before this start counts.
         listening.record(&store).await?;
-        let (crew, expiry) = keepers::crew(keepers::Parts {
+        let (crew, expiry, copy_check) = keepers::crew(keepers::Parts {
             lifecycle: lifecycle.clone(),
             placement: placement.clone(),
             deployment: deployment.clone(),
@@ -205,6 +205,8 @@ impl Server {
         let leadership = Leadership::new(store.clone(), replica);
         let keepers = Keepers::new(store.clone(), clock.clone(), leadership.clone(), crew);
         background.spawn("queue expiry", expiry.keep_time(leadership.clone(), ending.clone()));
+        let leads = leadership.clone();
+        background.spawn("copy check", copy_check.keep_comparing(move || leads.is_held(), ending.clone()));
         background.spawn("keepers", keepers.clone().keep(ending.clone()));
         background.spawn("leader", leadership.campaign(listening.clone(), ending.clone()));
         let needed = sweeper::needed_listening(&config.deadlines);

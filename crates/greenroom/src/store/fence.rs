@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
+use domain::planner::changes::Changes;
 use domain::{BotId, SlotName, UserId};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -19,6 +20,14 @@ use super::lanes::Lane;
 use super::sql::{args, sql};
 use super::sqlite_writer::SqliteWriter;
 use super::{Run, Store, StoreError, Tx};
+
+/// Ends a transaction of PostgreSQL that holds the token and does nothing for a second. A replica that stands still, or a
+/// machine that is gone, holds up all others no longer than that.
+macro_rules! longest_hold {
+    () => {
+        "set_config('idle_in_transaction_session_timeout', '1s', true)"
+    };
+}
 
 /// What a change of the token was about: what is to be read again.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -44,6 +53,17 @@ impl Changed {
 
     pub fn user(id: UserId) -> Self {
         Self { users: vec![id], ..Self::default() }
+    }
+
+    /// What a plan changes.
+    pub fn of(changes: &Changes) -> Self {
+        Self {
+            slots: changes.slots.keys().map(ToString::to_string).collect(),
+            bots: changes.bots.keys().copied().collect(),
+            users: Vec::new(),
+            pools: !changes.pools.is_empty(),
+            everything: false,
+        }
     }
 
     pub fn everything() -> Self {
@@ -130,7 +150,12 @@ impl Store {
     pub(super) async fn lock_token(&self) -> Result<Tx, StoreError> {
         self.placement.writer.give_back();
         let mut tx = self.begin_in(Lane::Placement).await?;
-        let lock = sql!("placement.lock", "SELECT token FROM placement ORDER BY epoch DESC LIMIT 1 FOR UPDATE");
+        let lock = sql!(
+            "placement.lock",
+            "SELECT token, ",
+            longest_hold!(),
+            " FROM placement ORDER BY epoch DESC LIMIT 1 FOR UPDATE"
+        );
         tx.first(lock, vec![]).await?.ok_or_else(no_row)?;
         Ok(tx)
     }
@@ -227,7 +252,9 @@ impl Tx {
         let hold = sql!(
             "placement.hold_to_change",
             sqlite: "SELECT epoch, token FROM placement",
-            postgres: "SELECT epoch, token FROM placement ORDER BY epoch DESC LIMIT 1 FOR UPDATE",
+            postgres: concat!(
+                "SELECT epoch, token, ", longest_hold!(), " FROM placement ORDER BY epoch DESC LIMIT 1 FOR UPDATE"
+            ),
         );
         let row = self.first(hold, vec![]).await?.ok_or_else(no_row)?;
         let set = sql!(

@@ -143,6 +143,7 @@ mod tests {
             "pools.rs pools.configure",
             "pools.rs pools.delete",
             "pools.rs pools.keep_settings",
+            "pools.rs pools.recount",
             "pools.rs pools.resize",
             "pools.rs pools.unplace",
             "pools.rs pools.unplace_one",

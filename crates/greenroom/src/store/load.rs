@@ -3,14 +3,18 @@
 
 use domain::planner::bot::{EndedBot, OpenBot, Queued};
 use domain::planner::changes::GateState;
+use domain::planner::invariants::Scope;
 use domain::planner::snapshot::{Deployment, KnownKey, Snapshot};
 use domain::{BotId, ConnectionId, KeyId, SlotName, Status, UserId};
 use serde_json::{Value, json};
+use uuid::Uuid;
 
 use super::fence::Changed;
 use super::slots::{slot, slot_columns};
 use super::sql::{Row, Sql, args, rows, sql, sql_over};
 use super::{PoolRow, Run, SlotRow, Store, StoreError};
+
+const ROWS_AT_ONCE: usize = 5_000;
 
 macro_rules! open_bot_columns {
     () => {
@@ -26,6 +30,16 @@ const OPEN_BOTS: &Sql = sql!(
     "SELECT ",
     open_bot_columns!(),
     " FROM open_bots JOIN bots ON bots.id = open_bots.bot_id LEFT JOIN queue ON queue.bot_id = bots.id"
+);
+
+/// The same rows as [`OPEN_BOTS`] has, of some bots.
+const OPEN_BOTS_OF: &Sql = sql_over!(
+    "placement.open_bots_of",
+    concat!("SELECT ", open_bot_columns!(), " FROM"),
+    (id "UUID"),
+    "JOIN bots ON bots.id = r.id
+     JOIN open_bots ON open_bots.user_id = bots.user_id AND open_bots.bot_id = bots.id
+     LEFT JOIN queue ON queue.bot_id = bots.id"
 );
 
 const BOTS: &Sql = sql_over!(
@@ -127,6 +141,43 @@ impl Store {
         Ok(snapshot)
     }
 
+    /// The rows of these slots and bots, and all pools as they are stored: what the copy should have of them.
+    pub async fn load_part(&self, scope: &Scope) -> Result<Snapshot, StoreError> {
+        let mut part = Snapshot::default();
+        for pool in self.placement_pools().await? {
+            part.set_pool(&pool.name.clone(), Some(pool));
+        }
+        for names in scope.slots.chunks(ROWS_AT_ONCE) {
+            let names: Vec<Value> = names.iter().map(|name| json!(name.as_str())).collect();
+            for row in &self.placing().all(SLOTS, args![names]).await? {
+                let slot = slot(row)?;
+                part.set_slot(&slot.name.clone(), Some(slot));
+            }
+        }
+        for bots in scope.bots.chunks(ROWS_AT_ONCE) {
+            for row in &self.placing().all(OPEN_BOTS_OF, args![ids(bots)]).await? {
+                let bot = open_bot(row)?;
+                part.set_bot(bot.id, Some(bot));
+            }
+        }
+        Ok(part)
+    }
+
+    /// Some open bots, by user and id: those after one.
+    pub async fn open_bots_after(
+        &self,
+        after: Option<(UserId, BotId)>,
+        limit: i64,
+    ) -> Result<Vec<(UserId, BotId)>, StoreError> {
+        let (user, bot) = after.map_or((Uuid::nil(), Uuid::nil()), |(user, bot)| (user.0, bot.0));
+        let page = sql!(
+            "open_bots.page",
+            "SELECT user_id, bot_id FROM open_bots WHERE (user_id, bot_id) > ($1, $2) ORDER BY user_id, bot_id LIMIT $3"
+        );
+        let rows = self.reader().all(page, args![user, bot, limit]).await?;
+        rows.iter().map(|row| Ok((UserId(row.id("user_id")?), BotId(row.id("bot_id")?)))).collect()
+    }
+
     /// What has changed, read again.
     pub async fn refresh_snapshot(&self, snapshot: &mut Snapshot, changed: &Changed) -> Result<(), StoreError> {
         for user in &changed.users {
@@ -160,7 +211,7 @@ impl Store {
 
     /// Bots, as they are now. Those that are at an end become facts.
     pub async fn refresh_bots(&self, snapshot: &mut Snapshot, bots: &[BotId]) -> Result<(), StoreError> {
-        for chunk in bots.chunks(5_000) {
+        for chunk in bots.chunks(ROWS_AT_ONCE) {
             for row in &self.placing().all(BOTS, args![ids(chunk)]).await? {
                 let id = BotId(row.id("id")?);
                 if row.word::<Status>("status")?.is_ended() {

@@ -179,6 +179,15 @@ impl Tx {
         Ok(deleted.is_some())
     }
 
+    /// Counts the slots of a pool anew.
+    pub async fn recount_slots(&mut self, name: &str) -> Result<(), StoreError> {
+        let recount = sql!(
+            "pools.recount",
+            "UPDATE pools SET slots = (SELECT count(*) FROM slots WHERE slots.pool = $1) WHERE name = $1"
+        );
+        self.run(recount, args![name]).await
+    }
+
     pub async fn resize_pool(&mut self, name: &str, max_slots: i64, min_idle: i64) -> Result<(), StoreError> {
         self.run(
             sql!("pools.resize", "UPDATE pools SET max_slots = $2, min_idle = $3 WHERE name = $1"),

@@ -234,3 +234,26 @@ async fn operators_make_read_and_change_users() {
         assert_eq!(admin.send(method, path, Some(json!({}))).await.0, StatusCode::NOT_FOUND);
     }
 }
+
+#[tokio::test]
+async fn a_priority_below_what_the_operator_set_for_the_user_is_refused() {
+    let database = Database::new(Backend::Sqlite).await;
+    let server = Process::start(&database).await;
+    let body = json!({"email": "eve@example.com", "name": "Eve", "max_concurrent_bots": 9, "min_priority": 20});
+    let (status, created) = server.admin().post("/admin/users", body).await;
+    assert_eq!((status, &created["user"]["min_priority"]), (StatusCode::CREATED, &json!(20)), "{created}");
+    let user = server.admin().with(created["api_key"].as_str().unwrap());
+    let ask = async |number, priority: i64| {
+        let (status, body) = user.post("/bots", json!({"meeting_url": meet_link(number), "priority": priority})).await;
+        (status, body["detail"].as_str().unwrap_or_default().to_owned())
+    };
+    let (status, detail) = ask(1, 19).await;
+    assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY);
+    assert!(detail.contains("20"), "{detail}");
+    assert_eq!(ask(1, 20).await.0, StatusCode::CREATED);
+    let path = format!("/admin/users/{}", created["user"]["id"].as_str().unwrap());
+    let (status, changed) = server.admin().send(Method::PATCH, &path, Some(json!({"min_priority": -5}))).await;
+    assert_eq!(status, StatusCode::OK, "{changed}");
+    assert_eq!(ask(2, -5).await.0, StatusCode::CREATED);
+    assert_eq!(ask(3, -6).await.0, StatusCode::UNPROCESSABLE_ENTITY);
+}

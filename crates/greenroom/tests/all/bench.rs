@@ -3,6 +3,7 @@
 use std::process::Stdio;
 
 use rstest::rstest;
+use serde_json::Value;
 
 use crate::support::{Backend, Engine, Process, docker_gateway};
 
@@ -91,4 +92,73 @@ async fn finding_one_in_a_hundred_is_measured_in_a_store_of_postgres_beside_moto
 async fn finding_one_in_a_hundred_is_measured_in_sqlite_alone() {
     let said = bench(Backend::Sqlite, &["match", "--slots", "300", "--picks", "2"]).await;
     assert!(said.contains("where one in a hundred fits") && said.contains("not measured"), "{said}");
+}
+
+/// Runs a benchmark for a second or two, and gives the one JSON object that it prints.
+async fn measured(backend: Backend, arguments: &[&str]) -> Value {
+    let said = bench(backend, &[arguments, &["--json"]].concat()).await;
+    serde_json::from_str(&said).unwrap_or_else(|error| panic!("{error}: {said}"))
+}
+
+#[tokio::test]
+async fn placing_with_two_replicas_is_measured_beside_one_on_postgres() {
+    let short = ["place", "--case", "20x8", "--replicas", "2", "--rounds", "1", "--time", "1s"];
+    assert_eq!(measured(Backend::Postgres, &short).await["bench"], "place");
+}
+
+#[tokio::test]
+async fn placing_on_sqlite_is_measured_beside_pgbench_on_postgres() {
+    let short = ["place", "--case", "20x8", "--sqlite", "--rounds", "1", "--time", "1s"];
+    assert_eq!(measured(Backend::Postgres, &short).await["bench"], "place");
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test]
+async fn larger_pools_are_measured_beside_the_smallest_and_drawn(#[case] backend: Backend) {
+    let folder = tempfile::tempdir().unwrap();
+    let plot = folder.path().join("scale.svg");
+    let mut short = vec!["scale", "--slots", "10,50", "--clients", "4", "--rounds", "1", "--time", "1s", "--svg"];
+    short.push(plot.to_str().unwrap());
+    short.extend((backend == Backend::Sqlite).then_some("--sqlite"));
+    assert_eq!(measured(backend, &short).await["bench"], "scale");
+    assert!(std::fs::read_to_string(&plot).unwrap().starts_with("<svg"));
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test]
+async fn more_requests_at_once_than_slots_are_all_answered(#[case] backend: Backend) {
+    let mut short = vec!["burst", "--requests", "60", "--slots", "10", "--users", "5", "--time", "1s"];
+    short.extend((backend == Backend::Sqlite).then_some("--sqlite"));
+    assert_eq!(measured(backend, &short).await["bench"], "burst");
+}
+
+#[tokio::test]
+async fn a_burst_of_starts_is_measured_beside_xargs() {
+    let short = ["start", "--burst", "--bots", "5", "--clients", "4", "--rounds", "1"];
+    assert!(measured(Backend::Sqlite, &short).await["bench"].as_str().is_some_and(|name| name.contains("burst")));
+}
+
+#[tokio::test]
+async fn placing_while_a_transaction_is_held_on_postgres_is_measured_beside_the_time_before_and_drawn() {
+    let folder = tempfile::tempdir().unwrap();
+    let plot = folder.path().join("bloat.svg");
+    let short =
+        ["bloat", "--slots", "10", "--clients", "4", "--before", "2s", "--hold", "2s", "--interval", "1s", "--svg"];
+    let short = [&short[..], &[plot.to_str().unwrap()]].concat();
+    assert_eq!(measured(Backend::Postgres, &short).await["bench"], "bloat");
+    assert!(std::fs::read_to_string(&plot).unwrap().starts_with("<svg"));
+}
+
+#[tokio::test]
+async fn a_server_that_is_killed_in_its_turn_on_postgres_loses_and_doubles_nothing() {
+    let short = ["failover", "--slots", "20", "--clients", "8", "--kills", "2", "--pause", "2s"];
+    let measured = measured(Backend::Postgres, &short).await;
+    assert_eq!(
+        (&measured["lost"], &measured["doubled"], &measured["killed"]),
+        (&0.into(), &0.into(), &"in its turn".into())
+    );
 }

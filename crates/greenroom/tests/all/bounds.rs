@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use reqwest::{Method, StatusCode};
-use serde_json::json;
+use serde_json::{Value, json};
 use sqlx::Connection;
 use tokio::task::JoinSet;
 
@@ -124,15 +124,21 @@ async fn requests_past_those_that_may_wait_for_placement_are_refused_and_those_t
     let mut asking = JoinSet::new();
     for number in 0..8 {
         let user = user.clone();
-        asking.spawn(async move { user.post("/bots", json!({"meeting_url": meet_link(number)})).await });
+        asking.spawn(async move {
+            let request = user.request(Method::POST, "/bots").json(&json!({"meeting_url": meet_link(number)}));
+            let answer = request.send().await.unwrap();
+            let retry_after = answer.headers().get("retry-after").map(|value| value.to_str().unwrap().to_owned());
+            (answer.status(), retry_after, answer.json::<Value>().await.unwrap())
+        });
     }
     for _ in 0..5 {
-        let (status, answer) = asking.join_next().await.unwrap().unwrap();
+        let (status, retry_after, answer) = asking.join_next().await.unwrap().unwrap();
         assert_eq!((status, &answer["code"]), (StatusCode::SERVICE_UNAVAILABLE, &json!("overloaded")), "{answer}");
+        assert_eq!(retry_after.as_deref(), Some("1"), "it says when to ask again");
     }
     sqlx::raw_sql("COMMIT").execute(&mut holder).await.unwrap();
-    for (status, answer) in asking.join_all().await {
-        assert_eq!(status, StatusCode::CREATED, "{answer}");
+    for (status, retry_after, answer) in asking.join_all().await {
+        assert_eq!((status, retry_after), (StatusCode::CREATED, None), "{answer}");
     }
 }
 

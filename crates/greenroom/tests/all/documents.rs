@@ -29,6 +29,46 @@ fn the_table_of_the_lifecycle_in_the_docs_is_the_one_that_decides() {
     compare("docs/lifecycle.md", &domain::lifecycle::render::markdown());
 }
 
+/// The files that a request for a bot goes through, from top to bottom; those of `planner/` are in `crates/domain/src`.
+const WAY_OF_A_REQUEST: [(&str, &str); 18] = [
+    ("greenroom/src/placement/mod.rs", "makes a job of the request and hands it to the placer"),
+    ("greenroom/src/placement/message.rs", "what is handed over: a job, and where its answer goes"),
+    ("greenroom/src/placement/placer.rs", "gathers jobs, has them planned and written, answers"),
+    ("greenroom/src/placement/batch.rs", "jobs that are planned together"),
+    ("greenroom/src/placement/snapshot_cache.rs", "brings the snapshot up to date"),
+    ("planner/job.rs", "what is asked, and the answers"),
+    ("planner/mod.rs", "`plan`: jobs one after the other, then the queues"),
+    ("planner/commands/reserve.rs", "admits: key, idempotency, pools, priority, meeting, limit"),
+    ("planner/assign.rs", "serves the queue"),
+    ("planner/draft/", "the snapshot with what was decided so far; the best free slot"),
+    ("planner/changes.rs", "what is to be written, and what is to be done after that"),
+    ("greenroom/src/store/fence.rs", "what the journal tells other replicas"),
+    ("greenroom/src/store/changed/", "the rows of each table, and the text that writes them"),
+    ("greenroom/src/store/columns.rs", "these rows as arrays of columns"),
+    ("greenroom/src/store/apply.rs", "writes them in one call, if the token is current"),
+    ("planner/snapshot.rs", "takes over what was written"),
+    ("greenroom/src/actions.rs", "carries out the actions: wake an agent, pass the gate, …"),
+    ("greenroom/src/placement/answer.rs", "answers, on another thread"),
+];
+
+fn lines_of(path: &std::path::Path) -> usize {
+    if !path.is_dir() {
+        return std::fs::read_to_string(path).unwrap().lines().count();
+    }
+    std::fs::read_dir(path).unwrap().map(|entry| lines_of(&entry.unwrap().path())).sum()
+}
+
+#[test]
+fn the_way_of_a_request_in_the_docs_names_files_that_are_there_with_their_sizes() {
+    let mut table = "| file | lines | does |\n|---|---|---|\n".to_owned();
+    for (file, does) in WAY_OF_A_REQUEST {
+        let folder = if file.starts_with("planner/") { "crates/domain/src" } else { "crates" };
+        let lines = lines_of(&in_repository(&format!("{folder}/{file}")));
+        table.push_str(&format!("| `{file}` | {lines} | {does} |\n"));
+    }
+    compare("docs/planner.md", &table);
+}
+
 #[test]
 fn every_call_of_the_document_has_a_summary_a_tag_and_an_answer() {
     let document = serde_json::to_value(greenroom::api::document()).unwrap();

@@ -1,13 +1,14 @@
 //! The feed: every committed event once and in order, whatever order they commit in.
 
 use domain::{BotId, EventId, UserId};
+use greenroom::bus::Bus;
 use greenroom::lifecycle::feed::Follower;
 use greenroom::store::{Actor, Kind, NewEvent, Store, Tx};
 use jiff::Timestamp;
 use rstest::rstest;
 use uuid::Uuid;
 
-use crate::support::{Backend, Database};
+use crate::support::{Backend, Database, House, Plan, pool};
 
 async fn begun(store: &Store) -> Tx {
     let mut tx = store.begin().await.unwrap();
@@ -163,4 +164,20 @@ async fn among_many_writers_every_committed_event_is_heard_once_and_in_order(#[c
     }
     let committed: Vec<i64> = committed.iter().map(|event| event.id.0).collect();
     assert_eq!(heard, committed);
+}
+
+#[tokio::test]
+async fn what_another_replica_of_postgres_places_is_heard_through_the_journal_before_any_poll() {
+    let database: std::sync::Arc<Database> = Database::new(Backend::Postgres).await.into();
+    let plan = Plan::of([greenroom::store::PoolRow { max_slots: 5, ..pool("meet") }]);
+    let [places, hears] = [House::planned(database.clone(), &plan).await, House::planned(database, &plan).await];
+    let feed = hears.lifecycle.feed().clone().polling_every(std::time::Duration::from_secs(3_600));
+    tokio::spawn(feed.clone().follow(hears.store.clone(), Bus::default(), Default::default()));
+    let mut listener = feed.listen_to_user(places.user);
+    listener.position().await.unwrap();
+    for number in 0..3 {
+        let bot = places.reserved(number).await;
+        let heard = tokio::time::timeout(std::time::Duration::from_secs(30), listener.live.recv()).await;
+        assert_eq!(heard.expect("the journal tells of it").unwrap().bot_id, bot);
+    }
 }

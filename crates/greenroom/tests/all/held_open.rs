@@ -1,5 +1,5 @@
-//! A transaction that somebody else holds open: PostgreSQL keeps every version of a row meanwhile, and placement writes the
-//! same rows over and over.
+//! What placement's writes leave in PostgreSQL: versions of the same rows, over and over. They change no index, so that PostgreSQL
+//! cleans up on the page; while somebody holds a transaction open it keeps them all.
 
 use domain::SlotName;
 use greenroom::store::PoolRow;
@@ -44,4 +44,42 @@ async fn a_row_is_found_on_postgres_however_many_versions_a_transaction_keeps() 
     assert_eq!(house.store.slot(&slot.name).await.unwrap().unwrap().token_number, UPDATES - 1);
     holder.execute("COMMIT;".to_owned()).await;
     assert_eq!(house.store.slots(None, None).await.unwrap().len(), 1);
+}
+
+/// How many rows of a table were updated, and how many of these without an entry in any index.
+async fn updates(reader: &mut Reader, table: &str) -> (i64, i64) {
+    let Reader::Postgres(connection) = reader else { panic!("only PostgreSQL counts them") };
+    let counts = format!("SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables WHERE relname = '{table}'");
+    sqlx::query_as(sqlx::AssertSqlSafe(counts)).fetch_one(connection).await.unwrap()
+}
+
+#[tokio::test]
+async fn a_bot_that_comes_and_goes_in_a_hot_slot_of_postgres_changes_no_index_of_slots_and_bots() {
+    const BOTS: usize = 200;
+    let hot = PoolRow { hot: true, recycle_after: 0, max_slots: 2, min_idle: 2, ..pool("meet") };
+    let house = House::planned(Database::new(Backend::Postgres).await.into(), &Plan::of([hot])).await;
+    house.placement.keep_warm().await.unwrap();
+    for slot in house.store.slots(None, None).await.unwrap() {
+        assert!(house.placement.report(slot.name.clone(), crate::support::waits(&slot)).await.unwrap());
+    }
+    let mut reader = house.database.reader().await;
+    for number in 0..BOTS {
+        let bot = house.ask(crate::support::wish(number)).await.bot;
+        let connection_id = bot.connection_id.expect("it is in a slot");
+        let claim = greenroom::lifecycle::tokens::Claim { bot: bot.id, connection: connection_id };
+        let voice = greenroom::lifecycle::callbacks::Voice { claim, connection_id };
+        house.lifecycle.started(voice, None).await.unwrap();
+        house.exited(voice, 0).await.unwrap();
+    }
+    // PostgreSQL counts what a connection did when that is closed.
+    house.store.close().await;
+    for (table, each) in [("slots", 2), ("bots", 2)] {
+        let expected = i64::try_from(BOTS * each).unwrap();
+        let (all, hot) = crate::support::found("the updates are counted", async || {
+            Some(updates(&mut reader, table).await).filter(|(all, _)| *all >= expected)
+        })
+        .await;
+        println!("{table}: {hot} of {all} updates changed no index");
+        assert!(hot * 100 >= all * 90, "{table}: only {hot} of {all} updates changed no index");
+    }
 }

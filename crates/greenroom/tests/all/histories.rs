@@ -9,7 +9,7 @@ use domain::planner::model::{Database as HistoryDatabase, FEWER_BATCHES, History
 use domain::planner::snapshot::{Deployment, PoolState, User};
 use domain::planner::{Changes, Job, Snapshot};
 use domain::{BotId, EventId, Platform, Pool, Slot, SlotName, UserId};
-use greenroom::store::{Applied, BotDetails, NewEvent, Store};
+use greenroom::store::{Applied, BotDetails, Changed, NewEvent, Position, Store};
 use jiff::Timestamp;
 use rstest::rstest;
 use serde_json::json;
@@ -27,6 +27,8 @@ struct Stored {
     raw: Reader,
     /// The token that the last write has left.
     token: Uuid,
+    /// The copy of another replica, which only follows the journal.
+    follower: (Snapshot, Position),
     last_event: EventId,
     _database: Database,
 }
@@ -48,8 +50,9 @@ impl Stored {
     async fn new(backend: Backend) -> Self {
         let database = Database::new(backend).await;
         let (store, raw) = (database.open().await, database.reader().await);
-        let token = store.placement_position().await.unwrap().token;
-        Self { store, raw, token, last_event: EventId(0), _database: database }
+        let position = store.placement_position().await.unwrap();
+        let follower = (Snapshot::default(), position);
+        Self { store, raw, token: position.token, follower, last_event: EventId(0), _database: database }
     }
 
     async fn apply(
@@ -61,7 +64,8 @@ impl Stored {
     ) -> Result<Applied, String> {
         let details = jobs.iter().enumerate().filter_map(|(number, job)| Some((number, details(job)?))).collect();
         let after = Uuid::new_v4();
-        let write = self.store.prepare(changes, &details, (before, after), None, now);
+        let journal = Changed::of(changes);
+        let write = self.store.prepare(changes, &details, (before, after), Some(&journal), now);
         let applied = self.store.write(write.map_err(|error| error.to_string())?, None).await;
         if applied.as_ref().is_ok_and(|applied| *applied == Applied::Committed) {
             self.token = after;
@@ -85,6 +89,34 @@ impl Stored {
         Ok(told.collect())
     }
 
+    /// Follows the journal as another replica does, and compares what it has then with what is stored.
+    async fn follow(&mut self, stored: &Snapshot, users: &[UserId]) -> Result<(), Box<dyn std::error::Error>> {
+        let (copy, position) = &mut self.follower;
+        let since = self.store.placement_since(*position).await?;
+        let changed = since.changed.ok_or("the journal does not tell all of it")?;
+        self.store.refresh_snapshot(copy, &changed).await?;
+        *position = since.position;
+        let unknown: Vec<UserId> = users.iter().copied().filter(|id| copy.user(*id).is_none()).collect();
+        self.store.load_users(copy, &unknown).await?;
+        let rows = |of: &Snapshot| {
+            let mut rows: Vec<String> = of.slots().map(|slot| format!("{slot:?}")).collect();
+            rows.extend(of.bots().map(|bot| format!("{bot:?}")));
+            rows.extend(of.pools().map(|state| format!("{:?} {:?}", state.pool, (&state.numbers, state.unsettled))));
+            rows.extend(users.iter().map(|id| format!("{id} {:?} {:?}", of.user(*id), of.counts(*id))));
+            rows.sort();
+            rows
+        };
+        let (copied, stored) = (rows(copy), rows(stored));
+        match copied.iter().zip(&stored).find(|(copied, stored)| copied != stored) {
+            Some((copied, stored)) => Err(format!("who follows the journal has {copied}, stored is {stored}").into()),
+            None if copied.len() != stored.len() => {
+                Err(format!("{} rows, stored are {}", copied.len(), stored.len()).into())
+            }
+            None if queue_of(copy) != queue_of(&self.store.load_snapshot().await?) => Err("the queues differ".into()),
+            None => Ok(()),
+        }
+    }
+
     async fn read_all(&mut self) -> Result<Snapshot, Box<dyn std::error::Error>> {
         let mut snapshot = self.store.load_snapshot().await?;
         let (mut users, mut keys, mut ended, mut slots) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
@@ -105,6 +137,7 @@ impl Stored {
             }
         }
         self.store.load_users(&mut snapshot, &users).await?;
+        self.follow(&snapshot, &users).await?;
         self.store.load_keys(&mut snapshot, &keys).await?;
         self.store.refresh_bots(&mut snapshot, &ended).await?;
         self.store.load_deployments(&mut snapshot, &slots).await?;
@@ -131,8 +164,8 @@ fn queue_of(snapshot: &Snapshot) -> Vec<BotId> {
     let mut platforms = Platform::ALL;
     platforms.sort_by_key(|platform| platform.as_str());
     let of_platform = |platform| {
-        let lines = snapshot.queue().lines(platform);
-        let mut waiting: Vec<_> = lines.flat_map(|(_, line)| &line.waiting).collect();
+        let groups = snapshot.queue().groups(platform);
+        let mut waiting: Vec<_> = groups.flat_map(|(_, group)| &group.waiting).collect();
         waiting.sort();
         waiting.into_iter().map(|(_, bot)| *bot)
     };
@@ -158,12 +191,15 @@ impl HistoryDatabase for Stored {
         let emptied = tables.split(' ').map(|table| format!("DELETE FROM {table};"));
         let sql = ["DELETE FROM api_keys;".to_owned()].into_iter().chain(emptied).collect();
         wait(self.raw.execute(sql));
+        let position = wait(self.store.placement_position()).map_err(|error| error.to_string())?;
+        self.follower = (Snapshot::default(), position);
         Ok(())
     }
 
     fn take_over(&mut self, changed: &OutsideChanges, now: Timestamp) -> Result<(), String> {
-        self.token = Uuid::new_v4();
-        let mut sql = vec![format!("BEGIN; UPDATE placement SET token = '{}';", self.token)];
+        let before = std::mem::replace(&mut self.token, Uuid::new_v4());
+        let journal = journal_row(changed, (before, self.token), now);
+        let mut sql = vec![format!("BEGIN; UPDATE placement SET token = '{}'; {journal}", self.token)];
         sql.extend(changed.users.iter().map(|(id, user)| user_rows(*id, user, now)));
         sql.extend(changed.pools.iter().map(pool_row));
         sql.extend(changed.slots.iter().map(slot_row));
@@ -209,6 +245,22 @@ impl HistoryDatabase for Stored {
 /// A history is no future: it waits for those of the store.
 fn wait<T>(future: impl Future<Output = T>) -> T {
     tokio::task::block_in_place(|| Handle::current().block_on(future))
+}
+
+/// What a writer outside of placement tells the other replicas.
+fn journal_row(changed: &OutsideChanges, (before, token): (Uuid, Uuid), now: Timestamp) -> String {
+    let journal = Changed {
+        slots: changed.slots.iter().map(|slot| slot.name.to_string()).collect(),
+        bots: changed.bots.iter().map(|bot| bot.id).chain(changed.ended.iter().map(|(id, _)| *id)).collect(),
+        users: changed.users.iter().map(|(id, _)| *id).collect(),
+        pools: !changed.pools.is_empty(),
+        everything: false,
+    };
+    format!(
+        "INSERT INTO placement_journal (before, token, at, changed) VALUES ('{before}', '{token}', {}, {});",
+        time(now),
+        text(json!(journal)),
+    )
 }
 
 fn user_rows(id: UserId, user: &User, now: Timestamp) -> String {

@@ -80,4 +80,5 @@ mod swarm;
 mod sweeper;
 mod sync;
 mod teardown_elsewhere;
+mod turns;
 mod waiting;

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use domain::planner::invariants::violations;
-use domain::planner::{QueueOrder, Snapshot};
+use domain::planner::{Ids, Job, QueueOrder, Settings, Snapshot, plan};
 use domain::{BotId, SlotStatus, Status};
 use greenroom::admission::BotRequest;
 use greenroom::lifecycle::callbacks::Voice;
 use greenroom::placement::{PlacementError, Reserved, SlotEvent};
-use greenroom::store::{Changed, PoolRow, Store};
+use greenroom::store::{Applied, Changed, PoolRow, Store};
 use jiff::Timestamp;
 use rstest::rstest;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -245,6 +245,85 @@ async fn an_idempotency_key_finds_its_bot_at_a_server_that_has_not_seen_it(#[cas
     let other = BotRequest { idempotency: Some(("another key".to_owned(), "hash".to_owned())), ..request };
     let refused = second.placement.reserve(first.key(), other).await.unwrap_err();
     assert!(refused.to_string().contains("already at this meeting"), "{refused}");
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test]
+async fn a_slot_that_is_gone_from_the_table_does_not_keep_bots_from_being_placed(#[case] backend: Backend) {
+    let house =
+        House::planned(Database::new(backend).await.into(), &Plan::of([PoolRow { max_slots: 1, ..pool("meet") }]))
+            .await;
+    let first = house.reserved(1).await;
+    let slot = house.store.slots(None, None).await.unwrap().remove(0).name;
+    house.ended(first).await;
+    assert!(house.placement.report(slot, SlotEvent::Cleared { bot: first }).await.unwrap());
+    house.occupy("meet", SlotStatus::Idle).await;
+    let idle = house.placement.look(|copy, _| copy.slots().filter(|slot| slot.status == SlotStatus::Idle).count());
+    assert_eq!(idle.await.unwrap(), 1);
+    // Past the store and past the token: the copy still has the slot, and it is idle.
+    house.database.reader().await.execute("DELETE FROM slots;".to_owned()).await;
+    let placed = house.ask(wish(2)).await;
+    assert!(placed.bot.slot.is_some(), "a slot was made anew");
+    expect_current(&house).await;
+}
+
+#[rstest]
+#[case::assigned("assign")]
+#[case::stopped("stop")]
+#[tokio::test]
+async fn a_slot_that_placement_gives_while_its_bot_is_changed_on_postgres_is_read_again(#[case] change: &str) {
+    let database: Arc<Database> = Database::new(Backend::Postgres).await.into();
+    let house = House::planned(database.clone(), &Plan::of([PoolRow { max_slots: 1, ..pool("meet") }])).await;
+    house.reserved(1).await;
+    let waiting = house.reserved(2).await;
+    let mut other = database.reader().await;
+    other.execute("UPDATE pools SET max_slots = 2;".to_owned()).await;
+    // Another replica holds the token and is about to give the bot a slot.
+    let replica = database.open().await;
+    let held = replica.hold_token().await.unwrap();
+    let changing = {
+        let (lifecycle, user, change) = (house.lifecycle.clone(), house.user, change.to_owned());
+        tokio::spawn(async move {
+            match change.as_str() {
+                "assign" => drop(lifecycle.assign(waiting).await.unwrap()),
+                _ => drop(lifecycle.stop(user, waiting).await.unwrap()),
+            }
+        })
+    };
+    let blocked = "SELECT 'waits', query FROM pg_stat_activity
+                    WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '%placement%'";
+    crate::support::until("the change waits for the token", async || !other.pairs(blocked).await.is_empty()).await;
+    let (now, before) = (house.clock.now(), replica.placement_position().await.unwrap().token);
+    let snapshot = replica.load_snapshot().await.unwrap();
+    let settings = Settings { queue_order: QueueOrder::Arrival, deploy_timeout: std::time::Duration::from_secs(60) };
+    let changes = plan(&snapshot, &[Job::ServeQueues], now, Ids::new(now, 1), &settings);
+    assert_eq!(changes.grants.len(), 1);
+    let journal = Changed::of(&changes);
+    let details = Default::default();
+    let write = replica.prepare(&changes, &details, (before, uuid::Uuid::new_v4()), Some(&journal), now).unwrap();
+    assert_eq!(replica.write(write, Some(held)).await.unwrap(), Applied::Committed);
+    changing.await.unwrap();
+    // A replica that had followed so far reads again what the last row names.
+    let rows = other.pairs("SELECT changed, CAST(id AS TEXT) FROM placement_journal ORDER BY id DESC LIMIT 1").await;
+    let last: Changed = serde_json::from_str(&rows[0].0).unwrap();
+    let given = changes.grants[0].slot.to_string();
+    assert_eq!((last.bots, last.slots), (vec![waiting], vec![given]));
+    expect_current(&house).await;
+}
+
+#[tokio::test]
+async fn a_batch_that_breaks_what_must_hold_ends_the_placer_of_a_debug_build() {
+    use domain::planner::model::{Bug, plant};
+    let house = House::new(Backend::Sqlite).await;
+    let eve = house.another_user(1).await;
+    house.placement.reserve(eve.clone(), wish(1)).await.unwrap();
+    // Planted on this thread, which is the one that places.
+    plant(Some(Bug::LimitIgnored));
+    let broken = house.placement.reserve(eve, wish(2)).await;
+    plant(None);
+    assert!(matches!(broken, Err(PlacementError::Stopping)), "{broken:?}");
 }
 
 /// A way to PostgreSQL on which answers can get lost after the database has given them.

@@ -43,7 +43,7 @@ pub fn apply(draft: &mut Draft<'_>, name: &SlotName, id: BotId, holder: Uuid, me
     draft.changes.returned.push(Returned { bot: id, slot: name.clone(), holder });
     draft.set_bot(id, Some(bot));
     if is_first {
-        draft.tell(id, user, Kind::Requeued, Some(message.to_owned()), Actor::Greenroom);
+        draft.record(id, user, Kind::Requeued, Some(message.to_owned()), Actor::Greenroom);
     }
     draft.act(crate::planner::changes::Action::PassGate);
     if status == SlotStatus::Draining {

@@ -69,24 +69,26 @@ impl Draft<'_> {
         !self.changes.bots.contains_key(&bot)
     }
 
-    /// The lines of a platform's queue, by their keys.
-    pub fn lines(&self, platform: Platform) -> BTreeMap<String, Option<Requirements>> {
-        let all = self.base.queue().lines(platform).chain(self.queue.lines(platform));
-        all.map(|(key, line)| (key.to_owned(), line.requirements.clone())).collect()
+    /// The groups of a platform's queue, by their keys.
+    pub fn groups(&self, platform: Platform) -> BTreeMap<String, Option<Requirements>> {
+        let all = self.base.queue().groups(platform).chain(self.queue.groups(platform));
+        all.map(|(key, group)| (key.to_owned(), group.requirements.clone())).collect()
     }
 
-    /// The first of a line after a place.
-    pub fn next_in_line(&self, platform: Platform, key: &str, after: Option<Order>) -> Option<(Order, BotId)> {
+    /// The first of a group after a place.
+    pub fn next_in_queue(&self, platform: Platform, key: &str, after: Option<Order>) -> Option<(Order, BotId)> {
         use std::ops::Bound::{Excluded, Unbounded};
         let from = after.map_or(Unbounded, Excluded);
-        let base = self.base.queue().line(platform, key).and_then(|line| {
-            line.waiting
+        let base = self.base.queue().group(platform, key).and_then(|group| {
+            group
+                .waiting
                 .range((from, Unbounded))
                 .find(|(_, bot)| self.untouched(**bot))
                 .map(|(order, bot)| (*order, *bot))
         });
-        let own = self.queue.line(platform, key);
-        let own = own.and_then(|line| line.waiting.range((from, Unbounded)).next().map(|(order, bot)| (*order, *bot)));
+        let own = self.queue.group(platform, key);
+        let own =
+            own.and_then(|group| group.waiting.range((from, Unbounded)).next().map(|(order, bot)| (*order, *bot)));
         base.into_iter().chain(own).min()
     }
 
@@ -103,10 +105,10 @@ impl Draft<'_> {
         let base = self.base.queue().turns(platform, priority, user).find(|(_, bot)| self.untouched(*bot));
         let own = self.queue.turns(platform, priority, user).next();
         let after_own = base.into_iter().chain(own).map(|(turn, _)| turn + 1).max();
-        let lines = self.lines(platform);
-        let first = lines.keys().filter_map(|key| {
+        let groups = self.groups(platform);
+        let first = groups.keys().filter_map(|key| {
             let from = Order { priority, turn: i64::MIN, arrival: i64::MIN, bot: BotId(Uuid::nil()) };
-            self.next_in_line(platform, key, Some(from))
+            self.next_in_queue(platform, key, Some(from))
                 .map(|(order, _)| order)
                 .filter(|order| order.priority == priority)
         });
@@ -155,10 +157,10 @@ impl Draft<'_> {
         self.set_bot(bot, Some(placed));
         let grant = Grant { bot, slot: name.clone(), pool: pool_name, connection, is_awaited };
         if !is_new {
-            self.tell(bot, user, Kind::Assigned, Some(name.to_string()), Actor::Greenroom);
+            self.record(bot, user, Kind::Assigned, Some(name.to_string()), Actor::Greenroom);
             self.changes.grants.push(grant);
         } else {
-            self.tell_created(bot, user, Some(name));
+            self.record_created(bot, user, Some(name));
             if let Some(new) = self.changes.new_bots.iter_mut().rev().find(|new| new.id == bot) {
                 new.is_awaited = is_awaited;
             }

@@ -120,13 +120,13 @@ impl Draft<'_> {
         self.act(Action::PassGate);
     }
 
-    pub fn tell(&mut self, bot_id: BotId, user_id: UserId, kind: Kind, reason: Option<String>, actor: Actor) {
+    pub fn record(&mut self, bot_id: BotId, user_id: UserId, kind: Kind, reason: Option<String>, actor: Actor) {
         let (from, to) = kind.statuses();
         self.changes.events.push(NewEvent { bot_id, user_id, kind, from, to, reason, actor });
     }
 
     /// A bot was made; with its slot, if it got one at once. Told when that is known: what freed the slot was told before.
-    pub fn tell_created(&mut self, bot_id: BotId, user_id: UserId, slot: Option<&SlotName>) {
+    pub fn record_created(&mut self, bot_id: BotId, user_id: UserId, slot: Option<&SlotName>) {
         if has(Bug::EventForgotten) {
             return;
         }

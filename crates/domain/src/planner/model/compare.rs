@@ -278,7 +278,7 @@ fn bots(snapshot: &Snapshot, reference: &Reference) -> Result<(), String> {
 
 /// Those who wait for a slot of a platform, the first first.
 pub fn queue(snapshot: &Snapshot, platform: Platform) -> Vec<BotId> {
-    let lines = snapshot.queue().lines(platform);
-    let waiting = lines.flat_map(|(_, line)| line.waiting.iter().map(|(order, bot)| (*order, *bot)));
+    let groups = snapshot.queue().groups(platform);
+    let waiting = groups.flat_map(|(_, group)| group.waiting.iter().map(|(order, bot)| (*order, *bot)));
     sorted(waiting.collect()).into_iter().map(|(_, bot)| bot).collect()
 }

@@ -246,11 +246,15 @@ fn batch(world: &mut World, jobs: &[Job], fate: Fate, database: &mut Beside<'_>)
         return Ok(());
     }
     let usages = invariants::usages(&world.snapshot);
+    let check = invariants::BatchCheck::new(&world.snapshot, &changes);
     compare::write(&mut world.snapshot, &changes)?;
     world.snapshot.apply(changes);
     world.reference = after;
     if let Some((of, usage)) = invariants::overgrown(&usages, &invariants::usages(&world.snapshot)).next() {
         return Err(format!("{of} grew to {usage:?}"));
+    }
+    if let Some(complaint) = check.complaints(&world.snapshot).first() {
+        return Err(format!("the check of the batch complains: {complaint}"));
     }
     compare::state(world)
 }

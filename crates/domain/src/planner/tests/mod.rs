@@ -3,10 +3,12 @@
 //! - [`reserve`], [`choice`], [`queue`]: who is admitted, which slot it gets, who is next
 //! - [`ends`], [`slot_events`]: what becomes of slots
 //! - [`keep_warm`], [`plans`]: slots that are kept ready; what holds of every plan
+//! - [`invariants`]: each violation is found, in the whole, in a part and in what a batch changed
 #![allow(clippy::unwrap_used)]
 
 mod choice;
 mod ends;
+mod invariants;
 mod keep_warm;
 mod plans;
 mod queue;

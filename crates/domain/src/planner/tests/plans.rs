@@ -64,7 +64,7 @@ fn bots_that_have_the_same_arrival_do_not_take_each_others_place() {
     let mut planner = Planner::new(&[pool("cold", 0, 0)]);
     planner.run(&[reserve(request(1, 1)), reserve(request(2, 1))]);
     (1..=2).for_each(|number| planner.change_bot(number, |bot| bot.arrival = 0));
-    let waiting = planner.snapshot.queue().lines(Platform::GoogleMeet).map(|(_, line)| line.waiting.len());
+    let waiting = planner.snapshot.queue().groups(Platform::GoogleMeet).map(|(_, group)| group.waiting.len());
     assert_eq!(waiting.sum::<usize>(), 2);
 }
 

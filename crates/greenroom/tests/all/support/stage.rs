@@ -50,7 +50,7 @@ impl Works {
             replica: replica.clone(),
             ending: ending.clone(),
         });
-        let (crew, expiry) = keepers::crew(keepers::Parts {
+        let (crew, expiry, _) = keepers::crew(keepers::Parts {
             lifecycle: house.lifecycle.clone(),
             placement: house.placement.clone(),
             deployment: deployment.clone(),

@@ -1,10 +1,22 @@
 //! What must hold in every snapshot, whatever was planned. A keeper proves it on what runs, and tests after every step.
+//!
+//! - this file: everything at once
+//! - [`limits`]: how much users and pools may have
+//! - [`scope`]: the same for a part of a snapshot, at a cost that does not grow with the rest
+//! - [`batch`]: what one batch has changed
+
+mod batch;
+mod limits;
+mod scope;
 
 use std::collections::HashMap;
 use std::fmt;
 
-use super::snapshot::{PoolState, Snapshot};
+use super::snapshot::Snapshot;
 use crate::{BotId, SlotName, UserId};
+pub use batch::BatchCheck;
+pub use limits::{Limited, Usage, Usages, overgrown, usages, usages_of};
+pub use scope::Scope;
 
 /// Something that must not be.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,6 +55,21 @@ impl fmt::Display for Violation {
             }
             Violation::BotLost { bot } => write!(f, "bot {bot} is in no queue and in no slot"),
             Violation::QueuedWithSlot { bot, slot } => write!(f, "bot {bot} is in the queue and in slot {slot}"),
+        }
+    }
+}
+
+impl Violation {
+    /// The word by which metrics, logs and docs/keepers.md name it.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Violation::BotInTwoSlots { .. } => "bot_in_two_slots",
+            Violation::SlotOfTwoBots { .. } => "slot_of_two_bots",
+            Violation::WrongPlatform { .. } => "wrong_platform",
+            Violation::TwoAtAMeeting { .. } => "two_at_a_meeting",
+            Violation::PoolMiscounted { .. } => "pool_miscounted",
+            Violation::BotLost { .. } => "bot_lost",
+            Violation::QueuedWithSlot { .. } => "queued_with_slot",
         }
     }
 }
@@ -91,65 +118,4 @@ pub fn violations(snapshot: &Snapshot) -> Vec<Violation> {
         }
     }
     found
-}
-
-/// How much of what it may have a user or a pool has.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Usage {
-    pub count: i64,
-    pub limit: i64,
-}
-
-/// What a usage is of.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Limited {
-    /// Running bots.
-    Running(UserId),
-    /// Running bots, and those that leave: twice as many.
-    Open(UserId),
-    Slots(String),
-}
-
-impl Limited {
-    pub fn kind(&self) -> &'static str {
-        match self {
-            Limited::Running(_) | Limited::Open(_) => "limit_passed",
-            Limited::Slots(_) => "pool_overgrown",
-        }
-    }
-}
-
-impl fmt::Display for Limited {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Limited::Running(user) => write!(f, "running bots of user {user}"),
-            Limited::Open(user) => write!(f, "running and stopping bots of user {user}"),
-            Limited::Slots(pool) => write!(f, "slots of pool {pool}"),
-        }
-    }
-}
-
-pub type Usages = HashMap<Limited, Usage>;
-
-/// How much every pool has, and every user that is known.
-pub fn usages(snapshot: &Snapshot) -> Usages {
-    let mut usages = Usages::new();
-    for (id, user) in snapshot.users() {
-        let (limit, counts) = (user.max_concurrent_bots, snapshot.counts(id));
-        usages.insert(Limited::Running(id), Usage { count: counts.running, limit });
-        let open = Usage { count: counts.running + counts.stopping, limit: limit.saturating_mul(2) };
-        usages.insert(Limited::Open(id), open);
-    }
-    for PoolState { pool, .. } in snapshot.pools() {
-        usages.insert(Limited::Slots(pool.name.clone()), Usage { count: pool.slots, limit: pool.max_slots });
-    }
-    usages
-}
-
-/// What has grown past its limit. An operator may lower a limit below what is there: that is no growth.
-pub fn overgrown<'a>(before: &'a Usages, now: &'a Usages) -> impl Iterator<Item = (&'a Limited, &'a Usage)> {
-    now.iter().filter(|(of, usage)| {
-        usage.count > usage.limit
-            && before.get(of).is_some_and(|before| before.limit == usage.limit && before.count < usage.count)
-    })
 }

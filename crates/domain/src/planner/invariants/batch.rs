@@ -1,0 +1,52 @@
+//! Whether a batch broke something, from what it changed. Debug builds and tests ask after every batch.
+
+use super::limits::{Usages, overgrown, usages_of};
+use super::{Scope, Violation};
+use crate::UserId;
+use crate::planner::changes::Changes;
+use crate::planner::snapshot::Snapshot;
+
+/// What a batch is about to change, and how much its users and pools had before.
+#[derive(Clone, Debug)]
+pub struct BatchCheck {
+    scope: Scope,
+    users: Vec<UserId>,
+    usages: Usages,
+}
+
+impl BatchCheck {
+    /// Before the changes are taken over.
+    pub fn new(snapshot: &Snapshot, changes: &Changes) -> Self {
+        let mut scope = Scope {
+            slots: changes.slots.keys().cloned().collect(),
+            bots: changes.bots.keys().copied().collect(),
+            pools: changes.pools.keys().cloned().collect(),
+        };
+        for bot in changes.bots.values().flatten() {
+            // Who was at the meeting before may be there still.
+            scope.bots.extend(snapshot.bot_at(&bot.meeting()));
+            scope.slots.extend(bot.slot.clone());
+        }
+        for change in changes.slots.values() {
+            scope.bots.extend(change.slot.as_ref().and_then(|slot| slot.bot_id));
+            scope.pools.extend(change.slot.as_ref().map(|slot| slot.pool.clone()));
+        }
+        scope.bots.sort_unstable();
+        scope.bots.dedup();
+        scope.slots.sort_unstable();
+        scope.slots.dedup();
+        let before = changes.bots.keys().filter_map(|id| snapshot.bot(*id));
+        let users: Vec<UserId> = before.chain(changes.bots.values().flatten()).map(|bot| bot.user).collect();
+        let usages = usages_of(snapshot, users.iter().copied(), scope.pools.iter().map(String::as_str));
+        Self { scope, users, usages }
+    }
+
+    /// What is wrong once the changes are taken over, in words.
+    pub fn complaints(&self, snapshot: &Snapshot) -> Vec<String> {
+        let pools = self.scope.pools.iter().map(String::as_str);
+        let now = usages_of(snapshot, self.users.iter().copied(), pools);
+        let grown = overgrown(&self.usages, &now);
+        let grown = grown.map(|(of, usage)| format!("{} {of}; {} are allowed", usage.count, usage.limit));
+        self.scope.violations(snapshot).iter().map(Violation::to_string).chain(grown).collect()
+    }
+}

@@ -1,0 +1,78 @@
+//! How much users and pools have of what they may have.
+
+use std::collections::HashMap;
+use std::fmt;
+
+use crate::UserId;
+use crate::planner::snapshot::{PoolState, Snapshot};
+
+/// How much of what it may have a user or a pool has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Usage {
+    pub count: i64,
+    pub limit: i64,
+}
+
+/// What a usage is of.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Limited {
+    /// Running bots.
+    Running(UserId),
+    /// Running bots, and those that leave: twice as many.
+    Open(UserId),
+    Slots(String),
+}
+
+impl Limited {
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Limited::Running(_) | Limited::Open(_) => "limit_passed",
+            Limited::Slots(_) => "pool_overgrown",
+        }
+    }
+}
+
+impl fmt::Display for Limited {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Limited::Running(user) => write!(f, "running bots of user {user}"),
+            Limited::Open(user) => write!(f, "running and stopping bots of user {user}"),
+            Limited::Slots(pool) => write!(f, "slots of pool {pool}"),
+        }
+    }
+}
+
+pub type Usages = HashMap<Limited, Usage>;
+
+/// How much every pool has, and every user that is known.
+pub fn usages(snapshot: &Snapshot) -> Usages {
+    let users = snapshot.users().map(|(id, _)| id);
+    usages_of(snapshot, users, snapshot.pools().map(|state| state.pool.name.as_str()))
+}
+
+/// How much these users and pools have. A user that is not known has no limit here.
+pub fn usages_of<'a>(
+    snapshot: &Snapshot,
+    users: impl IntoIterator<Item = UserId>,
+    pools: impl IntoIterator<Item = &'a str>,
+) -> Usages {
+    let mut usages = Usages::new();
+    for (id, user) in users.into_iter().filter_map(|id| Some((id, snapshot.user(id)?))) {
+        let (limit, counts) = (user.max_concurrent_bots, snapshot.counts(id));
+        usages.insert(Limited::Running(id), Usage { count: counts.running, limit });
+        let open = Usage { count: counts.running + counts.stopping, limit: limit.saturating_mul(2) };
+        usages.insert(Limited::Open(id), open);
+    }
+    for PoolState { pool, .. } in pools.into_iter().filter_map(|name| snapshot.pool(name)) {
+        usages.insert(Limited::Slots(pool.name.clone()), Usage { count: pool.slots, limit: pool.max_slots });
+    }
+    usages
+}
+
+/// What has grown past its limit. An operator may lower a limit below what is there: that is no growth.
+pub fn overgrown<'a>(before: &'a Usages, now: &'a Usages) -> impl Iterator<Item = (&'a Limited, &'a Usage)> {
+    now.iter().filter(|(of, usage)| {
+        usage.count > usage.limit
+            && before.get(of).is_some_and(|before| before.limit == usage.limit && before.count < usage.count)
+    })
+}
