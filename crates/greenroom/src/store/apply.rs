@@ -83,7 +83,9 @@ impl Store {
     /// Holds the token: from here on nobody else can change what a plan is made on.
     pub async fn hold_token(&self) -> Result<HeldToken, StoreError> {
         Ok(HeldToken(match &self.pools {
-            Pools::Sqlite { turns, .. } => HeldInner::Sqlite(turns.take(Lane::Placement).await),
+            Pools::Sqlite { turns, .. } => {
+                HeldInner::Sqlite(turns.take_in_time(Lane::Placement).await.map_err(failed)?)
+            }
             Pools::Postgres(_) => HeldInner::Postgres(self.lock_token().await?),
         }))
     }
@@ -99,7 +101,7 @@ impl Store {
             (Pools::Sqlite { turns, file, .. }, Statement::Sqlite(write), held) => {
                 let _turn = match held {
                     Some(HeldInner::Sqlite(turn)) => turn,
-                    _ => turns.take(Lane::Placement).await,
+                    _ => turns.take_in_time(Lane::Placement).await.map_err(failed)?,
                 };
                 let written = measured("placement.apply", self.placement.sqlite.write(file, &write)).await;
                 written.map_err(|source| StoreError::sqlite("placement.apply", &source))?

@@ -34,11 +34,12 @@ impl Store {
             "placement.oldest_transaction",
             "SELECT CAST(coalesce(max(transactions), 0) AS BIGINT) AS transactions
                FROM (SELECT age(backend_xmin) AS transactions FROM pg_stat_activity
-                      WHERE backend_type <> 'autovacuum worker'
+                      WHERE (datname = current_database() AND backend_type <> 'autovacuum worker')
+                         OR backend_type = 'walsender'
                       UNION ALL
                      SELECT age(xmin) FROM pg_replication_slots
                       UNION ALL
-                     SELECT age(transaction) FROM pg_prepared_xacts) AS oldest"
+                     SELECT age(transaction) FROM pg_prepared_xacts WHERE database = current_database()) AS oldest"
         );
         let row = self.placing().first(oldest, vec![]).await?;
         let are_kept = row.map_or(Ok(0), |row| row.int("transactions"))? > OLD_AFTER;

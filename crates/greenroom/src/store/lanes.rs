@@ -45,6 +45,12 @@ pub(super) struct WriteTurn {
 }
 
 impl WriteTurns {
+    /// The turn, unless it does not come in the time in which a connection should.
+    pub(super) async fn take_in_time(self: &Arc<Self>, lane: Lane) -> Result<WriteTurn, sqlx::Error> {
+        let turn = tokio::time::timeout(super::connect::WAIT_FOR_CONNECTION, self.take(lane)).await;
+        turn.map_err(|_| sqlx::Error::PoolTimedOut)
+    }
+
     pub(super) async fn take(self: &Arc<Self>, lane: Lane) -> WriteTurn {
         loop {
             let waited = {

@@ -183,8 +183,7 @@ impl Store {
         let inner = match &self.pools {
             Pools::Sqlite { writer, turns, .. } => {
                 let begun = measured("begin", async {
-                    let turn = tokio::time::timeout(connect::WAIT_FOR_CONNECTION, turns.take(lane)).await;
-                    let turn = turn.map_err(|_| sqlx::Error::PoolTimedOut)?;
+                    let turn = turns.take_in_time(lane).await?;
                     Ok((writer.begin_with("BEGIN IMMEDIATE").await?, turn))
                 });
                 let (tx, turn) = begun.await.map_err(failed)?;
@@ -208,6 +207,7 @@ impl Store {
     /// Gives the connections back. What is under way ends first.
     pub async fn close(&self) {
         self.placement.writer.give_back();
+        self.placement.sqlite.close();
         self.pools.close().await;
     }
 

@@ -62,6 +62,10 @@ impl SqliteWriter {
         let applied = applied?;
         ended.map(|_| applied)
     }
+
+    pub fn close(&self) {
+        drop(self.0.lock().unwrap_or_else(PoisonError::into_inner).take());
+    }
 }
 
 fn open(file: &Path) -> Result<Connection, Error> {
@@ -110,4 +114,81 @@ fn is_busy(error: &Error) -> bool {
 
 fn is_unique_violation(error: &Error) -> bool {
     error.sqlite_error().is_some_and(|error| UNIQUE_VIOLATIONS.contains(&error.extended_code))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    /// A database with a token and one bot.
+    fn database(token: Uuid) -> (tempfile::TempDir, std::path::PathBuf) {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("a.db");
+        let made = Connection::open(&file).unwrap();
+        made.execute_batch(
+            "PRAGMA journal_mode = WAL; CREATE TABLE placement (token TEXT NOT NULL);
+             CREATE TABLE bots (id TEXT PRIMARY KEY, status TEXT NOT NULL); INSERT INTO bots VALUES ('a', 'reserved')",
+        )
+        .unwrap();
+        made.execute("INSERT INTO placement VALUES (?1)", [token.to_string()]).unwrap();
+        (folder, file)
+    }
+
+    fn part(sql: &str, rows: &[&[&str]], counted: bool) -> SqlitePart {
+        let values = |row: &&[&str]| row.iter().map(|value| Value::Text((*value).to_owned())).collect();
+        SqlitePart { sql: sql.into(), rows: rows.iter().map(values).collect(), counted }
+    }
+
+    fn read(file: &Path) -> Vec<(String, String)> {
+        let reader = Connection::open(file).unwrap();
+        let mut statement = reader.prepare("SELECT id, status FROM bots ORDER BY id").unwrap();
+        let rows = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?))).unwrap();
+        rows.map(Result::unwrap).collect()
+    }
+
+    const INSERT: &str = "INSERT INTO bots (id, status) SELECT id, 'reserved' FROM (SELECT ?1 AS id) AS r";
+    const END: &str = "UPDATE bots SET status = 'completed' FROM (SELECT ?1 AS id) AS r WHERE bots.id = r.id";
+
+    #[tokio::test]
+    async fn a_write_is_all_or_nothing_and_holds_only_under_its_token() {
+        let [first, second, third] = [(); 3].map(|()| Uuid::new_v4());
+        let (_folder, file) = database(first);
+        let writer = SqliteWriter::default();
+        let write = |before, after, parts| SqliteWrite { before, after, parts };
+        let both = vec![part(INSERT, &[&["b"], &["c"]], false), part(END, &[&["a"]], true)];
+        assert_eq!(writer.write(&file, &write(first, second, both)).await.unwrap(), Applied::Committed);
+        let written =
+            [("a", "completed"), ("b", "reserved"), ("c", "reserved")].map(|(a, b)| (a.to_owned(), b.to_owned()));
+        assert_eq!(read(&file), written);
+
+        let stale = write(first, third, vec![part(INSERT, &[&["d"]], false)]);
+        assert_eq!(writer.write(&file, &stale).await.unwrap(), Applied::Stale);
+        let missing = vec![part(INSERT, &[&["d"]], false), part(END, &[&["nobody"]], true)];
+        assert_eq!(writer.write(&file, &write(second, third, missing)).await.unwrap(), Applied::Conflict);
+        let twice = vec![part(INSERT, &[&["d"], &["b"]], false)];
+        assert_eq!(writer.write(&file, &write(second, third, twice)).await.unwrap(), Applied::Conflict);
+        writer.write(&file, &write(second, third, vec![part("INSERT INTO nothing", &[&[]], false)])).await.unwrap_err();
+        assert_eq!(read(&file), written, "what failed left nothing");
+
+        let again = write(second, third, vec![part(INSERT, &[&["d"]], false)]);
+        assert_eq!(writer.write(&file, &again).await.unwrap(), Applied::Committed);
+        writer.close();
+    }
+
+    /// Both run on one thread: a writer that blocked it would never get its turn.
+    #[tokio::test]
+    async fn a_write_waits_for_another_process_without_blocking_its_thread() {
+        let [before, after] = [(); 2].map(|()| Uuid::new_v4());
+        let (_folder, file) = database(before);
+        let other = Connection::open(&file).unwrap();
+        other.execute_batch("BEGIN IMMEDIATE").unwrap();
+        let writer = SqliteWriter::default();
+        let write = SqliteWrite { before, after, parts: vec![part(INSERT, &[&["b"]], false)] };
+        let (applied, ()) = tokio::join!(writer.write(&file, &write), async {
+            tokio::task::yield_now().await;
+            other.execute_batch("COMMIT").unwrap();
+        });
+        assert_eq!(applied.unwrap(), Applied::Committed);
+    }
 }
