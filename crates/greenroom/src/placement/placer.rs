@@ -326,9 +326,6 @@ impl Placer {
         if let Err(error) = self.store.prune_placement_journal().await {
             tracing::warn!(%error, "placement journal pruning failed");
         }
-        if let Err(error) = self.store.look_for_old_transactions().await {
-            tracing::warn!(%error, "look for old transactions failed");
-        }
     }
 }
 

@@ -74,7 +74,7 @@ impl Store {
     ) -> Result<PreparedWrite, StoreError> {
         let parts = parts(changes, details, (before, after), journal, now);
         let statement = match &self.pools {
-            Pools::Postgres(_) => for_postgres(parts, before, after, self.placement.epoch_rate.get())?,
+            Pools::Postgres(_) => for_postgres(parts, before, after)?,
             Pools::Sqlite { .. } => for_sqlite(&parts, before, after),
         };
         Ok(PreparedWrite { statement, has_events: !changes.events.is_empty() })
@@ -173,7 +173,7 @@ fn fence() -> String {
 /// All parts in one statement. The same parts make the same text, so that it is planned once.
 fn postgres_text(parts: &[Part<'_>]) -> String {
     let mut sql = fence();
-    let (mut next, mut checks) = (4, String::new());
+    let (mut next, mut checks) = (3, String::new());
     // PostgreSQL runs parts in no particular order, unless one reads what another returned.
     let deleted = parts.iter().map(|part| part.name).filter(|name| DELETED_DEPLOYMENTS.contains(name));
     let deleted: String = deleted.map(|name| format!(" AND (SELECT count(*) FROM {name}) >= 0")).collect();
@@ -199,12 +199,11 @@ fn postgres_text(parts: &[Part<'_>]) -> String {
     sql
 }
 
-fn for_postgres(parts: Vec<Part<'_>>, before: Uuid, after: Uuid, epoch_rate: f64) -> Result<Statement, StoreError> {
+fn for_postgres(parts: Vec<Part<'_>>, before: Uuid, after: Uuid) -> Result<Statement, StoreError> {
     let sql = known_text(parts.iter().map(|part| part.name).collect(), || postgres_text(&parts));
     let mut arguments = PgArguments::default();
     let encoded = |error| failed(sqlx::Error::Encode(error));
     arguments.add(after).and_then(|()| arguments.add(before)).map_err(encoded)?;
-    arguments.add(epoch_rate).map_err(encoded)?;
     for part in parts {
         let (count, counted) = (part.rows.len(), part.counted);
         part.rows.bind(&mut arguments).map_err(failed)?;

@@ -15,7 +15,6 @@ use sqlx::pool::PoolConnection;
 use uuid::Uuid;
 
 use super::connect::TRUSTED_FOR;
-use super::epoch_rate::EpochRate;
 use super::lanes::Lane;
 use super::sql::{args, sql};
 use super::sqlite_writer::SqliteWriter;
@@ -91,7 +90,6 @@ pub(super) struct PlacementState {
     pub is_alone: AtomicBool,
     pub writer: KeptConnection,
     pub sqlite: SqliteWriter,
-    pub epoch_rate: EpochRate,
 }
 
 /// The connection that batches are written on, one after the other. The pool would try it with a round trip after each use,

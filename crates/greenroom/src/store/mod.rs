@@ -9,7 +9,7 @@
 //! - [`pools`], [`slots`], [`queue`], [`deployments`], [`slot_locks`], [`images`]: where it runs, or waits to
 //! - [`failures`], [`budgets`]: what providers said, and how often they may be asked
 //! - [`guarded`], [`fence`], [`placement_turn`], [`load`], [`apply`], [`changed`],
-//!   [`columns`], [`sqlite_writer`], [`epoch_rate`]: placement's copy in memory, and what it writes
+//!   [`columns`], [`sqlite_writer`]: placement's copy in memory, and what it writes
 //! - [`sessions`], [`commands`], [`transcript`], [`bot_logs`]: what the bot and its user say to each other
 //! - [`overdue`], [`listening`]: what has lasted too long, and when bots could be heard
 //! - [`servers`]: which servers run, for tools that ask them
@@ -25,7 +25,6 @@ mod columns;
 mod commands;
 mod connect;
 mod deployments;
-mod epoch_rate;
 mod error;
 mod events;
 mod failures;

@@ -46,42 +46,6 @@ async fn a_row_is_found_on_postgres_however_many_versions_a_transaction_keeps() 
     assert_eq!(house.store.slots(None, None).await.unwrap().len(), 1);
 }
 
-async fn epoch(reader: &mut Reader) -> i64 {
-    let Reader::Postgres(connection) = reader else { panic!("only PostgreSQL has more than one") };
-    let newest = "SELECT max(epoch) FROM slots";
-    let (epoch,): (i64,) = sqlx::query_as(newest).fetch_one(connection).await.unwrap();
-    epoch
-}
-
-#[tokio::test]
-async fn the_epoch_of_a_row_of_postgres_goes_up_with_each_update_while_a_transaction_is_held_open() {
-    let hot = PoolRow { hot: true, ..pool("meet") };
-    let house = House::planned(Database::new(Backend::Postgres).await.into(), &Plan::of([hot])).await;
-    house.reserved(0).await;
-    let mut slot = house.store.slots(None, None).await.unwrap().remove(0);
-    let mut write = async |times: i64| {
-        for _ in 0..times {
-            slot.token_number += 1;
-            write_slots(&house.store, vec![slot.clone()], false, house.clock.now()).await;
-        }
-    };
-    let mut reader = house.database.reader().await;
-    write(100).await;
-    assert!(!house.store.look_for_old_transactions().await.unwrap());
-    assert!(epoch(&mut reader).await < 50, "it goes up seldom while nobody holds anything");
-
-    let mut holder = house.database.reader().await;
-    holder.execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM slots;".to_owned()).await;
-    write(1_100).await;
-    assert!(house.store.look_for_old_transactions().await.unwrap());
-    let before = epoch(&mut reader).await;
-    write(50).await;
-    assert_eq!(epoch(&mut reader).await - before, 50);
-
-    holder.execute("COMMIT;".to_owned()).await;
-    assert!(!house.store.look_for_old_transactions().await.unwrap());
-}
-
 /// How many rows of a table were updated, and how many of these without an entry in any index.
 async fn updates(reader: &mut Reader, table: &str) -> (i64, i64) {
     let Reader::Postgres(connection) = reader else { panic!("only PostgreSQL counts them") };
