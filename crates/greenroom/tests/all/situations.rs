@@ -362,11 +362,11 @@ async fn postgres_is_away_while_a_bot_is_on_docker() {
     assert!(!in_order, "{said}");
     assert!(said.contains("whether a server runs cannot be told"), "{said}");
     println!("asked for another: {status} {refused}\ndoctor meanwhile:\n{said}");
+    let is_ready = async || here.user.request(reqwest::Method::GET, "/readyz").send().await.unwrap().status() == 200;
+    // What it says is of its last write: it has to have noticed the outage before it can have noticed the end of it.
+    until("it is not ready", async || !is_ready().await).await;
     postgres.start_again().await;
-    until("it is ready again", async || {
-        here.user.request(reqwest::Method::GET, "/readyz").send().await.unwrap().status() == 200
-    })
-    .await;
+    until("it is ready again", is_ready).await;
     let told = here.told(&bot).await;
     assert_eq!(told.bot["status"], "active");
     here.user.stop(&bot).await;
