@@ -2,6 +2,7 @@
 //! that the queue drains. Counted are errors and doubles, connections to the database, and the server's memory. Beside
 //! it, the same server with as many clients as keep it busy, which never wait.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::Duration;
@@ -10,6 +11,7 @@ use serde_json::json;
 use sqlx::{Connection, PgConnection};
 
 use super::Done;
+use super::bars::{BarChart, Group};
 use super::fixture::PlacementFixture;
 use super::load::Work;
 use super::usage;
@@ -28,6 +30,7 @@ pub struct Options {
     /// How long the rate without a queue is measured.
     pub time: Duration,
     pub json: bool,
+    pub svg: Option<PathBuf>,
 }
 
 pub async fn run(options: &Options) -> Done {
@@ -88,6 +91,16 @@ async fn measure(options: &Options, fixture: &mut PlacementFixture) -> Done {
         println!("{:<34} {:>10}", "doubles", report.doubles);
         println!("{:<34} {connections:>10}", "connections to the database, most");
         println!("{:<34} {peak:>10} MiB", "memory of the server, most");
+    }
+    if let Some(file) = &options.svg {
+        let values = vec![report.pairs_per_second(), steady.pairs_per_second()];
+        let chart = BarChart {
+            title: format!("{} requests at once on {} slots", options.requests, options.slots),
+            y_label: "pairs in a second".to_owned(),
+            names: vec!["in the burst".to_owned(), format!("{STEADY_CLIENTS} clients, no queue")],
+            groups: vec![Group { label: format!("all served in {:.2} s", report.seconds), values }],
+        };
+        std::fs::write(file, chart.to_svg())?;
     }
     report.check()?;
     if report.pairs != options.requests as u64 {

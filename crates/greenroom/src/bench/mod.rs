@@ -25,7 +25,9 @@
 //! - [`container`]: an image of this program on a Docker Engine
 //! - [`figures`]: medians and percentiles
 //! - [`svg`]: line plots with labelled axes
+//! - [`bars`]: bar charts
 
+mod bars;
 pub mod bloat;
 pub mod burst;
 mod client;

@@ -3,6 +3,7 @@
 //! rounds, so that whatever else the machine does meets both. Every answer is checked: no slot is given to two bots, and
 //! nothing is lost.
 
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -10,6 +11,7 @@ use serde::Serialize;
 use serde_json::json;
 
 use super::Done;
+use super::bars::{BarChart, Group};
 use super::database::Database;
 use super::figures::median;
 use super::fixture::{CpuPerPair, PlacementFixture};
@@ -29,6 +31,7 @@ pub struct Options {
     pub rounds: usize,
     pub time: Duration,
     pub json: bool,
+    pub svg: Option<PathBuf>,
 }
 
 /// So many slots and so many clients.
@@ -89,6 +92,19 @@ pub async fn run(options: &Options) -> Done {
             );
         }
         all.push(measured);
+    }
+    if let Some(file) = &options.svg {
+        let groups = all.iter().map(|measured| Group {
+            label: format!("{} slots, {} clients", measured.case.slots, measured.case.clients),
+            values: vec![measured.greenroom, measured.beside],
+        });
+        let chart = BarChart {
+            title: format!("Bots placed and ended on {store}"),
+            y_label: "pairs in a second".to_owned(),
+            names: vec![ours, beside.to_owned()],
+            groups: groups.collect(),
+        };
+        std::fs::write(file, chart.to_svg())?;
     }
     if options.json {
         println!("{}", json!({"bench": "place", "store": store, "beside": beside, "cases": all}));

@@ -2,7 +2,7 @@
 //! commands of all bots run. Beside it, the same commands started by `xargs -P`, which has nothing else to do. Both in
 //! turn, and each command tells by a datagram that it runs.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
@@ -13,6 +13,7 @@ use tokio::process::Command;
 use uuid::Uuid;
 
 use super::Done;
+use super::bars::{BarChart, Group};
 use super::database::Database;
 use super::figures::median;
 use super::load::{LoadProcess, LoadSpec, Work, start::heard};
@@ -30,6 +31,7 @@ pub struct Options {
     pub clients: usize,
     pub rounds: usize,
     pub json: bool,
+    pub svg: Option<PathBuf>,
 }
 
 pub async fn run(options: &Options) -> Done {
@@ -51,8 +53,7 @@ async fn on(database: &Database, folder: &Path, options: &Options) -> Done {
     let server = ServerProcess::start_in(&spec, Some(folder)).await?;
     let measured = measure(&server, database, options).await;
     server.delete_slots_and_stop(database).await?;
-    show(options, &measured?);
-    Ok(())
+    show(options, &measured?)
 }
 
 #[derive(Default)]
@@ -134,9 +135,18 @@ async fn by_xargs(options: &Options) -> Done<Duration> {
     Ok(last.duration_since(begun))
 }
 
-fn show(options: &Options, rounds: &Rounds) {
+fn show(options: &Options, rounds: &Rounds) -> Done {
     let (ours, theirs) = (median(&rounds.ours), median(&rounds.theirs));
     let (p50, p99) = (median(&rounds.p50), median(&rounds.p99));
+    if let Some(file) = &options.svg {
+        let chart = BarChart {
+            title: format!("{} commands at once", options.bots),
+            y_label: "ms until all run".to_owned(),
+            names: vec!["Greenroom, hot slots".to_owned(), format!("xargs -P {}", options.clients)],
+            groups: vec![Group { label: format!("{} clients", options.clients), values: vec![ours, theirs] }],
+        };
+        std::fs::write(file, chart.to_svg())?;
+    }
     if options.json {
         println!(
             "{}",
@@ -145,7 +155,7 @@ fn show(options: &Options, rounds: &Rounds) {
                 "greenroom_ms": ours, "xargs_ms": theirs, "ratio": ours / theirs, "p50_ms": p50, "p99_ms": p99,
             })
         );
-        return;
+        return Ok(());
     }
     println!(
         "from the first of {} requests at once, by {} clients, to the last command running; medians of rounds in turn",
@@ -154,4 +164,5 @@ fn show(options: &Options, rounds: &Rounds) {
     println!("{:<24} {ours:>10.0} ms  (each: p50 {p50:.0}, p99 {p99:.0})", "greenroom, hot slots");
     println!("{:<24} {theirs:>10.0} ms", format!("xargs -P {}", options.clients));
     println!("{:<24} {:>10.2}", "ratio", ours / theirs);
+    Ok(())
 }

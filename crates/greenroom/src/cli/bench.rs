@@ -31,6 +31,9 @@ pub enum Command {
         /// Print one JSON object.
         #[arg(long)]
         json: bool,
+        /// Write a plot.
+        #[arg(long, value_name = "FILE", requires = "burst")]
+        svg: Option<PathBuf>,
         /// In containers, and not in processes: of this Docker Engine, or of the one that the docker command finds.
         #[arg(long, value_name = "HOST")]
         docker: Option<Option<String>>,
@@ -130,6 +133,9 @@ pub enum Command {
         /// Print one JSON object.
         #[arg(long)]
         json: bool,
+        /// Write a plot.
+        #[arg(long, value_name = "FILE")]
+        svg: Option<PathBuf>,
     },
     /// Place and end bots on larger and larger pools, beside the smallest.
     Scale {
@@ -177,6 +183,9 @@ pub enum Command {
         /// Print one JSON object.
         #[arg(long)]
         json: bool,
+        /// Write a plot.
+        #[arg(long, value_name = "FILE")]
+        svg: Option<PathBuf>,
     },
     /// Place and end bots while a transaction is held open elsewhere, beside the time before.
     Bloat {
@@ -225,9 +234,9 @@ pub enum Command {
 
 pub async fn run(command: Command) -> Done {
     let done = match command {
-        Command::Start { database, bots, burst: true, clients, rounds, json, .. } => {
+        Command::Start { database, bots, burst: true, clients, rounds, json, svg, .. } => {
             let bots = bots.unwrap_or(300);
-            start_burst::run(&start_burst::Options { database, bots, clients, rounds, json }).await
+            start_burst::run(&start_burst::Options { database, bots, clients, rounds, json, svg }).await
         }
         Command::Start { database, bots, docker, address, json, .. } => {
             let (bots, docker) = (bots.unwrap_or(200), docker.map(|host| start::DockerOptions { host, address }));
@@ -256,19 +265,20 @@ pub async fn run(command: Command) -> Done {
             time,
             seconds,
             json,
+            svg,
         } => {
             let cases = if slots.is_empty() { case } else { every(&slots, &clients) };
             let time = seconds.map_or(time, Duration::from_secs);
-            let options = place::Options { database, is_sqlite, pgbench, cases, replicas, rounds, time, json };
+            let options = place::Options { database, is_sqlite, pgbench, cases, replicas, rounds, time, json, svg };
             place::run(&options).await
         }
         Command::Scale { database, sqlite, slots, clients, rounds, time, json, svg } => {
             let database = database.filter(|_| !sqlite);
             scale::run(&scale::Options { database, slots, clients, rounds, time, json, svg }).await
         }
-        Command::Burst { database, sqlite, requests, slots, users, time, json } => {
+        Command::Burst { database, sqlite, requests, slots, users, time, json, svg } => {
             let database = database.filter(|_| !sqlite);
-            burst::run(&burst::Options { database, requests, slots, users, time, json }).await
+            burst::run(&burst::Options { database, requests, slots, users, time, json, svg }).await
         }
         Command::Bloat { database, slots, clients, before, hold, interval, json, svg } => {
             bloat::run(&bloat::Options { database, slots, clients, before, hold, interval, json, svg }).await

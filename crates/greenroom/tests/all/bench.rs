@@ -100,6 +100,27 @@ async fn measured(backend: Backend, arguments: &[&str]) -> Value {
     serde_json::from_str(&said).unwrap_or_else(|error| panic!("{error}: {said}"))
 }
 
+/// A file that a benchmark draws its figures in.
+struct Plot(tempfile::TempDir, String);
+
+impl Plot {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("plot.svg").to_str().unwrap().to_owned();
+        Self(folder, file)
+    }
+
+    fn file(&self) -> &str {
+        &self.1
+    }
+
+    /// It was drawn, with this label.
+    fn check(&self, label: &str) {
+        let drawn = std::fs::read_to_string(&self.1).unwrap();
+        assert!(drawn.starts_with("<svg") && drawn.contains(label), "{drawn}");
+    }
+}
+
 #[tokio::test]
 async fn placing_with_two_replicas_is_measured_beside_one_on_postgres() {
     let short = ["place", "--case", "20x8", "--replicas", "2", "--rounds", "1", "--time", "1s"];
@@ -107,9 +128,11 @@ async fn placing_with_two_replicas_is_measured_beside_one_on_postgres() {
 }
 
 #[tokio::test]
-async fn placing_on_sqlite_is_measured_beside_pgbench_on_postgres() {
-    let short = ["place", "--case", "20x8", "--sqlite", "--rounds", "1", "--time", "1s"];
+async fn placing_on_sqlite_is_measured_beside_pgbench_on_postgres_and_drawn() {
+    let plot = Plot::new();
+    let short = ["place", "--case", "20x8", "--sqlite", "--rounds", "1", "--time", "1s", "--svg", plot.file()];
     assert_eq!(measured(Backend::Postgres, &short).await["bench"], "place");
+    plot.check("20 slots, 8 clients");
 }
 
 #[rstest]
@@ -117,13 +140,12 @@ async fn placing_on_sqlite_is_measured_beside_pgbench_on_postgres() {
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
 async fn larger_pools_are_measured_beside_the_smallest_and_drawn(#[case] backend: Backend) {
-    let folder = tempfile::tempdir().unwrap();
-    let plot = folder.path().join("scale.svg");
+    let plot = Plot::new();
     let mut short = vec!["scale", "--slots", "10,50", "--clients", "4", "--rounds", "1", "--time", "1s", "--svg"];
-    short.push(plot.to_str().unwrap());
+    short.push(plot.file());
     short.extend((backend == Backend::Sqlite).then_some("--sqlite"));
     assert_eq!(measured(backend, &short).await["bench"], "scale");
-    assert!(std::fs::read_to_string(&plot).unwrap().starts_with("<svg"));
+    plot.check("slots");
 }
 
 #[rstest]
@@ -132,25 +154,29 @@ async fn larger_pools_are_measured_beside_the_smallest_and_drawn(#[case] backend
 #[tokio::test]
 async fn more_requests_at_once_than_slots_are_all_answered(#[case] backend: Backend) {
     let mut short = vec!["burst", "--requests", "60", "--slots", "10", "--users", "5", "--time", "1s"];
+    let plot = Plot::new();
+    short.extend(["--svg", plot.file()]);
     short.extend((backend == Backend::Sqlite).then_some("--sqlite"));
     assert_eq!(measured(backend, &short).await["bench"], "burst");
+    plot.check("60 requests at once on 10 slots");
 }
 
 #[tokio::test]
-async fn a_burst_of_starts_is_measured_beside_xargs() {
-    let short = ["start", "--burst", "--bots", "5", "--clients", "4", "--rounds", "1"];
+async fn a_burst_of_starts_is_measured_beside_xargs_and_drawn() {
+    let plot = Plot::new();
+    let short = ["start", "--burst", "--bots", "5", "--clients", "4", "--rounds", "1", "--svg", plot.file()];
     assert!(measured(Backend::Sqlite, &short).await["bench"].as_str().is_some_and(|name| name.contains("burst")));
+    plot.check("5 commands at once");
 }
 
 #[tokio::test]
 async fn placing_while_a_transaction_is_held_on_postgres_is_measured_beside_the_time_before_and_drawn() {
-    let folder = tempfile::tempdir().unwrap();
-    let plot = folder.path().join("bloat.svg");
+    let plot = Plot::new();
     let short =
         ["bloat", "--slots", "10", "--clients", "4", "--before", "2s", "--hold", "2s", "--interval", "1s", "--svg"];
-    let short = [&short[..], &[plot.to_str().unwrap()]].concat();
+    let short = [&short[..], &[plot.file()]].concat();
     assert_eq!(measured(Backend::Postgres, &short).await["bench"], "bloat");
-    assert!(std::fs::read_to_string(&plot).unwrap().starts_with("<svg"));
+    plot.check("held open");
 }
 
 #[tokio::test]

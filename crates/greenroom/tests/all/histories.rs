@@ -2,6 +2,7 @@
 //! has. `docs/planner.md` says what a history is.
 
 use std::fmt::Display;
+use std::time::Duration;
 
 use domain::planner::bot::{EndedBot, OpenBot};
 use domain::planner::changes::GateState;
@@ -25,6 +26,9 @@ const HISTORIES: u64 = 60;
 struct Stored {
     store: Store,
     raw: Reader,
+    /// A second connection, which ends that of a batch in the middle of its write; only PostgreSQL has such connections.
+    killer: Option<Reader>,
+    lost: u64,
     /// The token that the last write has left.
     token: Uuid,
     /// The copy of another replica, which only follows the journal.
@@ -50,9 +54,11 @@ impl Stored {
     async fn new(backend: Backend) -> Self {
         let database = Database::new(backend).await;
         let (store, raw) = (database.open().await, database.reader().await);
+        let killer = if backend == Backend::Postgres { Some(database.reader().await) } else { None };
         let position = store.placement_position().await.unwrap();
         let follower = (Snapshot::default(), position);
-        Self { store, raw, token: position.token, follower, last_event: EventId(0), _database: database }
+        let (token, last_event) = (position.token, EventId(0));
+        Self { store, raw, killer, lost: 0, token, follower, last_event, _database: database }
     }
 
     async fn apply(
@@ -71,6 +77,25 @@ impl Stored {
             self.token = after;
         }
         applied.map_err(|error| error.to_string())
+    }
+
+    /// Ends the database's side of a batch while its write is under way. False where the database has no such side.
+    async fn kill(&mut self, jobs: &[Job], changes: &Changes, now: Timestamp) -> Result<bool, String> {
+        let Some(killer) = &mut self.killer else { return Ok(false) };
+        // The write waits for the token, so that it is still under way when it is killed.
+        self.raw.execute("BEGIN; SELECT token FROM placement FOR UPDATE;".to_owned()).await;
+        let details = jobs.iter().enumerate().filter_map(|(number, job)| Some((number, details(job)?))).collect();
+        let (tokens, journal) = ((self.token, Uuid::new_v4()), Changed::of(changes));
+        let write = self.store.prepare(changes, &details, tokens, Some(&journal), now);
+        let write = self.store.write(write.map_err(|error| error.to_string())?, None);
+        let kill = async { while killer.pairs(KILL_WHO_WAITS).await.is_empty() {} };
+        let (written, killed) = tokio::join!(write, tokio::time::timeout(KILLED_WITHIN, kill));
+        killed.map_err(|_| "the write did not wait for the token")?;
+        self.raw.execute("ROLLBACK;".to_owned()).await;
+        match written {
+            Err(_) => Ok(true),
+            Ok(applied) => Err(format!("a write that was killed was {applied:?}")),
+        }
     }
 
     /// The events since they were read last.
@@ -159,6 +184,10 @@ const NAMES: &str = "SELECT 'user', CAST(id AS TEXT) FROM users
     UNION ALL SELECT 'pool', name || ' ' || slots FROM pools
     UNION ALL SELECT CAST(user_id AS TEXT), key FROM idempotency_keys";
 
+const KILLED_WITHIN: Duration = Duration::from_secs(30);
+const KILL_WHO_WAITS: &str = "SELECT 'killed', CAST(pid AS TEXT) FROM pg_stat_activity
+    WHERE datname = current_database() AND wait_event_type = 'Lock' AND pg_terminate_backend(pid)";
+
 /// Those who wait, by platform, the first first.
 fn queue_of(snapshot: &Snapshot) -> Vec<BotId> {
     let mut platforms = Platform::ALL;
@@ -227,8 +256,14 @@ impl HistoryDatabase for Stored {
         Ok(())
     }
 
-    /// Another replica was first: the token is no longer the one that the plan was made under.
+    /// Every third is killed in the middle of its write. Of the others another replica was first: the token is no longer
+    /// the one that the plan was made under.
     fn lose(&mut self, jobs: &[Job], changes: &Changes, now: Timestamp) -> Result<(), String> {
+        self.lost += 1;
+        if !changes.is_empty() && self.lost.is_multiple_of(3) && wait(self.kill(jobs, changes, now))? {
+            let told = wait(self.new_events())?;
+            return if told.is_empty() { Ok(()) } else { Err(format!("events of a batch that was killed: {told:?}")) };
+        }
         let applied = wait(self.apply(jobs, changes, Uuid::new_v4(), now))?;
         if applied != Applied::Stale {
             return Err(format!("a write under another token was {applied:?}"));
