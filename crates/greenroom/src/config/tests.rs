@@ -310,8 +310,8 @@ fn a_pool_of_runners_has_the_usual_classes_and_times_unless_it_says_otherwise() 
     let first = &config.classes[0];
     assert_eq!((first.max, first.spot_max, first.mem), (20, 20, 4096));
     assert_eq!(first.instance_types, ["c6i.large", "m6i.large", "r6i.large"]);
-    let settings = config.settings("house");
-    assert_eq!((settings.queue("large").as_str(), settings.installation.as_str()), ("greenroom-large", "house"));
+    let settings = config.settings("installation");
+    assert_eq!((settings.queue("large").as_str(), settings.installation.as_str()), ("greenroom-large", "installation"));
 }
 
 #[test]

@@ -9,7 +9,7 @@ use greenroom::store::{BotRow, EventRow, SegmentPlace};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 
-use crate::support::{Backend, House};
+use crate::support::{Backend, CoreFixture};
 
 /// Something that happens to a bot. The number says under which of its connections: 0 is the newest.
 #[derive(Clone, Debug)]
@@ -48,7 +48,7 @@ fn happening() -> impl Strategy<Value = Happening> {
 }
 
 struct Life {
-    house: House,
+    core: CoreFixture,
     bot: BotId,
     /// The newest first.
     voices: Vec<Voice>,
@@ -56,9 +56,9 @@ struct Life {
 
 impl Life {
     async fn known(&self) -> (BotRow, Vec<EventRow>, usize) {
-        let bot = self.house.store.bot(self.bot).await.unwrap().unwrap();
-        let events = self.house.store.events_of_bot(self.bot).await.unwrap();
-        let said = self.house.store.transcript(self.bot, SegmentPlace::FIRST, i64::MAX).await.unwrap();
+        let bot = self.core.store.bot(self.bot).await.unwrap().unwrap();
+        let events = self.core.store.events_of_bot(self.bot).await.unwrap();
+        let said = self.core.store.transcript(self.bot, SegmentPlace::FIRST, i64::MAX).await.unwrap();
         (bot, events, said.len())
     }
 
@@ -82,18 +82,18 @@ impl Life {
     }
 
     async fn happens(&mut self, happening: &Happening) -> Result<(), LifecycleError> {
-        let lifecycle = &self.house.lifecycle;
+        let lifecycle = &self.core.lifecycle;
         let voice = self.voice(happening).map(|(voice, _)| voice);
         match (happening, voice) {
             (Happening::Assigned, _) => {
-                let voice = self.house.assigned(self.bot).await?;
+                let voice = self.core.assigned(self.bot).await?;
                 self.voices.insert(0, voice);
             }
-            (Happening::StopAsked, _) => lifecycle.stop(self.house.user, self.bot).await.map(drop)?,
+            (Happening::StopAsked, _) => lifecycle.stop(self.core.user, self.bot).await.map(drop)?,
             (Happening::Configured, _) => {
-                lifecycle.configure(self.house.user, self.bot, serde_json::Map::new()).await.map(drop)?;
+                lifecycle.configure(self.core.user, self.bot, serde_json::Map::new()).await.map(drop)?;
             }
-            (Happening::TimePasses(seconds), _) => drop(self.house.after(*seconds).await),
+            (Happening::TimePasses(seconds), _) => drop(self.core.after(*seconds).await),
             (Happening::Started(_), Some(voice)) => lifecycle.started(voice, Some("c")).await.map(drop)?,
             (Happening::Awaits(_), Some(voice)) => {
                 lifecycle.status(voice, Trigger::AwaitingAdmission { reason: None }).await.map(drop)?;
@@ -112,7 +112,7 @@ impl Life {
                     Said { start_time: 0.0, end_time: 1.0, text: text.to_string(), speaker: None, language: None };
                 lifecycle.transcript(voice, vec![said]).await.map(drop)?;
             }
-            (Happening::Exited(_, code), Some(voice)) => self.house.exited(voice, *code).await.map(drop)?,
+            (Happening::Exited(_, code), Some(voice)) => self.core.exited(voice, *code).await.map(drop)?,
             // It has no connection to speak under yet.
             (_, None) => {}
         }
@@ -168,23 +168,23 @@ impl Life {
 
 fn random_lives(backend: Backend, lives: u32) {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-    let house = std::sync::Arc::new(tokio::sync::Mutex::new(None));
+    let core = std::sync::Arc::new(tokio::sync::Mutex::new(None));
     let number = std::sync::atomic::AtomicUsize::new(0);
     let config = proptest::test_runner::Config { cases: lives, failure_persistence: None, ..Default::default() };
     let strategy = prop::collection::vec(happening(), 1..40);
     let lived = TestRunner::new(config).run(&strategy, |happenings| {
         runtime.block_on(async {
             // One database for all, and a meeting of its own for each.
-            let mut house = house.lock().await;
-            let kept = match house.take() {
+            let mut core = core.lock().await;
+            let kept = match core.take() {
                 Some(kept) => kept,
-                None => House::new(backend).await,
+                None => CoreFixture::new(backend).await,
             };
             let bot = kept.reserved(number.fetch_add(1, std::sync::atomic::Ordering::SeqCst)).await;
-            let mut life = Life { house: kept, bot, voices: Vec::new() };
+            let mut life = Life { core: kept, bot, voices: Vec::new() };
             life.live(&happenings).await;
-            life.house.ended(bot).await;
-            *house = Some(life.house);
+            life.core.ended(bot).await;
+            *core = Some(life.core);
         });
         Ok(())
     });

@@ -3,13 +3,13 @@
 use reqwest::StatusCode;
 use serde_json::{Value, json};
 
-use crate::support::{Backend, Venue, process_pool};
+use crate::support::{Backend, ServerFixture, process_pool};
 
 #[tokio::test]
 async fn a_refusal_names_the_field_the_service_and_the_remedy() {
-    let venue = Venue::open(Backend::Sqlite, &process_pool("meet", "max_slots = 1", "true")).await;
+    let fixture = ServerFixture::open(Backend::Sqlite, &process_pool("meet", "max_slots = 1", "true")).await;
     let refused = async |body: Value| {
-        let (status, answer) = venue.user.post("/bots", body).await;
+        let (status, answer) = fixture.user.post("/bots", body).await;
         assert_eq!((status, &answer["code"]), (StatusCode::UNPROCESSABLE_ENTITY, &json!("invalid")), "{answer}");
         answer["detail"].as_str().unwrap().to_owned()
     };

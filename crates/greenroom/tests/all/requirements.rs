@@ -14,7 +14,9 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 use crate::support::written::write_slots;
-use crate::support::{Backend, Database, Fake, House, Plan, Process, Stage, configure, meet_link, pool, until, wish};
+use crate::support::{
+    Backend, CoreFixture, Database, DeploymentFixture, Fake, Plan, Process, configure, meet_link, pool, until, wish,
+};
 
 pub const CLASSES: [(&str, u32, u32); 4] =
     [("large", 2, 4096), ("xlarge", 4, 8192), ("2xlarge", 8, 16_384), ("4xlarge", 16, 32_768)];
@@ -52,8 +54,8 @@ async fn the_smallest_slot_that_fits_is_taken_then_the_least_recently_used(#[cas
     let pools = [("huge", "4xlarge"), ("mid", "xlarge"), ("small", "large"), ("other", "large")];
     let pools = pools.map(|(name, class)| of_kind(name, on_demand(class), 2));
     let spot = of_kind("spot", kind("large", UsageClass::Spot), 2);
-    let stage = Stage::new(backend, pools.into_iter().chain([spot])).await;
-    let ask = async |wish| slot_of(&stage.house.ask(wish).await).to_owned();
+    let fixture = DeploymentFixture::new(backend, pools.into_iter().chain([spot])).await;
+    let ask = async |wish| slot_of(&fixture.core.ask(wish).await).to_owned();
     // Nothing is there yet: what is made is the smallest that fits, of the first pool that has it.
     assert_eq!(ask(cpus(1, 2)).await, "pool-small-001");
     assert_eq!(ask(cpus(2, 3)).await, "pool-mid-001");
@@ -74,9 +76,9 @@ async fn the_smallest_slot_that_fits_is_taken_then_the_least_recently_used(#[cas
 async fn a_warm_slot_that_is_larger_is_taken_before_a_smaller_one_is_made(#[case] backend: Backend) {
     let small = of_kind("small", kind("large", UsageClass::OnDemand), 5);
     let large = PoolRow { min_idle: 1, ..of_kind("large", kind("2xlarge", UsageClass::OnDemand), 5) };
-    let stage = Stage::new(backend, [small, large]).await;
-    stage.slot_is("pool-large-001", SlotStatus::Idle).await;
-    let answer = stage.house.ask(cpus(1, 2)).await;
+    let fixture = DeploymentFixture::new(backend, [small, large]).await;
+    fixture.slot_is("pool-large-001", SlotStatus::Idle).await;
+    let answer = fixture.core.ask(cpus(1, 2)).await;
     assert_eq!(slot_of(&answer), "pool-large-001");
 }
 
@@ -87,23 +89,23 @@ async fn a_warm_slot_that_is_larger_is_taken_before_a_smaller_one_is_made(#[case
 async fn who_waits_for_what_is_in_use_holds_up_nobody(#[case] backend: Backend) {
     let small = of_kind("small", kind("large", UsageClass::OnDemand), 1);
     let large = of_kind("large", kind("2xlarge", UsageClass::OnDemand), 1);
-    let stage = Stage::new(backend, [small, large]).await;
-    let first = stage.house.ask(cpus(1, 8)).await;
+    let fixture = DeploymentFixture::new(backend, [small, large]).await;
+    let first = fixture.core.ask(cpus(1, 8)).await;
     assert_eq!(slot_of(&first), "pool-large-001");
-    let second = stage.house.ask(cpus(2, 8)).await;
+    let second = fixture.core.ask(cpus(2, 8)).await;
     assert_eq!(second.queue_position, Some(1));
-    let small = stage.house.ask(cpus(3, 2)).await;
+    let small = fixture.core.ask(cpus(3, 2)).await;
     assert_eq!(slot_of(&small), "pool-small-001", "it goes past who waits for something else");
-    let third = stage.house.ask(BotRequest { priority: 1, ..cpus(4, 2) }).await;
+    let third = fixture.core.ask(BotRequest { priority: 1, ..cpus(4, 2) }).await;
     assert_eq!(third.queue_position, Some(1), "the line is by priority, whatever its members want");
-    stage.lives(first.bot.id).await;
+    fixture.lives(first.bot.id).await;
     // The free one is larger than the third needs; but it is before the second.
-    assert_eq!(stage.runs(third.bot.id).await.as_str(), "pool-large-001");
-    stage.lives(small.bot.id).await;
-    stage.slot_is("pool-small-001", SlotStatus::Idle).await;
-    assert_eq!(stage.line().await, [second.bot.id]);
-    stage.lives(third.bot.id).await;
-    assert_eq!(stage.runs(second.bot.id).await.as_str(), "pool-large-001");
+    assert_eq!(fixture.runs(third.bot.id).await.as_str(), "pool-large-001");
+    fixture.lives(small.bot.id).await;
+    fixture.slot_is("pool-small-001", SlotStatus::Idle).await;
+    assert_eq!(fixture.line().await, [second.bot.id]);
+    fixture.lives(third.bot.id).await;
+    assert_eq!(fixture.runs(second.bot.id).await.as_str(), "pool-large-001");
 }
 
 #[rstest]
@@ -111,24 +113,26 @@ async fn who_waits_for_what_is_in_use_holds_up_nobody(#[case] backend: Backend) 
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
 async fn of_many_kinds_in_one_pool_the_one_that_fits_is_found(#[case] backend: Backend) {
-    let house =
-        House::planned(Database::new(backend).await.into(), &Plan::of([of_kind("meet", Attributes::default(), 1)]))
-            .await;
+    let core = CoreFixture::planned(
+        Database::new(backend).await.into(),
+        &Plan::of([of_kind("meet", Attributes::default(), 1)]),
+    )
+    .await;
     let kind = |cpu| Attributes { cpu, ..Attributes::default() };
-    furnish(&house, "meet", (1..=100).map(|number| (number, kind(number as u32), None))).await;
-    let answer = house.ask(cpus(1, 73)).await;
+    furnish(&core, "meet", (1..=100).map(|number| (number, kind(number as u32), None))).await;
+    let answer = core.ask(cpus(1, 73)).await;
     assert_eq!(slot_of(&answer), "pool-meet-073");
-    let answer = house.ask(cpus(2, 73)).await;
+    let answer = core.ask(cpus(2, 73)).await;
     assert_eq!(slot_of(&answer), "pool-meet-074");
-    let answer = house.ask(wish(3)).await;
+    let answer = core.ask(wish(3)).await;
     assert_eq!(slot_of(&answer), "pool-meet-001");
-    let never = house.placement.reserve(house.key(), cpus(4, 101)).await;
+    let never = core.placement.reserve(core.key(), cpus(4, 101)).await;
     assert!(matches!(never, Err(PlacementError::NoneFits(Platform::GoogleMeet))), "{never:?}");
 }
 
 /// Fills a pool with idle slots: their number, what they have, and since when they were not used.
-async fn furnish(house: &House, of: &str, slots: impl IntoIterator<Item = (i64, Attributes, Option<i64>)>) {
-    let now = house.clock.now();
+async fn furnish(core: &CoreFixture, of: &str, slots: impl IntoIterator<Item = (i64, Attributes, Option<i64>)>) {
+    let now = core.clock.now();
     let row = |(number, attributes, used): (i64, Attributes, Option<i64>)| SlotRow {
         name: SlotName::new(of, number),
         pool: of.to_owned(),
@@ -154,7 +158,7 @@ async fn furnish(house: &House, of: &str, slots: impl IntoIterator<Item = (i64, 
         awaits_clearing: false,
     };
     let new_slots: Vec<SlotRow> = slots.into_iter().map(row).collect();
-    let mut tx = house.store.begin_changing(&Changed::everything(), now).await.unwrap();
+    let mut tx = core.store.begin_changing(&Changed::everything(), now).await.unwrap();
     let mut pool = tx.hold_pool(of).await.unwrap().unwrap();
     pool.slots = new_slots.len() as i64;
     pool.max_slots = pool.slots;
@@ -165,7 +169,7 @@ async fn furnish(house: &House, of: &str, slots: impl IntoIterator<Item = (i64, 
     }
     tx.configure_pool(&pool).await.unwrap();
     tx.commit().await.unwrap();
-    write_slots(&house.store, new_slots, true, now).await;
+    write_slots(&core.store, new_slots, true, now).await;
 }
 
 /// A small source of numbers, the same in each run.
@@ -235,17 +239,17 @@ fn plainly_best(slots: &[(i64, Attributes, Option<i64>)], wants: Option<&Require
 async fn what_is_given_out_is_what_the_plainest_rule_would_give(#[case] backend: Backend) {
     let mut dice = Dice(41);
     let plan = Plan::of([of_kind("meet", dice.kind(), 1)]);
-    let house = House::planned(Database::new(backend).await.into(), &plan).await;
+    let core = CoreFixture::planned(Database::new(backend).await.into(), &plan).await;
     let used = |dice: &mut Dice| (dice.below(3) > 0).then(|| dice.below(1_000) as i64);
     let mut slots: Vec<_> = (1..=120).map(|number| (number, dice.kind(), used(&mut dice))).collect();
-    furnish(&house, "meet", slots.clone()).await;
+    furnish(&core, "meet", slots.clone()).await;
     let kinds: BTreeSet<String> = slots.iter().map(|(_, kind, _)| kind.to_string()).collect();
     let (mut given, mut queued) = (0, Vec::new());
     for number in 0..200 {
         let wish = dice.wish(number);
         let wants = wish.wants.clone();
         let could = kinds.iter().any(|kind| requirements::fits(wants.as_ref(), &kind.parse().unwrap()));
-        match house.placement.reserve(house.key(), wish).await {
+        match core.placement.reserve(core.key(), wish).await {
             Err(PlacementError::NoneFits(_)) => assert!(!could, "{wants:?}"),
             Err(error) => panic!("{error}"),
             Ok(answer) => {
@@ -260,7 +264,7 @@ async fn what_is_given_out_is_what_the_plainest_rule_would_give(#[case] backend:
         }
     }
     assert!(given > 60 && !queued.is_empty(), "{given} {}", queued.len());
-    let line: Vec<BotId> = house.store.queue().await.unwrap().into_iter().map(|entry| entry.bot_id).collect();
+    let line: Vec<BotId> = core.store.queue().await.unwrap().into_iter().map(|entry| entry.bot_id).collect();
     assert_eq!(line, queued, "who got none waits, in the order of arrival");
 }
 
@@ -275,10 +279,10 @@ async fn five_hundred_mixed_requests_on_two_hundred_slots_each_run_where_they_fi
         let name = format!("{}-{}", kind.resource_class.as_deref().unwrap(), kind.usage_class);
         PoolRow { min_idle: 25, ..of_kind(&name, kind.clone(), 25) }
     });
-    let stage = Stage::with(backend, pools, 16, Fake::default()).await;
+    let fixture = DeploymentFixture::with(backend, pools, 16, Fake::default()).await;
     until("all slots are there", async || {
-        let slots = stage.slots().await;
-        stage.look();
+        let slots = fixture.slots().await;
+        fixture.look();
         slots.len() == 200 && slots.iter().all(|(_, status)| *status == SlotStatus::Idle)
     })
     .await;
@@ -290,7 +294,7 @@ async fn five_hundred_mixed_requests_on_two_hundred_slots_each_run_where_they_fi
 
     let mut asking = tokio::task::JoinSet::new();
     for wish in wishes {
-        let (placement, key) = (stage.house.placement.clone(), stage.house.key());
+        let (placement, key) = (fixture.core.placement.clone(), fixture.core.key());
         let wants = wish.wants.clone();
         asking.spawn(async move { (wants, placement.reserve(key, wish).await) });
     }
@@ -305,22 +309,22 @@ async fn five_hundred_mixed_requests_on_two_hundred_slots_each_run_where_they_fi
     assert_eq!((told, bots.len()), (impossible, 500 - impossible));
     let mut open: BTreeSet<BotId> = bots.keys().copied().collect();
     until("all bots have run", async || {
-        let now = stage.house.store.slots(None, Some(SlotStatus::Busy)).await.unwrap();
+        let now = fixture.core.store.slots(None, Some(SlotStatus::Busy)).await.unwrap();
         for slot in now {
             let Some(bot) = slot.bot_id.filter(|bot| open.contains(bot)) else { continue };
             let wants = bots[&bot].as_ref();
             assert!(requirements::fits(wants, &slot.attributes), "{wants:?} in {}", slot.attributes);
-            assert_eq!(stage.bot(bot).await.slot.as_ref(), Some(&slot.name));
-            stage.lives(bot).await;
+            assert_eq!(fixture.bot(bot).await.slot.as_ref(), Some(&slot.name));
+            fixture.lives(bot).await;
             open.remove(&bot);
         }
         open.is_empty()
     })
     .await;
     for bot in bots.keys() {
-        assert_eq!(stage.house.stands(*bot).await.0, Status::Completed);
+        assert_eq!(fixture.core.stands(*bot).await.0, Status::Completed);
     }
-    assert_eq!(stage.slots().await.len(), 200);
+    assert_eq!(fixture.slots().await.len(), 200);
 }
 
 #[rstest]
@@ -329,29 +333,29 @@ async fn five_hundred_mixed_requests_on_two_hundred_slots_each_run_where_they_fi
 #[tokio::test]
 async fn a_slot_past_its_time_is_not_given_out_and_is_let_go(#[case] backend: Backend) {
     let meet = PoolRow { max_slots: 6, min_idle: 3, expire_after_ms: Some(60_000), ..pool("meet") };
-    let stage = Stage::new(backend, [meet]).await;
+    let fixture = DeploymentFixture::new(backend, [meet]).await;
     let names = ["pool-meet-001", "pool-meet-002", "pool-meet-003"];
     for name in names {
-        let slot = stage.slot_is(name, SlotStatus::Idle).await;
+        let slot = fixture.slot_is(name, SlotStatus::Idle).await;
         assert_eq!(slot.expires_at, slot.status_since.checked_add(Duration::from_secs(60)).ok());
     }
-    stage.house.clock.advance(Duration::from_secs(40));
-    let bot = stage.house.reserved(1).await;
-    assert_eq!(stage.runs(bot).await.as_str(), "pool-meet-001");
-    stage.lives(bot).await;
-    stage.slot_is("pool-meet-001", SlotStatus::Idle).await;
-    stage.house.clock.advance(Duration::from_secs(30));
+    fixture.core.clock.advance(Duration::from_secs(40));
+    let bot = fixture.core.reserved(1).await;
+    assert_eq!(fixture.runs(bot).await.as_str(), "pool-meet-001");
+    fixture.lives(bot).await;
+    fixture.slot_is("pool-meet-001", SlotStatus::Idle).await;
+    fixture.core.clock.advance(Duration::from_secs(30));
     // The one that was used since has a new time; the others are too old.
-    let next = stage.house.reserved(2).await;
-    assert_eq!(stage.place_of(next).await.unwrap(), "pool-meet-001");
-    let after = stage.house.reserved(3).await;
-    assert_eq!(stage.place_of(after).await.unwrap(), "pool-meet-004", "it is made rather than given what is too old");
-    assert_eq!(stage.house.placement.keep_warm().await.unwrap().let_go, 2);
-    assert_eq!(stage.house.placement.keep_warm().await.unwrap().let_go, 0);
+    let next = fixture.core.reserved(2).await;
+    assert_eq!(fixture.place_of(next).await.unwrap(), "pool-meet-001");
+    let after = fixture.core.reserved(3).await;
+    assert_eq!(fixture.place_of(after).await.unwrap(), "pool-meet-004", "it is made rather than given what is too old");
+    assert_eq!(fixture.core.placement.keep_warm().await.unwrap().let_go, 2);
+    assert_eq!(fixture.core.placement.keep_warm().await.unwrap().let_go, 0);
     until("three fresh ones are ready", async || {
-        stage.look();
-        let all = stage.house.store.slots(None, Some(SlotStatus::Idle)).await.unwrap();
-        all.iter().filter(|slot| slot.expires_at > Some(stage.house.clock.now())).count() == 3
+        fixture.look();
+        let all = fixture.core.store.slots(None, Some(SlotStatus::Idle)).await.unwrap();
+        all.iter().filter(|slot| slot.expires_at > Some(fixture.core.clock.now())).count() == 3
     })
     .await;
 }
@@ -363,28 +367,28 @@ async fn a_slot_past_its_time_is_not_given_out_and_is_let_go(#[case] backend: Ba
 async fn many_who_wait_are_seated_at_once_as_if_they_had_come_one_by_one(#[case] backend: Backend) {
     let mut dice = Dice(5);
     let plan = Plan::of([of_kind("meet", dice.kind(), 1)]);
-    let house = House::planned(Database::new(backend).await.into(), &plan).await;
+    let core = CoreFixture::planned(Database::new(backend).await.into(), &plan).await;
     let slots: Vec<_> = (1..=60).map(|number| (number, dice.kind(), None)).collect();
     // All kinds are known, and nothing is free yet.
-    furnish(&house, "meet", slots.clone()).await;
-    house.occupy("meet", SlotStatus::Busy).await;
+    furnish(&core, "meet", slots.clone()).await;
+    core.occupy("meet", SlotStatus::Busy).await;
     let mut waiting = Vec::new();
     for number in 0..150 {
         let wish = BotRequest { priority: dice.below(5) as i64, ..dice.wish(number) };
         let (priority, wants) = (wish.priority, wish.wants.clone());
-        if let Ok(answer) = house.placement.reserve(house.key(), wish).await {
+        if let Ok(answer) = core.placement.reserve(core.key(), wish).await {
             waiting.push((priority, waiting.len(), answer.bot.id, wants));
         }
     }
     assert!(waiting.len() > 80);
-    house.occupy("meet", SlotStatus::Idle).await;
-    house.placement.keep_warm().await.unwrap();
+    core.occupy("meet", SlotStatus::Idle).await;
+    core.placement.keep_warm().await.unwrap();
     waiting.sort_by_key(|(priority, arrival, ..)| (*priority, *arrival));
     let mut open = slots;
     for (_, _, bot, wants) in waiting {
         let best = plainly_best(&open, wants.as_ref());
         open.retain(|(number, ..)| Some(*number) != best);
-        let slot = house.store.bot(bot).await.unwrap().unwrap().slot;
+        let slot = core.store.bot(bot).await.unwrap().unwrap().slot;
         assert_eq!(slot, best.map(|number| SlotName::new("meet", number)), "{wants:?}");
     }
 }
@@ -394,19 +398,19 @@ async fn many_who_wait_are_seated_at_once_as_if_they_had_come_one_by_one(#[case]
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
 async fn the_longest_requirements_that_are_taken_can_wait_in_line(#[case] backend: Backend) {
-    let stage = Stage::new(backend, [of_kind("meet", kind("large", UsageClass::OnDemand), 1)]).await;
-    stage.house.reserved(0).await;
+    let fixture = DeploymentFixture::new(backend, [of_kind("meet", kind("large", UsageClass::OnDemand), 1)]).await;
+    fixture.core.reserved(0).await;
     let types = format!("c* {}", "x".repeat(50).to_owned() + &" abcdefgh*".repeat(45));
     let asked = json!({"resource_class": "large", "allowed_instance_types": types, "cpu": 2, "mem": 4096});
-    assert_eq!(stage.house.ask(asking(1, asked)).await.queue_position, Some(1));
+    assert_eq!(fixture.core.ask(asking(1, asked)).await.queue_position, Some(1));
 }
 
 #[tokio::test]
 async fn what_nothing_could_meet_costs_nobody_else_anything() {
-    let house = House::new(Backend::Sqlite).await;
+    let core = CoreFixture::new(Backend::Sqlite).await;
     for number in 0..20 {
-        let impossible = house.placement.reserve(house.key(), cpus(number, 100_000));
-        let possible = house.placement.reserve(house.key(), wish(number));
+        let impossible = core.placement.reserve(core.key(), cpus(number, 100_000));
+        let possible = core.placement.reserve(core.key(), wish(number));
         let (impossible, possible) = tokio::join!(impossible, possible);
         assert!(matches!(impossible, Err(PlacementError::NoneFits(_))), "{impossible:?}");
         assert!(possible.is_ok(), "it is at the same meeting: {possible:?}");
@@ -420,20 +424,20 @@ async fn what_nothing_could_meet_costs_nobody_else_anything() {
 async fn idle_slots_that_have_what_the_pool_once_said_make_room_for_new_ones(#[case] backend: Backend) {
     let kinds = ["large", "2xlarge"].map(|class| kind(class, UsageClass::OnDemand));
     let old = PoolRow { min_idle: 2, ..of_kind("meet", kinds[0].clone(), 2) };
-    let stage = Stage::new(backend, [old.clone()]).await;
+    let fixture = DeploymentFixture::new(backend, [old.clone()]).await;
     for name in ["pool-meet-001", "pool-meet-002"] {
-        stage.slot_is(name, SlotStatus::Idle).await;
+        fixture.slot_is(name, SlotStatus::Idle).await;
     }
-    configure(&stage.house.store, &PoolRow { attribute_sets: vec![kinds[1].clone()], ..old }).await;
-    let waits = stage.house.ask(cpus(1, 8)).await.bot.id;
+    configure(&fixture.core.store, &PoolRow { attribute_sets: vec![kinds[1].clone()], ..old }).await;
+    let waits = fixture.core.ask(cpus(1, 8)).await.bot.id;
     until("all slots have what the pool says", async || {
-        stage.look();
-        let slots = stage.house.store.slots(None, None).await.unwrap();
+        fixture.look();
+        let slots = fixture.core.store.slots(None, None).await.unwrap();
         slots.len() == 2 && slots.iter().all(|slot| slot.attributes == kinds[1])
     })
     .await;
-    stage.runs(waits).await;
-    let now = stage.house.store.pools().await.unwrap().remove(0).attribute_sets;
+    fixture.runs(waits).await;
+    let now = fixture.core.store.pools().await.unwrap().remove(0).attribute_sets;
     assert_eq!(now, [kinds[1].clone()], "what no slot has cannot be asked for any more");
 }
 

@@ -118,7 +118,7 @@ pub fn open_deployments(body: &Value) -> Result<Vec<Open>, ProviderError> {
 
 /// How a deployment stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Stage {
+pub enum DeploymentState {
     Open,
     Finished,
     /// It came to nothing, and how it says so.
@@ -128,12 +128,12 @@ pub enum Stage {
     },
 }
 
-impl Stage {
+impl DeploymentState {
     pub fn read(body: &Value) -> Self {
         match body["status"].as_str().unwrap_or_default() {
-            "queued" | "in_progress" => Stage::Open,
-            "finished" => Stage::Finished,
-            other => Stage::Ended { status: other.to_owned(), lines: log(body) },
+            "queued" | "in_progress" => DeploymentState::Open,
+            "finished" => DeploymentState::Finished,
+            other => DeploymentState::Ended { status: other.to_owned(), lines: log(body) },
         }
     }
 }

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::api::Failure;
-use super::application::{Application, Stage};
+use super::application::{Application, DeploymentState};
 use super::marks::{self, Marks};
 use super::recipe::{DISPENSABLE, cut};
 use super::watch::{Look, Needs};
@@ -216,14 +216,14 @@ impl CoolifyProvider {
                 }
                 continue;
             }
-            let stage = match deployment.take() {
-                Some(uuid) => self.stage(&uuid).await?.map(|stage| (uuid, stage)),
+            let state = match deployment.take() {
+                Some(uuid) => self.state(&uuid).await?.map(|state| (uuid, state)),
                 None => None,
             };
-            match stage {
-                Some((uuid, Stage::Open)) => deployment = Some(uuid),
-                Some((_, Stage::Finished)) => finished = Some(Instant::now()),
-                Some((_, Stage::Ended { status, lines })) => return Err(failed(&status, lines)),
+            match state {
+                Some((uuid, DeploymentState::Open)) => deployment = Some(uuid),
+                Some((_, DeploymentState::Finished)) => finished = Some(Instant::now()),
+                Some((_, DeploymentState::Ended { status, lines })) => return Err(failed(&status, lines)),
                 // It was not queued, whatever the answer was: the queue may be full.
                 None if asked < STARTED_AGAIN => {
                     tokio::time::sleep(coolify.pace.queue_again).await;
@@ -243,9 +243,9 @@ impl CoolifyProvider {
     }
 
     /// How a deployment stands; `None` when there is none of this name.
-    async fn stage(&self, uuid: &str) -> Result<Option<Stage>, ProviderError> {
+    async fn state(&self, uuid: &str) -> Result<Option<DeploymentState>, ProviderError> {
         match self.coolify.api.get(Urgency::Wanted, &format!("deployments/{uuid}")).await {
-            Ok(answer) => Ok(Some(Stage::read(&answer.json()?))),
+            Ok(answer) => Ok(Some(DeploymentState::read(&answer.json()?))),
             Err(refused) if refused.is_absent("Deployment") => Ok(None),
             Err(failure) => Err(failure.into()),
         }

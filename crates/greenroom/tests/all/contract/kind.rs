@@ -12,7 +12,7 @@ use greenroom::providers::swarm::SwarmProvider;
 use greenroom::providers::{Found, Provider, Spec};
 
 use crate::support::{
-    CoolifyFault, CoolifyScene, Dialect, Engine, NomadFake, NomadFault, NomadOperation, Recipe, Relay, Swarm,
+    CoolifyFault, CoolifyFixture, Dialect, Engine, NomadFake, NomadFault, NomadOperation, Recipe, Relay, Swarm,
     process_provider, until,
 };
 
@@ -162,7 +162,7 @@ pub fn swarm() -> Made {
     })
 }
 
-impl Trouble for Arc<CoolifyScene> {
+impl Trouble for Arc<CoolifyFixture> {
     fn delay(&self, count: usize) {
         self.break_changes(CoolifyFault::Slow(Duration::from_millis(300)), count);
     }
@@ -179,12 +179,12 @@ impl Trouble for Arc<CoolifyScene> {
 /// Slots that are applications of a Coolify that is none.
 pub fn coolify(dialect: Dialect) -> Made {
     Box::pin(async move {
-        let scene = Arc::new(CoolifyScene::new(|settings| settings.dialect = dialect).await);
-        let processes = scene.clone();
+        let fixture = Arc::new(CoolifyFixture::new(|settings| settings.dialect = dialect).await);
+        let processes = fixture.clone();
         let made = move |installation: String| -> Arc<dyn Provider> {
             Arc::new(processes.process_of(&installation, processes.config()))
         };
-        Kind::new(new_installation(), made, scene)
+        Kind::new(new_installation(), made, fixture)
     })
 }
 

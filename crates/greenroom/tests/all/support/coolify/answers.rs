@@ -261,16 +261,16 @@ fn deployment(world: &mut World, asked: &Asked) -> Answer {
     if asked.operation == Operation::Deployment {
         return Answer::json(200, shown::deployment(world, &world.deployments[place]));
     }
-    let stage = world.deployments[place].stage;
-    if !stage.is_open() {
-        let message = format!("Deployment cannot be cancelled. Current status: {}", stage.name());
+    let state = world.deployments[place].state;
+    if !state.is_open() {
+        let message = format!("Deployment cannot be cancelled. Current status: {}", state.name());
         return Answer::message(400, &message);
     }
     world.cancel(place);
     let cancelled = &world.deployments[place];
     let message = "Deployment cancelled successfully.";
     let answer = json!({
-        "message": message, "deployment_uuid": cancelled.uuid, "status": cancelled.stage.name(),
+        "message": message, "deployment_uuid": cancelled.uuid, "status": cancelled.state.name(),
     });
     Answer::json(200, answer)
 }

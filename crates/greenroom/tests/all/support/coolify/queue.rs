@@ -8,7 +8,7 @@ use super::CoolifyEvent;
 use super::world::{Container, World, new_uuid, now, started};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stage {
+pub enum DeploymentState {
     Queued,
     InProgress,
     Finished,
@@ -16,19 +16,19 @@ pub enum Stage {
     Cancelled,
 }
 
-impl Stage {
+impl DeploymentState {
     pub fn name(self) -> &'static str {
         match self {
-            Stage::Queued => "queued",
-            Stage::InProgress => "in_progress",
-            Stage::Finished => "finished",
-            Stage::Failed => "failed",
-            Stage::Cancelled => "cancelled-by-user",
+            DeploymentState::Queued => "queued",
+            DeploymentState::InProgress => "in_progress",
+            DeploymentState::Finished => "finished",
+            DeploymentState::Failed => "failed",
+            DeploymentState::Cancelled => "cancelled-by-user",
         }
     }
 
     pub fn is_open(self) -> bool {
-        matches!(self, Stage::Queued | Stage::InProgress)
+        matches!(self, DeploymentState::Queued | DeploymentState::InProgress)
     }
 }
 
@@ -39,7 +39,7 @@ pub struct Deployment {
     pub application: String,
     pub application_id: i64,
     pub application_name: String,
-    pub stage: Stage,
+    pub state: DeploymentState,
     pub forced: bool,
     pub is_restart: bool,
     pub lines: Vec<String>,
@@ -63,11 +63,11 @@ pub enum Queued {
 impl World {
     /// Queues a deployment. `at_once` has it begin whatever else is in progress, as an instant one does.
     pub fn deploy(&mut self, uuid: &str, forced: bool, at_once: bool, is_restart: bool) -> Queued {
-        let queued = self.deployments.iter().filter(|deployment| deployment.stage == Stage::Queued).count();
+        let queued = self.deployments.iter().filter(|deployment| deployment.state == DeploymentState::Queued).count();
         if queued >= self.settings.queue {
             return Queued::Full;
         }
-        let is_under_way = |deployment: &Deployment| deployment.application == uuid && deployment.stage.is_open();
+        let is_under_way = |deployment: &Deployment| deployment.application == uuid && deployment.state.is_open();
         if self.deployments.iter().any(is_under_way) && !forced && !at_once {
             return Queued::Skipped;
         }
@@ -79,7 +79,7 @@ impl World {
             application: uuid.to_owned(),
             application_id,
             application_name,
-            stage: Stage::Queued,
+            state: DeploymentState::Queued,
             forced,
             is_restart,
             lines: Vec::new(),
@@ -90,7 +90,7 @@ impl World {
         };
         let uuid = deployment.uuid.clone();
         self.deployments.push(deployment);
-        let open = self.deployments.iter().filter(|deployment| deployment.stage.is_open()).count();
+        let open = self.deployments.iter().filter(|deployment| deployment.state.is_open()).count();
         self.most_deployments_at_once = self.most_deployments_at_once.max(open);
         if at_once {
             self.begin(self.deployments.len() - 1, Instant::now());
@@ -101,7 +101,8 @@ impl World {
 
     /// An application has one deployment in progress at most, and the server so many.
     pub(super) fn may_begin(&self, place: usize) -> bool {
-        let in_progress = || self.deployments.iter().filter(|deployment| deployment.stage == Stage::InProgress);
+        let in_progress =
+            || self.deployments.iter().filter(|deployment| deployment.state == DeploymentState::InProgress);
         let is_same = |other: &Deployment| other.application == self.deployments[place].application;
         in_progress().count() < self.settings.deployments_at_once && !in_progress().any(is_same)
     }
@@ -111,7 +112,7 @@ impl World {
         let uuid = self.deployments[place].application.clone();
         let fails = self.failing.pop_front();
         let Some(application) = self.application(&uuid) else {
-            self.deployments[place].stage = Stage::Failed;
+            self.deployments[place].state = DeploymentState::Failed;
             return;
         };
         application.deployed = true;
@@ -120,7 +121,7 @@ impl World {
         }
         let (image, envs) = (application.image(), application.envs());
         let deployment = &mut self.deployments[place];
-        deployment.stage = Stage::InProgress;
+        deployment.state = DeploymentState::InProgress;
         deployment.ends_at = Some(ends_at);
         deployment.envs = envs;
         deployment.lines.push(format!("Starting deployment of {image} to localhost."));
@@ -163,25 +164,26 @@ impl World {
         let stopped = old.map(|old| CoolifyEvent::Stopped { uuid, container: old.name });
         let (first, then) = if is_alone { (stopped, Some(started)) } else { (Some(started), stopped) };
         first.into_iter().chain(then).for_each(|event| self.tell(event));
-        self.deployments[place].stage = Stage::Finished;
+        self.deployments[place].state = DeploymentState::Finished;
         self.deployments[place].lines.push("New container started.".to_owned());
     }
 
     /// Has what is being deployed in an application come to run at once.
     pub fn finish_now(&mut self, uuid: &str) {
-        let is_it = |deployment: &Deployment| deployment.application == uuid && deployment.stage == Stage::InProgress;
+        let is_it =
+            |deployment: &Deployment| deployment.application == uuid && deployment.state == DeploymentState::InProgress;
         if let Some(place) = self.deployments.iter().position(is_it) {
             self.finish(place, Instant::now());
         }
     }
 
     fn fail(&mut self, place: usize) {
-        self.deployments[place].stage = Stage::Failed;
+        self.deployments[place].state = DeploymentState::Failed;
         self.settle(place);
     }
 
     pub fn cancel(&mut self, place: usize) {
-        self.deployments[place].stage = Stage::Cancelled;
+        self.deployments[place].state = DeploymentState::Cancelled;
         self.deployments[place].lines.push("Deployment cancelled by user via API.".to_owned());
         self.settle(place);
         self.pass();

@@ -156,7 +156,7 @@ pub fn deployment(world: &World, deployment: &Deployment) -> Value {
         "force_rebuild": deployment.forced,
         "restart_only": deployment.is_restart,
         "commit": "HEAD",
-        "status": deployment.stage.name(),
+        "status": deployment.state.name(),
         "is_webhook": false,
         "is_api": true,
         "server_id": 0,
@@ -184,7 +184,7 @@ pub fn deployment(world: &World, deployment: &Deployment) -> Value {
 /// Those that are queued or in progress. It sorts them and keeps the numbers they had before, so that a database which
 /// hands them out in another order makes the list an object.
 pub fn open_deployments(world: &World) -> Answer {
-    let open = world.deployments.iter().filter(|deployment| deployment.stage.is_open());
+    let open = world.deployments.iter().filter(|deployment| deployment.state.is_open());
     let open: Vec<Value> = open.map(|open| deployment(world, open)).collect();
     if !world.settings.deployments_as_object {
         return Answer::json(200, open);

@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::Instant;
 
-use super::queue::{Deployment, Stage};
+use super::queue::{Deployment, DeploymentState};
 use super::{CoolifyEvent, CoolifySettings};
 
 pub const PROJECT: &str = "project0project0project0";
@@ -251,7 +251,7 @@ impl World {
         let is_due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
         for place in 0..self.deployments.len() {
             let deployment = &self.deployments[place];
-            if deployment.stage == Stage::InProgress && is_due(deployment.ends_at) && !self.held {
+            if deployment.state == DeploymentState::InProgress && is_due(deployment.ends_at) && !self.held {
                 self.finish(place, now);
             }
         }
@@ -259,7 +259,7 @@ impl World {
             self.pass_in(&uuid, now);
         }
         for place in 0..self.deployments.len() {
-            if self.deployments[place].stage == Stage::Queued && self.may_begin(place) {
+            if self.deployments[place].state == DeploymentState::Queued && self.may_begin(place) {
                 self.begin(place, now);
             }
         }

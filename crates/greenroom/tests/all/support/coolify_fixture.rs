@@ -23,7 +23,7 @@ const SHORTEST_LOOK: Duration = Duration::from_secs(3);
 const MOST: u32 = 100_000;
 
 #[derive(Debug)]
-pub struct CoolifyScene {
+pub struct CoolifyFixture {
     pub fake: CoolifyFake,
     pub store: Store,
     pub installation: String,
@@ -33,7 +33,7 @@ pub struct CoolifyScene {
     pub database: Arc<Database>,
 }
 
-impl CoolifyScene {
+impl CoolifyFixture {
     pub async fn new(change: impl FnOnce(&mut CoolifySettings)) -> Self {
         Self::on(Database::new(Backend::Sqlite).await.into(), MOST, MINUTE, change).await
     }

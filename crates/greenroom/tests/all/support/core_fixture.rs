@@ -74,7 +74,7 @@ pub fn wish(number: usize) -> BotRequest {
     }
 }
 
-/// What a house is made of.
+/// The parts of a `CoreFixture`.
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub clock: Clock,
@@ -96,9 +96,9 @@ impl Plan {
     }
 }
 
-/// A house whose clock the test sets.
+/// The parts behind the API, with a clock that the test sets.
 #[derive(Debug)]
-pub struct House {
+pub struct CoreFixture {
     pub store: Store,
     pub clock: Clock,
     pub placement: Placement,
@@ -111,13 +111,13 @@ pub struct House {
     pub database: Arc<Database>,
 }
 
-impl House {
+impl CoreFixture {
     pub async fn new(backend: Backend) -> Self {
         let database = Database::new(backend).await;
         Self::planned(database.into(), &Plan::of([PoolRow { max_slots: 2_000, ..pool("meet") }])).await
     }
 
-    /// A house on a database that others may stand on as well.
+    /// A fixture on a database that others may use as well.
     pub async fn planned(database: Arc<Database>, plan: &Plan) -> Self {
         let store = database.open().await;
         Self::on(store, database, plan).await
