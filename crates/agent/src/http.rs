@@ -176,7 +176,7 @@ impl Backoff {
         self.tries = self.tries.saturating_add(1);
         let delay = doubled.min(LONGEST_DELAY).mul_f64(0.75 + fastrand::f64() * 0.25);
         match refusal {
-            Some(Refusal::Away { retry_after: Some(wish), .. }) => delay.max((*wish).min(LONGEST_RETRY_AFTER)),
+            Some(Refusal::Away { retry_after: Some(after), .. }) => delay.max((*after).min(LONGEST_RETRY_AFTER)),
             _ => delay,
         }
     }

@@ -144,7 +144,7 @@ impl<'a> Session<'a> {
     fn shutdown_of(&self, run: String) -> (Shutdown, Task<()>) {
         let (sender, receiver) = watch::channel(EndRequest::default());
         let (mut shutdown, mut heard) = (self.shutdown.clone(), self.heartbeat.heard.clone());
-        let asking = task(async move {
+        let polling = task(async move {
             let mut stopped = false;
             loop {
                 let stop = {
@@ -167,6 +167,6 @@ impl<'a> Session<'a> {
                 }
             }
         });
-        (receiver, asking)
+        (receiver, polling)
     }
 }

@@ -11,7 +11,7 @@ use utoipa::IntoParams;
 use super::App;
 use super::admin::BotData;
 use super::extract::{Agent, Asked};
-use super::problem::{Problem, ProblemShape};
+use super::problem::{Problem, ProblemDto};
 use super::runners;
 use crate::deployment::assignment::Offer;
 use domain::SlotClaim;
@@ -47,9 +47,9 @@ pub struct Waiting {
                headers(("Greenroom-Slot-Token" = String, description = "The token under which the agent waits again"))),
               (status = 204, description = "None yet"),
               (status = 401, description = "`unauthorized`: the token is not, or no longer, the slot's",
-               body = ProblemShape, content_type = "application/problem+json"),
+               body = ProblemDto, content_type = "application/problem+json"),
               (status = 410, description = "`runner_ended`: this machine is to end",
-               body = ProblemShape, content_type = "application/problem+json")),
+               body = ProblemDto, content_type = "application/problem+json")),
     security(("slot_token" = []), ("runner_token" = [])),
 )]
 pub async fn assignment(

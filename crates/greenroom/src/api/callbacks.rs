@@ -11,9 +11,9 @@ use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
 
 use super::App;
+use super::dto::CommandDto;
 use super::extract::{Asked, Bot, Json};
 use super::problem::{CallbackRefusals, Problem};
-use super::shapes::CommandShape;
 use crate::lifecycle::callbacks::{Said, Voice};
 use crate::lifecycle::ends::Ending;
 
@@ -149,7 +149,7 @@ pub struct HeartbeatBody {
 pub struct HeartbeatAnswer {
     pub status: &'static str,
     /// All commands that are not acknowledged, oldest first.
-    pub commands: Vec<CommandShape>,
+    pub commands: Vec<CommandDto>,
 }
 
 /// The bot lives
@@ -171,7 +171,7 @@ pub async fn heartbeat(
     }
     let acked: Vec<CommandId> = acked.into_iter().map(CommandId).collect();
     let (status, commands) = app.lifecycle.heartbeat(voice(bot, body.connection_id), &acked).await?;
-    let commands = commands.into_iter().map(CommandShape::from).collect();
+    let commands = commands.into_iter().map(CommandDto::from).collect();
     Ok(axum::Json(HeartbeatAnswer { status: status.as_str(), commands }))
 }
 
@@ -287,7 +287,7 @@ pub struct Waiting {
 #[derive(Debug, Serialize, ToSchema)]
 pub struct Commands {
     /// All commands that are not acknowledged, oldest first.
-    pub commands: Vec<CommandShape>,
+    pub commands: Vec<CommandDto>,
 }
 
 /// Wait for commands

@@ -19,11 +19,11 @@ use tokio::time::Interval;
 use utoipa::IntoParams;
 
 use super::App;
+use super::dto::{EventDto, StreamedEventDto};
 use super::extract::{Asked, Asker, Key};
-use super::problem::{Problem, ProblemShape};
+use super::problem::{Problem, ProblemDto};
 use super::quota::Quota;
 use super::reading::own;
-use super::shapes::{EventShape, StreamedEventShape};
 use crate::admission::AdmissionError;
 use crate::admission::keys::ApiKey;
 use crate::lifecycle::feed::Listener;
@@ -56,9 +56,9 @@ pub struct StreamQuery {
 #[utoipa::path(
     get, path = "/events", tag = "For users",
     params(StreamQuery, ("Last-Event-ID" = Option<String>, Header, description = "The last event that was seen")),
-    responses((status = 200, description = "A stream of events", body = StreamedEventShape, content_type = "text/event-stream"),
+    responses((status = 200, description = "A stream of events", body = StreamedEventDto, content_type = "text/event-stream"),
               (status = 404, description = "`not_found`: `bot_id` is no bot of yours",
-               body = ProblemShape, content_type = "application/problem+json")),
+               body = ProblemDto, content_type = "application/problem+json")),
     security(("api_key" = []), ("x_api_key" = [])),
 )]
 pub async fn stream(
@@ -229,7 +229,7 @@ impl Reader {
         let sent = events.iter().map(|event| {
             let BotOfEvent { metadata, error } = bots.get(&event.bot_id).cloned().unwrap_or_default();
             let error = error.filter(|_| event.to.is_some_and(ShownStatus::is_ended));
-            let shape = StreamedEventShape { event: EventShape::from(event), metadata, error };
+            let shape = StreamedEventDto { event: EventDto::from(event), metadata, error };
             Event::default().id(event.id.to_string()).json_data(shape).ok()
         });
         sent.collect()

@@ -11,14 +11,14 @@ use utoipa::ToSchema;
 
 use super::App;
 use super::extract::Operator;
-use super::problem::{Problem, ProblemShape};
+use super::problem::{Problem, ProblemDto};
 use crate::keepers::driver::RunError;
 use crate::store::KeeperRow;
 
 /// A background job, and what it did last.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Keeper)]
-pub struct KeeperShape {
+pub struct KeeperDto {
     #[schema(example = "recovery")]
     pub name: String,
     /// When it ran last; `null` before the first time.
@@ -39,11 +39,11 @@ pub struct KeeperShape {
 
 #[derive(Debug, Serialize, ToSchema)]
 pub struct Keepers {
-    pub keepers: Vec<KeeperShape>,
+    pub keepers: Vec<KeeperDto>,
 }
 
-fn shape(row: KeeperRow, leader: Option<String>) -> KeeperShape {
-    KeeperShape {
+fn shape(row: KeeperRow, leader: Option<String>) -> KeeperDto {
+    KeeperDto {
         name: row.name,
         last_run: row.last_run,
         took_ms: row.took_ms,
@@ -74,9 +74,9 @@ pub async fn keepers(State(app): State<App>, _: Operator) -> Result<Answer<Keepe
     params(("keeper" = String, Path, description = "Its name, as in `GET /admin/keepers`", example = "recovery")),
     responses((status = 200, description = "How much of what it did", body = BTreeMap<String, u64>,
                example = json!({"recovered": 1, "failed": 0, "deleted": 0})),
-              (status = 404, description = "`not_found`: there is no such keeper", body = ProblemShape,
+              (status = 404, description = "`not_found`: there is no such keeper", body = ProblemDto,
                content_type = "application/problem+json"),
-              (status = 504, description = "`timeout`: it takes long, and goes on", body = ProblemShape,
+              (status = 504, description = "`timeout`: it takes long, and goes on", body = ProblemDto,
                content_type = "application/problem+json")),
     security(("admin_token" = [])),
 )]

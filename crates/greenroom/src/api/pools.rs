@@ -18,7 +18,7 @@ const MOST_SLOTS: i64 = 100_000;
 /// The slots of one platform on one provider.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Pool)]
-pub struct PoolShape {
+pub struct PoolDto {
     pub name: String,
     pub platform: &'static str,
     pub provider: String,
@@ -36,15 +36,15 @@ pub struct PoolShape {
 
 #[derive(Debug, Serialize, ToSchema)]
 pub struct Pools {
-    pub pools: Vec<PoolShape>,
+    pub pools: Vec<PoolDto>,
 }
 
 #[derive(Debug, Serialize, ToSchema)]
 pub struct OnePool {
-    pub pool: PoolShape,
+    pub pool: PoolDto,
 }
 
-async fn shapes(app: &App) -> Result<Vec<PoolShape>, Problem> {
+async fn list_pools(app: &App) -> Result<Vec<PoolDto>, Problem> {
     let (slots, queued) = (app.store.slots_by_status().await?, app.store.queued_by_pool().await?);
     let shape = |pool: PoolRow| {
         let count = |status: SlotStatus| {
@@ -53,7 +53,7 @@ async fn shapes(app: &App) -> Result<Vec<PoolShape>, Problem> {
                 .find(|(name, found, _)| *name == pool.name && *found == status)
                 .map_or(0, |(_, _, count)| *count)
         };
-        PoolShape {
+        PoolDto {
             slots: SlotStatus::ALL.map(|status| (status.as_str(), count(status))).into(),
             queued: queued.iter().find(|(name, _)| *name == pool.name).map_or(0, |(_, count)| *count),
             platform: pool.platform.as_str(),
@@ -68,8 +68,8 @@ async fn shapes(app: &App) -> Result<Vec<PoolShape>, Problem> {
     Ok(app.store.pools().await?.into_iter().map(shape).collect())
 }
 
-async fn shape_of(app: &App, name: &str) -> Result<PoolShape, Problem> {
-    shapes(app).await?.into_iter().find(|pool| pool.name == name).ok_or_else(|| Problem::not_found("pool"))
+async fn shape_of(app: &App, name: &str) -> Result<PoolDto, Problem> {
+    list_pools(app).await?.into_iter().find(|pool| pool.name == name).ok_or_else(|| Problem::not_found("pool"))
 }
 
 /// List pools
@@ -79,7 +79,7 @@ async fn shape_of(app: &App, name: &str) -> Result<PoolShape, Problem> {
     security(("admin_token" = [])),
 )]
 pub async fn pools(State(app): State<App>, _: Operator) -> Result<Answer<Pools>, Problem> {
-    Ok(Answer(Pools { pools: shapes(&app).await? }))
+    Ok(Answer(Pools { pools: list_pools(&app).await? }))
 }
 
 /// One pool

@@ -13,13 +13,11 @@ use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
 
 use super::App;
+use super::dto::{BotDto, Bots, EventDto, MeetingDto, OneBot, PlatformWord, SegmentDto, SessionDto, StatusWord};
 use super::extract::{Asked, Asker, Id, User};
 use super::pages::Pager;
-use super::problem::{Problem, ProblemShape};
+use super::problem::{Problem, ProblemDto};
 use super::quota::Quota;
-use super::shapes::{
-    BotShape, Bots, EventShape, MeetingShape, OneBot, PlatformWord, SegmentShape, SessionShape, StatusWord,
-};
 use crate::lifecycle::waits::AwaitedState;
 use crate::store::{BotChunk, BotFilter, BotRow, PoolRow, SegmentPlace, StoreError};
 
@@ -108,8 +106,8 @@ impl Waiting {
         Ok(())
     }
 
-    fn shape(&self, bot: BotRow) -> BotShape {
-        let mut shape = BotShape::from(bot);
+    fn shape(&self, bot: BotRow) -> BotDto {
+        let mut shape = BotDto::from(bot);
         let position = self.positions.get(&shape.id).filter(|_| shape.status == ShownStatus::Queued.as_str());
         if let (Some(position), Some(pools)) = (position, &self.pools) {
             shape.queue_position = Some(*position);
@@ -222,7 +220,7 @@ pub struct Usage {
     /// How many bots you have, and had, in each status.
     pub by_status: BTreeMap<&'static str, i64>,
     /// Those that are not at an end, newest first, up to 1000 and about 1 MiB.
-    pub bots: Vec<BotShape>,
+    pub bots: Vec<BotDto>,
     /// Where `GET /bots/active` goes on; `null` when these are all.
     pub next_cursor: Option<String>,
 }
@@ -256,7 +254,7 @@ pub async fn usage(State(app): State<App>, User(user): User) -> Result<Response,
 
 #[derive(Debug, Serialize, ToSchema)]
 pub struct Meetings {
-    pub meetings: Vec<MeetingShape>,
+    pub meetings: Vec<MeetingDto>,
     pub next_cursor: Option<String>,
 }
 
@@ -280,7 +278,7 @@ pub async fn meetings(State(app): State<App>, User(user): User, Asked(page): Ask
             let bot = bot?;
             let id = bot.id;
             filter.before = Some(id);
-            pager.push(&MeetingShape::from(bot), id.to_string())?;
+            pager.push(&MeetingDto::from(bot), id.to_string())?;
         }
         if is_last(chunk.len(), wanted) {
             return pager.finish(false);
@@ -296,7 +294,7 @@ pub async fn with_sessions(app: &App, bot: BotRow) -> Result<OneBot, Problem> {
         waiting.read(app, &[bot.id]).await?;
     }
     let mut bot = waiting.shape(bot);
-    bot.sessions = Some(sessions.into_iter().map(SessionShape::from).collect());
+    bot.sessions = Some(sessions.into_iter().map(SessionDto::from).collect());
     Ok(OneBot { bot })
 }
 
@@ -333,7 +331,7 @@ pub struct BotWait {
     params(BotWait, ("id" = Uuid, Path, description = "The bot")),
     responses((status = 200, description = "As it is now", body = OneBot),
               (status = 404, description = "`not_found`, another user's bot as well",
-               body = ProblemShape, content_type = "application/problem+json")),
+               body = ProblemDto, content_type = "application/problem+json")),
     security(("api_key" = []), ("x_api_key" = [])),
 )]
 pub async fn one(
@@ -365,7 +363,7 @@ pub async fn one(
 
 #[derive(Debug, Serialize, ToSchema)]
 pub struct Events {
-    pub events: Vec<EventShape>,
+    pub events: Vec<EventDto>,
     pub next_cursor: Option<String>,
 }
 
@@ -395,7 +393,7 @@ pub async fn events(
                 return pager.finish(true);
             }
             after = event.id;
-            pager.push(&EventShape::from(event), event.id.to_string())?;
+            pager.push(&EventDto::from(event), event.id.to_string())?;
         }
         if is_last(chunk.len(), wanted) {
             return pager.finish(false);
@@ -405,7 +403,7 @@ pub async fn events(
 
 #[derive(Debug, Serialize, ToSchema)]
 pub struct Transcript {
-    pub segments: Vec<SegmentShape>,
+    pub segments: Vec<SegmentDto>,
     pub next_cursor: Option<String>,
 }
 
@@ -465,7 +463,7 @@ pub async fn transcript(
                 return pager.finish(true);
             }
             after = place;
-            pager.push(&SegmentShape::from(segment), SegmentCursor(place).to_string())?;
+            pager.push(&SegmentDto::from(segment), SegmentCursor(place).to_string())?;
         }
         if is_last(sizes.len(), wanted) && i64::try_from(sizes.len()).is_ok_and(|all| all == fitting) {
             return pager.finish(false);

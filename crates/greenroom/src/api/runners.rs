@@ -16,7 +16,7 @@ use utoipa::ToSchema;
 
 use super::App;
 use super::extract::{Json, Newcomer, Runner};
-use super::problem::{Problem, ProblemShape};
+use super::problem::{Problem, ProblemDto};
 use crate::lifecycle::tokens::RunnerClaim;
 use crate::store::{Beat, BotRow, StoreError};
 
@@ -60,11 +60,11 @@ pub struct Registered {
     post, path = "/agent/runner", tag = "For bots", request_body = RegisterBody,
     responses((status = 200, description = "It waits for bots now", body = Registered),
               (status = 404, description = "`not_found`: this machine is not in a group of the pool, or not yet",
-               body = ProblemShape, content_type = "application/problem+json"),
+               body = ProblemDto, content_type = "application/problem+json"),
               (status = 409, description = "`already_registered`: another agent speaks for this machine",
-               body = ProblemShape, content_type = "application/problem+json"),
+               body = ProblemDto, content_type = "application/problem+json"),
               (status = 410, description = "`runner_ended`: this machine is to end",
-               body = ProblemShape, content_type = "application/problem+json")),
+               body = ProblemDto, content_type = "application/problem+json")),
     security(("pool_token" = []), ("runner_token" = [])),
 )]
 pub async fn register(
@@ -151,10 +151,10 @@ pub struct Noted {}
 pub enum RunRefusals {
     /// `stale_run`: this run is not, or no longer, the runner's
     #[response(status = 409, content_type = "application/problem+json")]
-    Stale(#[allow(dead_code)] ProblemShape),
+    Stale(#[allow(dead_code)] ProblemDto),
     /// `runner_ended`: this machine is to end
     #[response(status = 410, content_type = "application/problem+json")]
-    Ended(#[allow(dead_code)] ProblemShape),
+    Ended(#[allow(dead_code)] ProblemDto),
 }
 
 /// How a runner is refused that is at an end, for the OpenAPI document.
@@ -162,7 +162,7 @@ pub enum RunRefusals {
 pub enum Ended {
     /// `runner_ended`: this machine is to end
     #[response(status = 410, content_type = "application/problem+json")]
-    Ended(#[allow(dead_code)] ProblemShape),
+    Ended(#[allow(dead_code)] ProblemDto),
 }
 
 /// A runner takes its bot

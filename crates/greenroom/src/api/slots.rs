@@ -13,7 +13,7 @@ use uuid::Uuid;
 use super::App;
 use super::extract::{Asked, Operator};
 use super::pages::Pager;
-use super::problem::{Problem, ProblemShape};
+use super::problem::{Problem, ProblemDto};
 use super::reading::{Paging, is_last};
 use crate::placement::SlotEvent;
 use crate::store::{PoolRow, SlotRow};
@@ -21,7 +21,7 @@ use crate::store::{PoolRow, SlotRow};
 /// A place to run one bot.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Slot)]
-pub struct SlotShape {
+pub struct SlotDto {
     pub name: String,
     pub pool: String,
     /// `creating`, `idle`, `busy`, `error` or `draining`.
@@ -38,7 +38,7 @@ pub struct SlotShape {
     #[schema(value_type = String, format = DateTime)]
     pub created_at: Timestamp,
     /// What it has of what a bot can ask for.
-    pub attributes: AttributesShape,
+    pub attributes: AttributesDto,
     /// Until when it may be given out while it is idle.
     #[schema(value_type = Option<String>, format = DateTime)]
     pub threshold: Option<Timestamp>,
@@ -47,7 +47,7 @@ pub struct SlotShape {
 /// What a slot has of what a bot can ask for; 0 and null where nothing is known.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Attributes)]
-pub struct AttributesShape {
+pub struct AttributesDto {
     pub resource_class: Option<String>,
     /// `on-demand` or `spot`.
     pub usage_class: &'static str,
@@ -57,14 +57,14 @@ pub struct AttributesShape {
     pub mem: u32,
 }
 
-impl From<Attributes> for AttributesShape {
+impl From<Attributes> for AttributesDto {
     fn from(has: Attributes) -> Self {
         let Attributes { resource_class, usage_class, instance_type, cpu, mem } = has;
         Self { resource_class, usage_class: usage_class.as_str(), instance_type, cpu, mem }
     }
 }
 
-impl SlotShape {
+impl SlotDto {
     /// A slot of one of these pools.
     fn new(slot: SlotRow, pools: &[PoolRow]) -> Self {
         let pool = pools.iter().find(|pool| pool.name == slot.pool);
@@ -117,13 +117,13 @@ impl std::str::FromStr for SlotCursor {
 
 #[derive(Debug, Serialize, ToSchema)]
 pub struct Slots {
-    pub slots: Vec<SlotShape>,
+    pub slots: Vec<SlotDto>,
     pub next_cursor: Option<String>,
 }
 
 #[derive(Debug, Serialize, ToSchema)]
 pub struct OneSlot {
-    pub slot: SlotShape,
+    pub slot: SlotDto,
 }
 
 /// Something that went wrong in a slot.
@@ -141,7 +141,7 @@ pub struct Failure {
 
 #[derive(Debug, Serialize, ToSchema)]
 pub struct SlotAndFailures {
-    pub slot: SlotShape,
+    pub slot: SlotDto,
     /// What went wrong in it, the last first.
     pub failures: Vec<Failure>,
 }
@@ -172,7 +172,7 @@ pub async fn slots(State(app): State<App>, _: Operator, Asked(filter): Asked<Slo
             }
             let cursor = format!("{}-{}", slot.number, slot.pool);
             after = Some(SlotCursor { number: slot.number, pool: slot.pool.clone() });
-            pager.push(&SlotShape::new(slot, &pools), cursor)?;
+            pager.push(&SlotDto::new(slot, &pools), cursor)?;
         }
         if is_last(read, wanted) {
             return pager.finish(false);
@@ -184,8 +184,8 @@ async fn find(app: &App, name: &str) -> Result<SlotRow, Problem> {
     app.store.slot(&SlotName::stored(name.to_owned())).await?.ok_or_else(|| Problem::not_found("slot"))
 }
 
-async fn shape(app: &App, slot: SlotRow) -> Result<SlotShape, Problem> {
-    Ok(SlotShape::new(slot, &app.store.pools().await?))
+async fn shape(app: &App, slot: SlotRow) -> Result<SlotDto, Problem> {
+    Ok(SlotDto::new(slot, &app.store.pools().await?))
 }
 
 /// One slot
@@ -264,7 +264,7 @@ pub async fn drain_slot(
     params(("name" = String, Path, description = "The slot")),
     responses((status = 200, description = "As it is now", body = OneSlot),
               (status = 409, description = "`invalid_transition`: it is not in error, or someone is at it",
-               body = ProblemShape, content_type = "application/problem+json")),
+               body = ProblemDto, content_type = "application/problem+json")),
     security(("admin_token" = [])),
 )]
 pub async fn recover_slot(

@@ -43,7 +43,7 @@ impl Deployment {
     /// False when someone is at the slot already.
     pub(crate) async fn clear(&self, slot: SlotRow) -> bool {
         let Some(bot) = slot.bot_id else { return true };
-        let cleared = self.alone_at(&slot.name, |slot| self.try_clear(slot, bot)).await;
+        let cleared = self.with_slot_locked(&slot.name, |slot| self.try_clear(slot, bot)).await;
         match cleared {
             Ok(cleared) => cleared.is_some(),
             Err(error) => {
@@ -107,7 +107,7 @@ impl Deployment {
     /// Deletes a drained slot: at the provider first, then its row. One that nobody needs is only stopped.
     /// False when it is still as it was.
     pub(crate) async fn remove(&self, slot: SlotRow) -> bool {
-        let removed = self.alone_at(&slot.name, |slot| async move {
+        let removed = self.with_slot_locked(&slot.name, |slot| async move {
             // While it is being started, whoever does it is waited for.
             let goes = slot.status == SlotStatus::Draining && slot.bot_id.is_none();
             if !goes || self.0.store.is_at_gate(&slot.name).await? {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use domain::BotId;
 
-use super::{Deployment, prove};
+use super::{Deployment, verify};
 use crate::providers::ProviderError;
 use crate::store::{FailureRow, SlotRow};
 
@@ -46,7 +46,7 @@ impl Deployment {
     pub(super) async fn slot_log(&self, slot: &SlotRow) -> Result<Option<String>, ProviderError> {
         let Some(provider) = self.provider(&slot.pool) else { return Ok(None) };
         let patience = self.0.patience.look.min(LONGEST_LOOK);
-        let log = prove::within(patience, "was asked for a log", provider.last_lines(&slot.name)).await;
+        let log = verify::within(patience, "was asked for a log", provider.last_lines(&slot.name)).await;
         log.inspect_err(|error| tracing::warn!(slot = %slot.name, error = error.words, "slot log not read"))
     }
 

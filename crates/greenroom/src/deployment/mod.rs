@@ -9,15 +9,14 @@
 //! - [`clear`]: from a bot's end to a free slot
 //! - [`recover`]: from an error to a free slot, or to none
 //! - [`availability`]: whether the provider of each pool answers
-//! - [`alone`]: one at a time at a slot
+//! - [`slot_lock`]: one at a time at a slot
 //! - [`replica`]: that this replica lives, for everything that it holds
 //! - [`lease`]: work that is given up when another may have it
-//! - [`prove`]: what a provider says that it has done, and whether it has
+//! - [`verify`]: what a provider says that it has done, and whether it has
 //! - [`failure`]: what went wrong, kept before anything is done about it
 //! - [`logs`]: what a bot printed
 //! - [`image`]: one puller per image and host
 
-mod alone;
 pub mod assignment;
 mod availability;
 mod clear;
@@ -26,10 +25,11 @@ pub mod image;
 mod interrupted;
 mod lease;
 mod logs;
-mod prove;
 mod recover;
 mod replica;
+mod slot_lock;
 mod start;
+mod verify;
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};

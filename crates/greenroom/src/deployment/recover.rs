@@ -44,7 +44,7 @@ impl Deployment {
                     _ => Ok(Recovery::NotNeeded),
                 }
             };
-            this.alone_at(&slot, revive).await
+            this.with_slot_locked(&slot, revive).await
         });
         done.await.unwrap_or_else(|error| Err(StoreError::failed("recover", &error)))
     }
@@ -57,7 +57,7 @@ impl Deployment {
         stuck_since: Timestamp,
         max_attempts: i64,
     ) -> Result<Recovery, StoreError> {
-        let done = self.alone_at(slot, |slot| self.try_attempt(slot, stuck_since, max_attempts)).await?;
+        let done = self.with_slot_locked(slot, |slot| self.try_attempt(slot, stuck_since, max_attempts)).await?;
         Ok(done.unwrap_or(Recovery::NotNeeded))
     }
 

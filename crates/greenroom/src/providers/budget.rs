@@ -161,7 +161,7 @@ impl Budget {
     }
 
     /// The same for a process that has no database to share it by.
-    pub fn alone(name: String, most: u32, time: Duration) -> Self {
+    pub fn in_process(name: String, most: u32, time: Duration) -> Self {
         Self::counted_in(Book::Own(Mutex::default()), name, most, time)
     }
 

@@ -208,7 +208,7 @@ impl Maker<'_> {
             let name = format!("coolify {}", address(&config.api_url));
             let budget = match self.store {
                 Some(store) => Budget::new(store.clone(), name, most, MINUTE),
-                None => Budget::alone(name, most, MINUTE),
+                None => Budget::in_process(name, most, MINUTE),
             };
             Coolify::new(config, self.installation.to_owned(), budget, Pace::of(most, MINUTE))
         };

@@ -127,7 +127,7 @@ async fn who_goes_away_leaves_the_line_and_takes_nothing(#[case] backend: Backen
 
 #[tokio::test]
 async fn a_process_without_a_database_keeps_to_it_by_itself() {
-    let budget = Budget::alone("coolify".to_owned(), 20, TIME);
+    let budget = Budget::in_process("coolify".to_owned(), 20, TIME);
     take(&budget, Urgency::Wanted, 18).await;
     assert!(!comes(&budget, Urgency::Wanted).await);
     take(&budget, Urgency::Free, 2).await;

@@ -84,7 +84,7 @@ async fn a_slot_whose_clearing_was_begun_by_a_replica_that_died_is_cleared_by_an
     let replica = Holder { id: Uuid::new_v4(), name: "the other".to_owned() };
     fixture.core.store.register_replica(&replica, Duration::from_secs(600)).await.unwrap();
     let mut tx = fixture.core.store.begin().await.unwrap();
-    assert!(tx.take_slot(&slot, Uuid::new_v4(), replica.id, fixture.core.clock.now()).await.unwrap());
+    assert!(tx.lock_slot(&slot, Uuid::new_v4(), replica.id, fixture.core.clock.now()).await.unwrap());
     tx.commit().await.unwrap();
 
     fixture.lives(bot).await;
@@ -103,14 +103,14 @@ async fn nothing_is_started_in_a_slot_that_another_replica_is_still_clearing_on_
     fixture.core.store.register_replica(&replica, Duration::from_secs(600)).await.unwrap();
     let (slot, holder) = (SlotName::new("meet", 1), Uuid::new_v4());
     let mut tx = fixture.core.store.begin().await.unwrap();
-    assert!(tx.take_slot(&slot, holder, replica.id, fixture.core.clock.now()).await.unwrap());
+    assert!(tx.lock_slot(&slot, holder, replica.id, fixture.core.clock.now()).await.unwrap());
     tx.commit().await.unwrap();
     let bot = fixture.core.reserved(0).await;
     until("its start is under way", async || fixture.at_gate().await == (1, 0)).await;
     looked(&fixture).await;
     assert_eq!(fixture.fake.count(&Call::Start(slot.clone())), 0);
     let mut tx = fixture.core.store.begin().await.unwrap();
-    tx.give_slot_back(&slot, holder).await.unwrap();
+    tx.unlock_slot(&slot, holder).await.unwrap();
     tx.commit().await.unwrap();
     assert_eq!(fixture.runs(bot).await, slot);
 }

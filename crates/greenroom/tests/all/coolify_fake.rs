@@ -48,7 +48,7 @@ impl FakeFixture {
     }
 
     async fn create(&self, name: &str) -> String {
-        let (status, answer) = self.send(Method::POST, "applications/dockerimage", &wish(name)).await;
+        let (status, answer) = self.send(Method::POST, "applications/dockerimage", &application_body(name)).await;
         assert_eq!(status, 201, "{answer}");
         answer["uuid"].as_str().unwrap().to_owned()
     }
@@ -80,7 +80,7 @@ impl FakeFixture {
     }
 }
 
-fn wish(name: &str) -> Value {
+fn application_body(name: &str) -> Value {
     json!({
         "project_uuid": CoolifyFake::PROJECT,
         "server_uuid": CoolifyFake::SERVER,
@@ -165,12 +165,12 @@ async fn an_application_needs_a_project_an_environment_and_a_server_that_are_the
         ("environment_name", "Environment not found."),
         ("server_uuid", "Server not found."),
     ] {
-        let mut body = wish("bot");
+        let mut body = application_body("bot");
         body[field] = "unknown".into();
         let (status, answer) = fixture.send(Method::POST, "applications/dockerimage", &body).await;
         assert_eq!((status.as_u16(), &answer["message"]), (404, &json!(message)));
     }
-    let mut body = wish("bot");
+    let mut body = application_body("bot");
     body.as_object_mut().unwrap().remove("environment_name");
     assert_eq!(fixture.send(Method::POST, "applications/dockerimage", &body).await.0, 422);
     body["environment_uuid"] = CoolifyFake::ENVIRONMENT.into();
@@ -195,7 +195,7 @@ async fn two_creations_with_one_name_make_two_applications() {
 #[tokio::test]
 async fn an_application_gets_a_domain_unless_it_is_told_not_to() {
     let fixture = FakeFixture::plain().await;
-    let mut body = wish("bot");
+    let mut body = application_body("bot");
     body.as_object_mut().unwrap().remove("autogenerate_domain");
     let (_, answer) = fixture.send(Method::POST, "applications/dockerimage", &body).await;
     let public = fixture.coolify.application(answer["uuid"].as_str().unwrap()).unwrap();

@@ -14,7 +14,7 @@ use tokio::task::JoinSet;
 
 use crate::support::{
     Backend, COOLIFY_TOKEN, CoolifyEvent, CoolifyFixture, CoolifyOperation as Operation, CoreFixture, Database, Plan,
-    Works, pool, until, waits, wish,
+    Works, bot_request, pool, until, waits,
 };
 
 const MINUTE: Duration = Duration::from_secs(2);
@@ -208,7 +208,7 @@ async fn many(load: Load) {
     let mut ids = Vec::new();
     for (number, replica) in all.iter().enumerate() {
         let own = (0..bots).filter(|bot| bot % replicas == number);
-        ids.extend(replica.core.ask_at_once(own.map(wish)).await.into_iter().map(|reserved| reserved.bot.id));
+        ids.extend(replica.core.ask_at_once(own.map(bot_request)).await.into_iter().map(|reserved| reserved.bot.id));
     }
     let core = &all[0].core;
     let patience = std::time::Instant::now() + Duration::from_secs(180);

@@ -14,7 +14,7 @@ use uuid::Uuid;
 
 use crate::support::written::write;
 use crate::support::{
-    Backend, Call, CoreFixture, Database, DeploymentFixture, Fake, Plan, configure, pool, until, wish,
+    Backend, Call, CoreFixture, Database, DeploymentFixture, Fake, Plan, bot_request, configure, pool, until,
 };
 
 fn meet(max_slots: i64) -> PoolRow {
@@ -27,7 +27,7 @@ fn meet(max_slots: i64) -> PoolRow {
 #[tokio::test(flavor = "multi_thread")]
 async fn four_of_twenty_starts_are_under_way_at_once_and_pass_in_the_order_of_arrival(#[case] backend: Backend) {
     let fixture = DeploymentFixture::with(backend, [meet(20)], 4, Fake::hanging()).await;
-    let answers = fixture.core.ask_at_once((0..20).map(wish)).await;
+    let answers = fixture.core.ask_at_once((0..20).map(bot_request)).await;
     until("four starts hang", async || fixture.fake.starting() == 4).await;
     assert_eq!(fixture.at_gate().await, (4, 16));
     let line = fixture.core.store.deployments().await.unwrap();
@@ -91,8 +91,10 @@ async fn a_bot_that_is_stopped_between_two_tries_leaves_nothing_behind() {
 async fn the_gate_holds_over_two_servers_on_one_postgres() {
     let left = DeploymentFixture::with(Backend::Postgres, [meet(20)], 4, Fake::hanging()).await;
     let right = left.beside(4).await;
-    let (some, others) =
-        tokio::join!(left.core.ask_at_once((0..10).map(wish)), right.core.ask_at_once((10..20).map(wish)));
+    let (some, others) = tokio::join!(
+        left.core.ask_at_once((0..10).map(bot_request)),
+        right.core.ask_at_once((10..20).map(bot_request))
+    );
     until("four starts hang", async || left.fake.starting() == 4).await;
     // Both look once more, and see that it is full.
     left.look();
@@ -294,11 +296,11 @@ async fn starts_that_hang_on_one_host_hold_up_nobody_on_another(#[case] backend:
     let far = PoolRow { host: "docker far".to_owned(), platform: Platform::Zoom, ..pool("far") };
     let fixture =
         DeploymentFixture::with(backend, [meet(5), PoolRow { max_slots: 5, ..far }], 2, Fake::hanging()).await;
-    fixture.core.ask_at_once((0..5).map(wish)).await;
+    fixture.core.ask_at_once((0..5).map(bot_request)).await;
     until("two starts hang", async || fixture.fake.starting() == 2).await;
     let zoom = |number| BotRequest {
         meeting: Meeting::from_link(&format!("https://zoom.us/j/12345678{number:02}")).unwrap(),
-        ..wish(number)
+        ..bot_request(number)
     };
     fixture.core.ask_at_once((0..5).map(zoom)).await;
     until("two more start on the other host", async || fixture.fake.starting() == 4).await;

@@ -64,7 +64,7 @@ async fn a_bot_that_comes_and_goes_in_a_hot_slot_of_postgres_changes_no_index_of
     }
     let mut reader = core.database.reader().await;
     for number in 0..BOTS {
-        let bot = core.ask(crate::support::wish(number)).await.bot;
+        let bot = core.ask(crate::support::bot_request(number)).await.bot;
         let connection_id = bot.connection_id.expect("it is in a slot");
         let claim = greenroom::lifecycle::tokens::Claim { bot: bot.id, connection: connection_id };
         let voice = greenroom::lifecycle::callbacks::Voice { claim, connection_id };

@@ -19,14 +19,14 @@ const BOT: &str = "echo '{\"event\": \"joined\"}'; read leave";
 /// Asks for the slot's bot under a token again and again, as somebody who has learned it would.
 pub struct Thief {
     stop: Arc<AtomicBool>,
-    asking: tokio::task::JoinHandle<Vec<StatusCode>>,
+    task: tokio::task::JoinHandle<Vec<StatusCode>>,
 }
 
 impl Thief {
     pub fn with(client: &Client, token: &str) -> Self {
         let (client, stop) = (client.with(token), Arc::new(AtomicBool::new(false)));
         let stopped = stop.clone();
-        let asking = tokio::spawn(async move {
+        let task = tokio::spawn(async move {
             let mut got = Vec::new();
             while !stopped.load(Ordering::SeqCst) || got.is_empty() {
                 let (status, body) = assignment(&client, None).await;
@@ -35,13 +35,13 @@ impl Thief {
             }
             got
         });
-        Self { stop, asking }
+        Self { stop, task }
     }
 
     /// What it was answered, each time.
     pub async fn got(self) -> Vec<StatusCode> {
         self.stop.store(true, Ordering::SeqCst);
-        self.asking.await.unwrap()
+        self.task.await.unwrap()
     }
 
     pub async fn got_nothing(self) {

@@ -9,7 +9,7 @@ use greenroom::store::{Holder, PoolRow};
 use rstest::rstest;
 use uuid::Uuid;
 
-use crate::support::{Backend, Call, CoreFixture, Database, DeploymentFixture, Fake, Plan, pool, until, wish};
+use crate::support::{Backend, Call, CoreFixture, Database, DeploymentFixture, Fake, Plan, bot_request, pool, until};
 
 const SLOTS: usize = 10;
 
@@ -23,7 +23,7 @@ fn meet() -> PoolRow {
 #[tokio::test(flavor = "multi_thread")]
 async fn ten_slots_whose_image_is_missing_pull_it_once(#[case] backend: Backend) {
     let fixture = DeploymentFixture::with(backend, [meet()], SLOTS as u32, Fake::hanging().without_image()).await;
-    let answers = fixture.core.ask_at_once((0..SLOTS).map(wish)).await;
+    let answers = fixture.core.ask_at_once((0..SLOTS).map(bot_request)).await;
     until("one pulls, and the others have given their places back", async || {
         fixture.at_gate().await == (1, SLOTS - 1) && fixture.fake.count(&Call::Pull) == 1
     })
@@ -65,8 +65,10 @@ async fn two_servers_on_one_postgres_pull_an_image_once() {
     let left =
         DeploymentFixture::with(Backend::Postgres, [meet()], SLOTS as u32, Fake::hanging().without_image()).await;
     let right = left.beside(SLOTS as u32).await;
-    let (some, others) =
-        tokio::join!(left.core.ask_at_once((0..5).map(wish)), right.core.ask_at_once((5..SLOTS).map(wish)));
+    let (some, others) = tokio::join!(
+        left.core.ask_at_once((0..5).map(bot_request)),
+        right.core.ask_at_once((5..SLOTS).map(bot_request))
+    );
     until("one pulls, and the others have given their places back", async || {
         left.at_gate().await == (1, SLOTS - 1) && left.fake.count(&Call::Pull) == 1
     })
@@ -85,7 +87,7 @@ async fn two_servers_on_one_postgres_pull_an_image_once() {
 async fn after_a_pull_that_failed_the_next_one_tries(#[case] backend: Backend) {
     let fake = Fake::default().without_image().failing_pulls([ProviderError::never("unauthorized: sign in first")]);
     let fixture = DeploymentFixture::with(backend, [meet()], SLOTS as u32, fake).await;
-    let answers = fixture.core.ask_at_once((0..SLOTS).map(wish)).await;
+    let answers = fixture.core.ask_at_once((0..SLOTS).map(bot_request)).await;
     until("all have come through", async || fixture.at_gate().await == (0, 0)).await;
     let mut errors = Vec::new();
     for answer in answers {
@@ -104,7 +106,7 @@ async fn a_pull_that_stands_still_is_ended_with_the_last_words_and_tried_again(#
     let core = CoreFixture::planned(Database::new(backend).await.into(), &Plan::of([meet()])).await;
     let patience = Patience { pull_stall: Duration::from_millis(300), ..Patience::default() };
     let fixture = DeploymentFixture::patient(core, 4, Fake::hanging().without_image().into(), patience).await;
-    let answers = fixture.core.ask_at_once((0..3).map(wish)).await;
+    let answers = fixture.core.ask_at_once((0..3).map(bot_request)).await;
     let expected = "the image bot cannot be pulled: no progress for 0.3 s; the last word was: layer 2 Downloading";
     until("it is told why", async || {
         let line = fixture.core.store.deployments().await.unwrap();
@@ -127,7 +129,7 @@ async fn who_waits_for_an_image_has_no_place_behind_the_gate_and_fails_when_its_
     let plan = Plan::of([meet()]);
     let plan = Plan { deadlines: Deadlines { deploy: Duration::from_secs(60), ..plan.deadlines }, ..plan };
     let fixture = DeploymentFixture::planned(backend, &plan, 2, Fake::hanging().without_image()).await;
-    let answers = fixture.core.ask_at_once((0..4).map(wish)).await;
+    let answers = fixture.core.ask_at_once((0..4).map(bot_request)).await;
     until("one pulls, and nobody else is behind the gate", async || {
         fixture.fake.count(&Call::Pull) == 1 && fixture.at_gate().await == (1, 3)
     })

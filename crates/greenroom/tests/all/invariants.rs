@@ -107,7 +107,7 @@ async fn a_limit_that_is_lowered_is_no_violation_and_one_that_is_passed_is(#[cas
     change(&core, format!("UPDATE users SET max_concurrent_bots = 2 WHERE id = '{}'", core.user)).await;
     change(&core, "UPDATE pools SET max_slots = 2".to_owned()).await;
     // A user is looked up when it asks.
-    assert!(core.placement.reserve(core.key(), crate::support::wish(9)).await.is_err());
+    assert!(core.placement.reserve(core.key(), crate::support::bot_request(9)).await.is_err());
     assert_eq!([told(&keeper).await, told(&keeper).await], [0, 0], "what was there before may stay");
     let mut slot = core.store.slots(None, None).await.unwrap().remove(0);
     (slot.name, slot.number) = (domain::SlotName::new("meet", 9), 9);
@@ -220,7 +220,7 @@ async fn a_pool_whose_row_counts_its_slots_wrong_is_told_and_counted_anew(#[case
 async fn a_user_with_more_bots_than_its_limit_is_told_once(#[case] backend: Backend) {
     let (core, keeper) = core(backend, 5).await;
     let eve = core.another_user(1).await;
-    let own = core.placement.reserve(eve, crate::support::wish(7)).await.unwrap().bot.user_id;
+    let own = core.placement.reserve(eve, crate::support::bot_request(7)).await.unwrap().bot.user_id;
     let moved = core.reserved(1).await;
     assert_eq!(told(&keeper).await, 0);
     let sql = format!(

@@ -70,9 +70,9 @@ async fn the_gate_opens_at_once_after_each_kill_9_and_nothing_acknowledged_is_lo
     while lasts.map_or(rounds < ROUNDS, |lasts| begun.elapsed() < lasts) {
         rounds += 1;
         make_hang(&fixture.database, true);
-        let mut asking = tokio::task::JoinSet::new();
+        let mut requests = tokio::task::JoinSet::new();
         for number in asked..asked + BOTS {
-            asking.spawn(acknowledged(fixture.user.clone(), number));
+            requests.spawn(acknowledged(fixture.user.clone(), number));
         }
         asked += BOTS;
         until("the gate is full", async || active(&fixture).await == json!(GATE)).await;
@@ -80,7 +80,7 @@ async fn the_gate_opens_at_once_after_each_kill_9_and_nothing_acknowledged_is_lo
         fixture.server.kill().await;
         make_hang(&fixture.database, false);
         // Some are asked for while nobody is there.
-        asking.spawn(acknowledged(fixture.user.clone(), asked));
+        requests.spawn(acknowledged(fixture.user.clone(), asked));
         asked += 1;
         fixture.server = Process::start_at(&fixture.database, &address).await;
         let started = Instant::now();
@@ -92,7 +92,7 @@ async fn the_gate_opens_at_once_after_each_kill_9_and_nothing_acknowledged_is_lo
         })
         .await;
         opened.push(started.elapsed());
-        let bots = asking.join_all().await;
+        let bots = requests.join_all().await;
         for bot in &bots {
             assert_eq!(fixture.user.until(bot, "completed").await["reason"], "finished");
         }

@@ -131,8 +131,8 @@ async fn the_line_is_shown_in_the_order_in_which_it_will_be_served(#[case] backe
     fixture.active(0).await;
     let mut asked = Vec::new();
     for (number, priority) in [(1, 100), (2, 5), (3, 100)] {
-        let wish = json!({"meeting_url": meet_link(number), "priority": priority, "queue_timeout_ms": 60_000});
-        asked.push(fixture.user.ask(wish).await);
+        let bot_request = json!({"meeting_url": meet_link(number), "priority": priority, "queue_timeout_ms": 60_000});
+        asked.push(fixture.user.ask(bot_request).await);
     }
     let queue = fixture.admin.get("/admin/queue").await["entries"].take();
     let shown: Vec<_> = queue.as_array().unwrap().iter().map(|entry| entry["bot_id"].clone()).collect();

@@ -47,8 +47,8 @@ async fn lists_of_large_bots_end_early_and_go_on_with_nothing_left_out(#[case] b
     let (admin, user) = (server.admin(), server.admin().user(99).await);
     let mut expected = Vec::new();
     for number in 0..20 {
-        let wish = json!({"meeting_url": meet_link(number), "config": large("c"), "metadata": large("m")});
-        expected.push(user.ask(wish).await["id"].as_str().unwrap().to_owned());
+        let bot_request = json!({"meeting_url": meet_link(number), "config": large("c"), "metadata": large("m")});
+        expected.push(user.ask(bot_request).await["id"].as_str().unwrap().to_owned());
     }
     expected.reverse();
     for (client, path, name) in [
@@ -132,8 +132,8 @@ async fn slots_the_queue_and_users_come_in_pages(#[case] backend: Backend) {
     let mut bots = Vec::new();
     for number in 0..8 {
         let priority = if number == 7 { 1 } else { 100 };
-        let wish = json!({"meeting_url": meet_link(number), "priority": priority});
-        bots.push(fixture.user.ask(wish).await["id"].as_str().unwrap().to_owned());
+        let bot_request = json!({"meeting_url": meet_link(number), "priority": priority});
+        bots.push(fixture.user.ask(bot_request).await["id"].as_str().unwrap().to_owned());
     }
     let waiting: Vec<&str> = [7, 3, 4, 5, 6].map(|at: usize| bots[at].as_str()).to_vec();
     let queue = pages(&fixture.admin, "/admin/queue?limit=2", "entries").await;

@@ -16,7 +16,7 @@ use rstest::rstest;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::support::{Backend, CoreFixture, Database, Plan, pool, wish};
+use crate::support::{Backend, CoreFixture, Database, Plan, bot_request, pool};
 
 /// A small source of numbers, the same in each run.
 struct Dice(u64);
@@ -71,7 +71,7 @@ async fn happen(dice: &mut Dice, core: &CoreFixture, bots: &mut Vec<BotId>, numb
     let slot = (!slots.is_empty()).then(|| slots[dice.below(slots.len())].clone());
     match dice.below(10) {
         0..=3 => {
-            let request = BotRequest { priority: dice.below(3) as i64, ..wish(number) };
+            let request = BotRequest { priority: dice.below(3) as i64, ..bot_request(number) };
             match core.placement.reserve(core.key(), request).await {
                 Ok(Reserved { bot, .. }) => bots.push(bot.id),
                 Err(PlacementError::Admission(_)) => {}
@@ -174,7 +174,7 @@ async fn users_of_one_priority_take_turns_where_the_queue_is_fair(#[case] backen
     for number in 1..=5 {
         first.push(core.reserved(number).await);
     }
-    let theirs = core.placement.reserve(eve, BotRequest { priority: 100, ..wish(6) }).await.unwrap();
+    let theirs = core.placement.reserve(eve, BotRequest { priority: 100, ..bot_request(6) }).await.unwrap();
     assert_eq!(theirs.queue_position, Some(2), "after the first of the other user, before its second");
     let line: Vec<BotId> = core.store.queue().await.unwrap().into_iter().map(|row| row.bot_id).collect();
     let expected = [vec![first[0], theirs.bot.id], first[1..].to_vec()].concat();
@@ -195,9 +195,9 @@ async fn users_of_one_priority_take_turns_where_the_queue_is_fair(#[case] backen
 async fn nobody_goes_before_its_lowest_priority(#[case] backend: Backend) {
     let core = CoreFixture::new(backend).await;
     let eve = core.another_user(10).await;
-    let refused = core.placement.reserve(eve.clone(), BotRequest { priority: -1, ..wish(1) }).await;
+    let refused = core.placement.reserve(eve.clone(), BotRequest { priority: -1, ..bot_request(1) }).await;
     assert!(refused.unwrap_err().to_string().contains("at least 0"));
-    core.placement.reserve(eve, BotRequest { priority: 0, ..wish(1) }).await.unwrap();
+    core.placement.reserve(eve, BotRequest { priority: 0, ..bot_request(1) }).await.unwrap();
 }
 
 #[rstest]
@@ -232,7 +232,7 @@ async fn an_idempotency_key_finds_its_bot_at_a_server_that_has_not_seen_it(#[cas
     let database: Arc<Database> = Database::new(backend).await.into();
     let plan = Plan::of([PoolRow { max_slots: 5, ..pool("meet") }]);
     let first = CoreFixture::planned(database.clone(), &plan).await;
-    let request = BotRequest { idempotency: Some(("a key".to_owned(), "hash".to_owned())), ..wish(7) };
+    let request = BotRequest { idempotency: Some(("a key".to_owned(), "hash".to_owned())), ..bot_request(7) };
     let made = first.ask(request.clone()).await;
     // The bot runs, so without its key the request would be one for a second bot at the same meeting.
     let second = CoreFixture::planned(database, &plan).await;
@@ -265,7 +265,7 @@ async fn a_slot_that_is_gone_from_the_table_does_not_keep_bots_from_being_placed
     assert_eq!(idle.await.unwrap(), 1);
     // Past the store and past the token: the copy still has the slot, and it is idle.
     core.database.reader().await.execute("DELETE FROM slots;".to_owned()).await;
-    let placed = core.ask(wish(2)).await;
+    let placed = core.ask(bot_request(2)).await;
     assert!(placed.bot.slot.is_some(), "a slot was made anew");
     expect_current(&core).await;
 }
@@ -319,10 +319,10 @@ async fn a_batch_that_breaks_what_must_hold_ends_the_placer_of_a_debug_build() {
     use domain::planner::model::{Bug, plant};
     let core = CoreFixture::new(Backend::Sqlite).await;
     let eve = core.another_user(1).await;
-    core.placement.reserve(eve.clone(), wish(1)).await.unwrap();
+    core.placement.reserve(eve.clone(), bot_request(1)).await.unwrap();
     // Planted on this thread, which is the one that places.
     plant(Some(Bug::LimitIgnored));
-    let broken = core.placement.reserve(eve, wish(2)).await;
+    let broken = core.placement.reserve(eve, bot_request(2)).await;
     plant(None);
     assert!(matches!(broken, Err(PlacementError::Stopping)), "{broken:?}");
 }
@@ -389,7 +389,7 @@ async fn carry(mut client: TcpStream, mut server: TcpStream, marker: &str, lost:
 async fn an_answer_that_gets_lost_on_its_way_from_postgres_makes_nothing_twice() {
     let database: Arc<Database> = Database::new(Backend::Postgres).await.into();
     drop(database.open().await);
-    let request = wish(7);
+    let request = bot_request(7);
     let marker: &'static str = request.meeting.native_id.clone().leak();
     let proxy = Proxy::to(&database.url, marker).await;
     let store = Store::open(&proxy.url).await.unwrap();

@@ -8,7 +8,7 @@ use greenroom::placement::SlotEvent;
 use greenroom::store::{Changed, PoolRow};
 use rstest::rstest;
 
-use crate::support::{Backend, Call, DeploymentFixture, pool, until, wish};
+use crate::support::{Backend, Call, DeploymentFixture, bot_request, pool, until};
 
 fn sized(name: &str, max_slots: i64) -> PoolRow {
     PoolRow { max_slots, ..pool(name) }
@@ -27,7 +27,7 @@ async fn drain(fixture: &DeploymentFixture, name: &str) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_hundred_parallel_requests_on_five_slots_make_five_slots_and_a_line_of_95(#[case] backend: Backend) {
     let fixture = DeploymentFixture::new(backend, [sized("meet", 5)]).await;
-    let answers = fixture.core.ask_at_once((0..100).map(wish)).await;
+    let answers = fixture.core.ask_at_once((0..100).map(bot_request)).await;
     let mut slots: Vec<_> =
         answers.iter().filter_map(|answer| answer.bot.slot.as_ref()).map(ToString::to_string).collect();
     slots.sort();
@@ -136,7 +136,7 @@ async fn the_line_is_served_by_priority_and_then_by_arrival(#[case] backend: Bac
     let blocker = blocked(&fixture).await;
     let mut arrived = Vec::new();
     for (number, priority) in [100, 50, 100, -5, 50, 100].into_iter().enumerate() {
-        let answer = fixture.core.ask(BotRequest { priority, ..wish(number) }).await;
+        let answer = fixture.core.ask(BotRequest { priority, ..bot_request(number) }).await;
         arrived.push(answer.bot.id);
         let place = fixture.line().await.iter().position(|bot| *bot == answer.bot.id).unwrap();
         assert_eq!(answer.queue_position, Some(place as i64 + 1), "it is told where it stands");
@@ -174,7 +174,7 @@ async fn a_stop_in_line_ends_the_bot_at_once_and_the_others_close_up(#[case] bac
 async fn a_bot_that_waits_longer_than_it_may_fails_and_those_behind_it_move_up(#[case] backend: Backend) {
     let fixture = DeploymentFixture::new(backend, [sized("meet", 1)]).await;
     blocked(&fixture).await;
-    let hasty = fixture.core.ask(BotRequest { queue_timeout_ms: 5_000, ..wish(0) }).await.bot.id;
+    let hasty = fixture.core.ask(BotRequest { queue_timeout_ms: 5_000, ..bot_request(0) }).await.bot.id;
     let patient = fixture.core.reserved(1).await;
     fixture.core.clock.advance(Duration::from_secs(5));
     // Nobody polls: its time is over by itself.
@@ -190,13 +190,13 @@ async fn a_bot_that_waits_longer_than_it_may_fails_and_those_behind_it_move_up(#
 async fn the_wait_is_estimated_once_a_bot_has_held_a_slot(#[case] backend: Backend) {
     let fixture = DeploymentFixture::new(backend, [sized("meet", 1)]).await;
     let first = blocked(&fixture).await;
-    let waiting = fixture.core.ask(wish(0)).await;
+    let waiting = fixture.core.ask(bot_request(0)).await;
     assert_eq!((waiting.queue_position, waiting.estimated_wait_ms), (Some(1), None));
     fixture.runs(first).await;
     fixture.core.clock.advance(Duration::from_secs(60));
     fixture.lives(first).await;
     fixture.runs(waiting.bot.id).await;
-    let next = [fixture.core.ask(wish(1)).await, fixture.core.ask(wish(2)).await];
+    let next = [fixture.core.ask(bot_request(1)).await, fixture.core.ask(bot_request(2)).await];
     assert_eq!(next[0].estimated_wait_ms, Some(60_000));
     assert_eq!(next[1].estimated_wait_ms, Some(120_000));
 }
@@ -214,7 +214,7 @@ async fn two_pools_of_a_platform_serve_one_line_and_no_other(#[case] backend: Ba
     let waiting = [fixture.core.reserved(2).await, fixture.core.reserved(3).await];
     assert!(fixture.slot("pool-zoom-001").await.is_none(), "a slot of another platform is none for them");
     let meeting = Meeting::from_link("https://zoom.us/j/81234567890").unwrap();
-    let stranger = fixture.core.ask(BotRequest { meeting, priority: 1_000, ..wish(4) }).await;
+    let stranger = fixture.core.ask(BotRequest { meeting, priority: 1_000, ..bot_request(4) }).await;
     assert_eq!(fixture.place_of(stranger.bot.id).await.as_deref(), Some("pool-zoom-001"));
     // Whichever becomes free goes to the first in line; what another platform frees goes to nobody here.
     fixture.lives(stranger.bot.id).await;

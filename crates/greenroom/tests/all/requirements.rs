@@ -15,7 +15,8 @@ use serde_json::{Value, json};
 
 use crate::support::written::write_slots;
 use crate::support::{
-    Backend, CoreFixture, Database, DeploymentFixture, Fake, Plan, Process, configure, meet_link, pool, until, wish,
+    Backend, CoreFixture, Database, DeploymentFixture, Fake, Plan, Process, bot_request, configure, meet_link, pool,
+    until,
 };
 
 pub const CLASSES: [(&str, u32, u32); 4] =
@@ -31,14 +32,14 @@ fn of_kind(name: &str, kind: Attributes, max_slots: i64) -> PoolRow {
     PoolRow { max_slots, attribute_sets: vec![kind], ..pool(name) }
 }
 
-/// A wish with requirements, as a user writes them.
-fn asking(number: usize, asked: Value) -> BotRequest {
+/// A request with requirements, as a user writes them.
+fn request_with(number: usize, asked: Value) -> BotRequest {
     let wants: Requirements = serde_json::from_value(asked.clone()).unwrap();
-    BotRequest { requirements: asked.as_object().cloned(), wants: Some(wants), ..wish(number) }
+    BotRequest { requirements: asked.as_object().cloned(), wants: Some(wants), ..bot_request(number) }
 }
 
 fn cpus(number: usize, cpu: u32) -> BotRequest {
-    asking(number, json!({ "cpu": cpu }))
+    request_with(number, json!({ "cpu": cpu }))
 }
 
 fn slot_of(answer: &Reserved) -> &str {
@@ -55,17 +56,17 @@ async fn the_smallest_slot_that_fits_is_taken_then_the_least_recently_used(#[cas
     let pools = pools.map(|(name, class)| of_kind(name, on_demand(class), 2));
     let spot = of_kind("spot", kind("large", UsageClass::Spot), 2);
     let fixture = DeploymentFixture::new(backend, pools.into_iter().chain([spot])).await;
-    let ask = async |wish| slot_of(&fixture.core.ask(wish).await).to_owned();
+    let ask = async |bot_request| slot_of(&fixture.core.ask(bot_request).await).to_owned();
     // Nothing is there yet: what is made is the smallest that fits, of the first pool that has it.
     assert_eq!(ask(cpus(1, 2)).await, "pool-small-001");
     assert_eq!(ask(cpus(2, 3)).await, "pool-mid-001");
-    assert_eq!(ask(asking(3, json!({"mem": 20_000}))).await, "pool-huge-001");
-    assert_eq!(ask(asking(4, json!({"usage_class": "spot"}))).await, "pool-spot-001");
-    assert_eq!(ask(asking(5, json!({"resource_class": "xlarge"}))).await, "pool-mid-002");
+    assert_eq!(ask(request_with(3, json!({"mem": 20_000}))).await, "pool-huge-001");
+    assert_eq!(ask(request_with(4, json!({"usage_class": "spot"}))).await, "pool-spot-001");
+    assert_eq!(ask(request_with(5, json!({"resource_class": "xlarge"}))).await, "pool-mid-002");
     // Without requirements any will do, and the smallest is no loss.
-    assert_eq!(ask(wish(6)).await, "pool-small-002");
+    assert_eq!(ask(bot_request(6)).await, "pool-small-002");
     assert_eq!(ask(cpus(7, 1)).await, "pool-other-001");
-    assert_eq!(ask(asking(8, json!({"allowed_instance_types": "m* *.4XLARGE"}))).await, "pool-huge-002");
+    assert_eq!(ask(request_with(8, json!({"allowed_instance_types": "m* *.4XLARGE"}))).await, "pool-huge-002");
     assert_eq!(ask(cpus(9, 5)).await, "none", "it waits: what fits is in use");
 }
 
@@ -124,7 +125,7 @@ async fn of_many_kinds_in_one_pool_the_one_that_fits_is_found(#[case] backend: B
     assert_eq!(slot_of(&answer), "pool-meet-073");
     let answer = core.ask(cpus(2, 73)).await;
     assert_eq!(slot_of(&answer), "pool-meet-074");
-    let answer = core.ask(wish(3)).await;
+    let answer = core.ask(bot_request(3)).await;
     assert_eq!(slot_of(&answer), "pool-meet-001");
     let never = core.placement.reserve(core.key(), cpus(4, 101)).await;
     assert!(matches!(never, Err(PlacementError::NoneFits(Platform::GoogleMeet))), "{never:?}");
@@ -214,10 +215,10 @@ impl Dice {
         Some(Value::Object(asked))
     }
 
-    fn wish(&mut self, number: usize) -> BotRequest {
+    fn bot_request(&mut self, number: usize) -> BotRequest {
         match self.asked() {
-            None => wish(number),
-            Some(asked) => asking(number, asked),
+            None => bot_request(number),
+            Some(asked) => request_with(number, asked),
         }
     }
 }
@@ -246,10 +247,10 @@ async fn what_is_given_out_is_what_the_plainest_rule_would_give(#[case] backend:
     let kinds: BTreeSet<String> = slots.iter().map(|(_, kind, _)| kind.to_string()).collect();
     let (mut given, mut queued) = (0, Vec::new());
     for number in 0..200 {
-        let wish = dice.wish(number);
-        let wants = wish.wants.clone();
+        let bot_request = dice.bot_request(number);
+        let wants = bot_request.wants.clone();
         let could = kinds.iter().any(|kind| requirements::fits(wants.as_ref(), &kind.parse().unwrap()));
-        match core.placement.reserve(core.key(), wish).await {
+        match core.placement.reserve(core.key(), bot_request).await {
             Err(PlacementError::NoneFits(_)) => assert!(!could, "{wants:?}"),
             Err(error) => panic!("{error}"),
             Ok(answer) => {
@@ -287,19 +288,20 @@ async fn five_hundred_mixed_requests_on_two_hundred_slots_each_run_where_they_fi
     })
     .await;
     let mut dice = Dice(7);
-    let wishes: Vec<BotRequest> = (0..500).map(|number| dice.wish(number)).collect();
-    let fits_none = |wish: &&BotRequest| !kinds.iter().any(|kind| requirements::fits(wish.wants.as_ref(), kind));
-    let impossible = wishes.iter().filter(fits_none).count();
+    let bot_requests: Vec<BotRequest> = (0..500).map(|number| dice.bot_request(number)).collect();
+    let fits_none =
+        |bot_request: &&BotRequest| !kinds.iter().any(|kind| requirements::fits(bot_request.wants.as_ref(), kind));
+    let impossible = bot_requests.iter().filter(fits_none).count();
     assert!(impossible > 10, "some ask for what there is not: {impossible}");
 
-    let mut asking = tokio::task::JoinSet::new();
-    for wish in wishes {
+    let mut requests = tokio::task::JoinSet::new();
+    for bot_request in bot_requests {
         let (placement, key) = (fixture.core.placement.clone(), fixture.core.key());
-        let wants = wish.wants.clone();
-        asking.spawn(async move { (wants, placement.reserve(key, wish).await) });
+        let wants = bot_request.wants.clone();
+        requests.spawn(async move { (wants, placement.reserve(key, bot_request).await) });
     }
     let (mut bots, mut told) = (BTreeMap::new(), 0);
-    for (wants, answer) in asking.join_all().await {
+    for (wants, answer) in requests.join_all().await {
         match answer {
             Ok(answer) => drop(bots.insert(answer.bot.id, wants)),
             Err(PlacementError::NoneFits(_)) => told += 1,
@@ -374,9 +376,9 @@ async fn many_who_wait_are_seated_at_once_as_if_they_had_come_one_by_one(#[case]
     core.occupy("meet", SlotStatus::Busy).await;
     let mut waiting = Vec::new();
     for number in 0..150 {
-        let wish = BotRequest { priority: dice.below(5) as i64, ..dice.wish(number) };
-        let (priority, wants) = (wish.priority, wish.wants.clone());
-        if let Ok(answer) = core.placement.reserve(core.key(), wish).await {
+        let bot_request = BotRequest { priority: dice.below(5) as i64, ..dice.bot_request(number) };
+        let (priority, wants) = (bot_request.priority, bot_request.wants.clone());
+        if let Ok(answer) = core.placement.reserve(core.key(), bot_request).await {
             waiting.push((priority, waiting.len(), answer.bot.id, wants));
         }
     }
@@ -402,7 +404,7 @@ async fn the_longest_requirements_that_are_taken_can_wait_in_line(#[case] backen
     fixture.core.reserved(0).await;
     let types = format!("c* {}", "x".repeat(50).to_owned() + &" abcdefgh*".repeat(45));
     let asked = json!({"resource_class": "large", "allowed_instance_types": types, "cpu": 2, "mem": 4096});
-    assert_eq!(fixture.core.ask(asking(1, asked)).await.queue_position, Some(1));
+    assert_eq!(fixture.core.ask(request_with(1, asked)).await.queue_position, Some(1));
 }
 
 #[tokio::test]
@@ -410,7 +412,7 @@ async fn what_nothing_could_meet_costs_nobody_else_anything() {
     let core = CoreFixture::new(Backend::Sqlite).await;
     for number in 0..20 {
         let impossible = core.placement.reserve(core.key(), cpus(number, 100_000));
-        let possible = core.placement.reserve(core.key(), wish(number));
+        let possible = core.placement.reserve(core.key(), bot_request(number));
         let (impossible, possible) = tokio::join!(impossible, possible);
         assert!(matches!(impossible, Err(PlacementError::NoneFits(_))), "{impossible:?}");
         assert!(possible.is_ok(), "it is at the same meeting: {possible:?}");

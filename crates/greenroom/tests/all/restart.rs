@@ -31,8 +31,8 @@ fn id(bot: &Value) -> &str {
 }
 
 async fn ask(fixture: &ServerFixture, number: usize, priority: i64) -> Value {
-    let wish = json!({"meeting_url": meet_link(number), "priority": priority, "queue_timeout_ms": 600_000});
-    fixture.user.ask(wish).await
+    let bot_request = json!({"meeting_url": meet_link(number), "priority": priority, "queue_timeout_ms": 600_000});
+    fixture.user.ask(bot_request).await
 }
 
 /// Who waits in line, from the first to the last.

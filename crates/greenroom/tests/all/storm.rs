@@ -63,16 +63,16 @@ impl Storm {
     }
 
     /// Everyone asks at once, each another user at another server than the one before.
-    async fn ask(&self, wishes: impl IntoIterator<Item = Value>) -> Vec<(Client, Value)> {
-        let mut asking = JoinSet::new();
-        for (number, wish) in wishes.into_iter().enumerate() {
+    async fn ask(&self, bot_requests: impl IntoIterator<Item = Value>) -> Vec<(Client, Value)> {
+        let mut requests = JoinSet::new();
+        for (number, bot_request) in bot_requests.into_iter().enumerate() {
             let user = self.users[number % USERS].on(&self.servers[number % self.servers.len()].url);
-            asking.spawn(async move {
-                let bot = user.ask(wish).await;
+            requests.spawn(async move {
+                let bot = user.ask(bot_request).await;
                 (user, bot)
             });
         }
-        asking.join_all().await
+        requests.join_all().await
     }
 
     /// Who waits, from the first to the last.
@@ -138,11 +138,11 @@ async fn weather(storm: Storm, patience_ms: u64) {
     let stay = |number| json!({"meeting_url": meet_link(number), "config": {"life": "stays"}});
     let first = storm.ask((0..storm.slots).map(stay)).await;
     assert!(first.iter().all(|(_, bot)| bot["slot"].is_string()));
-    let wishes = (storm.slots..).take(REQUESTS).map(|number| {
+    let bot_requests = (storm.slots..).take(REQUESTS).map(|number| {
         json!({"meeting_url": meet_link(number), "priority": 50 * dice(3), "queue_timeout_ms": patience_ms,
                "config": any_life()})
     });
-    let asked = storm.ask(wishes).await;
+    let asked = storm.ask(bot_requests).await;
     assert!(asked.iter().all(|(_, bot)| bot["status"] == "queued" && bot["queue_position"].is_i64()));
     let line = storm.line().await;
     assert_eq!(line.len(), REQUESTS);

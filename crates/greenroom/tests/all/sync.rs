@@ -16,8 +16,9 @@ fn slot(number: i64) -> SlotName {
 /// A pool with so many idle slots that stand stopped.
 async fn stopped(backend: Backend, slots: i64) -> DeploymentFixture {
     let fixture = DeploymentFixture::new(backend, [PoolRow { max_slots: 40, ..pool("meet") }]).await;
-    let wishes = (0..usize::try_from(slots).unwrap()).map(crate::support::wish);
-    let bots: Vec<_> = fixture.core.ask_at_once(wishes).await.into_iter().map(|reserved| reserved.bot.id).collect();
+    let bot_requests = (0..usize::try_from(slots).unwrap()).map(crate::support::bot_request);
+    let bots: Vec<_> =
+        fixture.core.ask_at_once(bot_requests).await.into_iter().map(|reserved| reserved.bot.id).collect();
     for bot in bots {
         fixture.lives(bot).await;
     }

@@ -71,13 +71,13 @@ impl Recipe {
             "is_consistent_container_name_enabled": true,
             "stop_grace_period": GRACE,
         });
-        let wishes = [
+        let optional_settings = [
             ("destination_uuid", destination_uuid.clone()),
             ("description", description.map(cut)),
             ("limits_memory", memory.map(amount)),
             ("limits_cpus", cpus.map(|cpus| cpus.to_string())),
         ];
-        for (name, value) in wishes {
+        for (name, value) in optional_settings {
             if let Some(value) = value {
                 body[name] = value.into();
             }

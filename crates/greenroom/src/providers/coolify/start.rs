@@ -81,8 +81,8 @@ impl CoolifyProvider {
         let mut is_repeated = false;
         loop {
             let path = "applications/dockerimage";
-            let wish = Value::Object(body.clone());
-            match self.coolify.api.ask(Urgency::Wanted, Method::POST, path, Some(&wish)).await {
+            let request = Value::Object(body.clone());
+            match self.coolify.api.ask(Urgency::Wanted, Method::POST, path, Some(&request)).await {
                 Ok(answer) => {
                     let uuid = answer.json()?["uuid"].as_str().map(str::to_owned);
                     return uuid.ok_or_else(|| Failure::Lost("Coolify does not name what it made".to_owned()));

@@ -29,8 +29,8 @@ use tokio_util::sync::CancellationToken;
 use pieces::Pieces;
 use timed_stream::TimedStream;
 
-use crate::api::around::Held;
 use crate::api::caller::Peer;
+use crate::api::middleware::Held;
 
 /// What hyper buffers of a head, and of answers before it waits for them to be written.
 const BUFFER: usize = 16 * 1024;

@@ -93,8 +93,8 @@ async fn every_bot_ends_with_a_reason_whatever_dies_among_replicas_postgres_and_
     disasters.happen(lasts).await;
     over.cancel();
     let mut done = load::Done::default();
-    for asking in load {
-        done.add(asking.await.unwrap());
+    for requests in load {
+        done.add(requests.await.unwrap());
     }
     let quiet = Instant::now();
     settle(&disasters.replicas.database.url).await;

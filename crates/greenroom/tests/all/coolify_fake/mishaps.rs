@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use reqwest::Method;
 use serde_json::json;
 
-use super::{FakeFixture, wish};
+use super::{FakeFixture, application_body};
 use crate::support::{CoolifyCall, CoolifyFake, CoolifyFault, CoolifyOperation as Operation, until};
 
 #[tokio::test]
@@ -30,7 +30,7 @@ async fn too_many_requests_are_refused_until_the_window_has_passed() {
 async fn a_request_can_fail_be_refused_come_late_or_lose_its_answer() {
     let fixture = FakeFixture::plain().await;
     let patience = Duration::from_millis(200);
-    let create = || fixture.request(Method::POST, "applications/dockerimage").json(&wish("bot")).send();
+    let create = || fixture.request(Method::POST, "applications/dockerimage").json(&application_body("bot")).send();
     fixture.coolify.break_next(Operation::Create, CoolifyFault::Fail, 1);
     assert_eq!(create().await.unwrap().status(), 500);
     fixture.coolify.break_next(Operation::Create, CoolifyFault::Throttle(7), 1);

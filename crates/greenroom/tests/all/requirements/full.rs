@@ -8,7 +8,7 @@ use greenroom::providers::ProviderError;
 use greenroom::store::PoolRow;
 use rstest::rstest;
 
-use crate::support::{Backend, DeploymentFixture, Fake, pool, until, wish};
+use crate::support::{Backend, DeploymentFixture, Fake, bot_request, pool, until};
 
 /// A pool whose slots are places, to which the provider brings something or not.
 fn places(max_slots: i64) -> PoolRow {
@@ -58,8 +58,8 @@ async fn a_bot_that_comes_back_keeps_its_place_and_its_patience(#[case] backend:
     let fixture = DeploymentFixture::with(backend, [places(1)], 1, fake).await;
     let runs = fixture.core.reserved(0).await;
     fixture.runs(runs).await;
-    let first = fixture.core.ask(BotRequest { queue_timeout_ms: 10_000, ..wish(1) }).await.bot.id;
-    let later = fixture.core.ask(wish(2)).await.bot.id;
+    let first = fixture.core.ask(BotRequest { queue_timeout_ms: 10_000, ..bot_request(1) }).await.bot.id;
+    let later = fixture.core.ask(bot_request(2)).await.bot.id;
     let until_when = fixture.core.store.queue().await.unwrap()[0].timeout_at;
     fixture.core.clock.advance(Duration::from_secs(5));
     fixture.fake.fail_starts((0..50).map(|_| full()));

@@ -100,8 +100,8 @@ impl Client {
     }
 
     /// Asks for a bot that is sure to be admitted.
-    pub async fn ask(&self, wish: Value) -> Value {
-        let (status, mut body) = self.post("/bots", wish).await;
+    pub async fn ask(&self, bot_request: Value) -> Value {
+        let (status, mut body) = self.post("/bots", bot_request).await;
         assert_eq!(status, StatusCode::CREATED, "{body}");
         body["bot"].take()
     }

@@ -59,8 +59,8 @@ pub async fn configure(store: &Store, pool: &PoolRow) {
     tx.commit().await.unwrap();
 }
 
-/// A wish for a meeting of its own, as a user has it who says nothing else.
-pub fn wish(number: usize) -> BotRequest {
+/// A request for a meeting of its own, as a user has it who says nothing else.
+pub fn bot_request(number: usize) -> BotRequest {
     BotRequest {
         meeting: domain::Meeting::from_link(&meet_link(number)).unwrap(),
         bot_display_name: None,
@@ -179,23 +179,23 @@ impl CoreFixture {
     }
 
     /// Asks for a bot that is sure to be admitted.
-    pub async fn ask(&self, wish: BotRequest) -> Reserved {
-        self.placement.reserve(self.key.clone(), wish).await.unwrap()
+    pub async fn ask(&self, bot_request: BotRequest) -> Reserved {
+        self.placement.reserve(self.key.clone(), bot_request).await.unwrap()
     }
 
     /// Asks for many at once; the answers come in no order.
-    pub async fn ask_at_once(&self, wishes: impl IntoIterator<Item = BotRequest>) -> Vec<Reserved> {
-        let mut asking = tokio::task::JoinSet::new();
-        for wish in wishes {
+    pub async fn ask_at_once(&self, bot_requests: impl IntoIterator<Item = BotRequest>) -> Vec<Reserved> {
+        let mut requests = tokio::task::JoinSet::new();
+        for bot_request in bot_requests {
             let (placement, key) = (self.placement.clone(), self.key.clone());
-            asking.spawn(async move { placement.reserve(key, wish).await.unwrap() });
+            requests.spawn(async move { placement.reserve(key, bot_request).await.unwrap() });
         }
-        asking.join_all().await
+        requests.join_all().await
     }
 
     /// A bot that is reserved.
     pub async fn reserved(&self, number: usize) -> BotId {
-        self.ask(wish(number)).await.bot.id
+        self.ask(bot_request(number)).await.bot.id
     }
 
     /// A new connection of a bot.

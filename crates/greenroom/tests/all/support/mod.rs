@@ -29,7 +29,7 @@ pub use coolify::{
     Operation as CoolifyOperation,
 };
 pub use coolify_fixture::CoolifyFixture;
-pub use core_fixture::{CoreFixture, Plan, configure, pool, wish};
+pub use core_fixture::{CoreFixture, Plan, bot_request, configure, pool};
 pub use deployment_fixture::{DeploymentFixture, Works};
 pub use docker::{
     DockerFixture, Engine, OBEDIENT, Ours, PrivateEngine, Recipe, Registry, StallingRegistry, Swarm,

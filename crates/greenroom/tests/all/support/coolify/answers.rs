@@ -147,8 +147,8 @@ fn create(world: &mut World, asked: &Asked) -> Answer {
     }
     let mut fields = asked.body.clone();
     let places = ["project_uuid", "server_uuid", "environment_name", "environment_uuid", "destination_uuid"];
-    let wishes = ["instant_deploy", "autogenerate_domain", "force_domain_override", "domains"];
-    for gone in places.into_iter().chain(wishes) {
+    let bot_requests = ["instant_deploy", "autogenerate_domain", "force_domain_override", "domains"];
+    for gone in places.into_iter().chain(bot_requests) {
         fields.remove(gone);
     }
     fields.entry("name").or_insert_with(|| format!("docker-image-{}", world::new_uuid()).into());

@@ -50,7 +50,7 @@ pub struct Deployment {
     fails: bool,
 }
 
-/// What became of a wish to deploy.
+/// What became of a request to deploy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Queued {
     As(String),

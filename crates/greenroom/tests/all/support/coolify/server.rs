@@ -17,7 +17,7 @@ use tokio::time::Instant;
 
 use super::answers::{self, Answer, Asked};
 use super::fields::{self, Errors};
-use super::operations::{self, Kind, Operation, Shape};
+use super::operations::{self, Kind, Operation, OperationFields};
 use super::variables;
 use super::world::World;
 use super::{COOLIFY_TOKEN, CoolifyCall, CoolifyFault, Dialect};
@@ -166,7 +166,7 @@ impl State {
         Err(Box::new(header(0).into_iter().fold(answer, |answer, (name, value)| answer.header(name, value))))
     }
 
-    fn act(&mut self, parts: &Parts, body: &[u8], shape: &'static Shape, places: Vec<String>) -> Answer {
+    fn act(&mut self, parts: &Parts, body: &[u8], shape: &'static OperationFields, places: Vec<String>) -> Answer {
         if shape.operation.is_action()
             && let Some(refused) = other_method(self.world.settings.dialect, parts.method.as_str())
         {
@@ -228,7 +228,7 @@ fn other_method(dialect: Dialect, method: &str) -> Option<Answer> {
 type Checked = (Map<String, Value>, Map<String, Value>);
 
 /// Compares a request with the specification: what is wrong goes to the list, and what Coolify refuses is an error.
-fn check(parts: &Parts, body: &[u8], shape: &Shape, wrong: &mut Vec<String>) -> Result<Checked, Answer> {
+fn check(parts: &Parts, body: &[u8], shape: &OperationFields, wrong: &mut Vec<String>) -> Result<Checked, Answer> {
     let mut query = Map::new();
     let mut errors = Errors::new();
     let url = reqwest::Url::parse(&format!("http://fake/?{}", parts.uri.query().unwrap_or_default()));
@@ -285,7 +285,12 @@ fn missing(operation: Operation, body: &Map<String, Value>, errors: &mut Errors)
 }
 
 /// The fields of a body, as Coolify sees them.
-fn read(parts: &Parts, body: &[u8], shape: &Shape, wrong: &mut Vec<String>) -> Result<Map<String, Value>, Answer> {
+fn read(
+    parts: &Parts,
+    body: &[u8],
+    shape: &OperationFields,
+    wrong: &mut Vec<String>,
+) -> Result<Map<String, Value>, Answer> {
     let kind = parts.headers.get("Content-Type").and_then(|header| header.to_str().ok()).unwrap_or_default();
     let parsed = serde_json::from_slice::<Value>(body).map(fields::trimmed);
     let what = match parsed {

@@ -1,5 +1,5 @@
-//! What stands around every request: its id, who asks and whether there is room for it, its body within limits, its
-//! place in the logs and metrics, and a 500 instead of a dropped connection when a handler panics.
+//! The middleware of every request: its id, who asks and whether there is capacity for it, its body within limits, its
+//! entry in the logs and metrics, and a 500 instead of a dropped connection when a handler panics.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -69,7 +69,7 @@ impl Drop for UnderWay {
 }
 
 /// Gives the request its id, answers for a handler that panics, and counts.
-pub async fn around(State(app): State<App>, request: Request, next: Next) -> Response {
+pub async fn handle(State(app): State<App>, request: Request, next: Next) -> Response {
     let id = match sent_id(&request) {
         Some(id) => id,
         None => match app.random.id(app.clock.now()) {
