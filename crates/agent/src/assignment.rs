@@ -240,13 +240,13 @@ impl Waiting {
 
 /// What this runs in: as told, or the host's name, which in a container is its id or its pod's name.
 pub fn container_id() -> Option<String> {
-    let told = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
+    let variable = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
     let in_container = || {
         std::path::Path::new("/.dockerenv").exists()
             || std::path::Path::new("/run/.containerenv").exists()
             || std::env::var_os("KUBERNETES_SERVICE_HOST").is_some()
     };
-    told("GREENROOM_CONTAINER_ID").or_else(|| told("HOSTNAME").filter(|_| in_container())).map(|id| {
+    variable("GREENROOM_CONTAINER_ID").or_else(|| variable("HOSTNAME").filter(|_| in_container())).map(|id| {
         if id.chars().count() > 255 {
             log!("the container's id is longer than 255 characters and is cut");
         }

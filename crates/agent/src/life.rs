@@ -13,7 +13,7 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use crate::assignment::{BotData, container_id};
-use crate::callbacks::{Exit, Message, Outbox, Over, Voice, outbox};
+use crate::callbacks::{CallbackClient, Exit, Message, Outbox, Over, outbox};
 use crate::child::{self, Process};
 use crate::commands::{self, Command, Commands};
 use crate::lines::Ending;
@@ -114,10 +114,10 @@ pub async fn live(
     mut shutdown: Shutdown,
 ) -> i32 {
     let data = Arc::new(data);
-    let voice = Voice::new(http.clone(), data.clone());
+    let callbacks = CallbackClient::new(http.clone(), data.clone());
     let (news_sender, mut news) = mpsc::unbounded_channel();
     let tail = Arc::new(Tail::default());
-    let (outbox, delivery) = outbox(voice.clone(), tail.clone(), news_sender.clone());
+    let (outbox, delivery) = outbox(callbacks.clone(), tail.clone(), news_sender.clone());
     let delivery = task(delivery.run());
     let heard = Arc::new(Commands::default());
     let mut report = Report { outbox, delivery, heard, beating: None, waiting: None, over: false };
@@ -143,7 +143,7 @@ pub async fn live(
     let mut reading = task(pipes::read(pipes.stdout, report.outbox.clone(), ending.clone(), tail.clone()));
 
     let mut life = Life { options, process, lines, leaving: Leaving::default() };
-    let status = life.until_end(&mut report, voice, news_sender, &mut news, &mut shutdown).await;
+    let status = life.until_end(&mut report, callbacks, news_sender, &mut news, &mut shutdown).await;
 
     let Life { process, leaving, .. } = life;
     process.clear().await;
@@ -206,7 +206,7 @@ impl Life<'_> {
     async fn until_end(
         &mut self,
         report: &mut Report,
-        voice: Voice,
+        callbacks: CallbackClient,
         news_sender: mpsc::UnboundedSender<News>,
         news: &mut mpsc::UnboundedReceiver<News>,
         shutdown: &mut Shutdown,
@@ -223,8 +223,8 @@ impl Life<'_> {
                 status = self.process.wait() => return status,
                 Some(news) = news.recv() => match news {
                     News::Started { stopping } => {
-                        report.beating = Some(task(commands::beat(voice.clone(), heard.clone(), news_sender.clone())));
-                        report.waiting = Some(task(commands::wait(voice.clone(), heard.clone(), news_sender.clone())));
+                        report.beating = Some(task(commands::beat(callbacks.clone(), heard.clone(), news_sender.clone())));
+                        report.waiting = Some(task(commands::wait(callbacks.clone(), heard.clone(), news_sender.clone())));
                         if stopping {
                             self.leave("the bot is stopping already", None);
                         }

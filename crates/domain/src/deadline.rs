@@ -204,11 +204,11 @@ mod tests {
             heartbeat_interval: Duration::from_mins(3),
             ..Deadlines::default()
         };
-        let told = deadlines.contradictions();
-        assert_eq!(told.len(), 3, "{told:#?}");
-        assert!(told[0].contains("queue.default_timeout (20m)"));
-        assert!(told[1].contains("sweeper.heartbeat_lost (2m)"));
-        assert!(told[2].contains("sweeper.stop_grace (90s)"));
+        let contradictions = deadlines.contradictions();
+        assert_eq!(contradictions.len(), 3, "{contradictions:#?}");
+        assert!(contradictions[0].contains("queue.default_timeout (20m)"));
+        assert!(contradictions[1].contains("sweeper.heartbeat_lost (2m)"));
+        assert!(contradictions[2].contains("sweeper.stop_grace (90s)"));
     }
 
     #[test]

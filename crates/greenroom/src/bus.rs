@@ -57,7 +57,7 @@ struct Redis {
     connection: ConnectionManager,
     client: redis::Client,
     commands: mpsc::Sender<(String, String)>,
-    stirred: Notify,
+    events_written: Notify,
     /// The channel of this installation's replicas, and this one's name on it.
     channel: String,
     name: String,
@@ -97,7 +97,7 @@ impl Bus {
             connection,
             client,
             commands,
-            stirred: Notify::new(),
+            events_written: Notify::new(),
             channel: format!("greenroom:{installation}:events"),
             name: Uuid::new_v4().simple().to_string(),
             trouble: Mutex::default(),
@@ -132,9 +132,9 @@ impl Bus {
     }
 
     /// Tells the other replicas that this one has written events.
-    pub fn stir(&self) {
+    pub fn announce_events(&self) {
         if let Some(redis) = &self.redis {
-            redis.stirred.notify_one();
+            redis.events_written.notify_one();
         }
     }
 
@@ -190,7 +190,7 @@ impl Redis {
 
     async fn keep_stirring(&self) {
         loop {
-            self.stirred.notified().await;
+            self.events_written.notified().await;
             self.send(&self.channel, &self.name).await;
             tokio::time::sleep(SHORTEST_PAUSE).await;
         }

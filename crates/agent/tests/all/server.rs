@@ -41,9 +41,9 @@ pub struct State {
     pub calls: Vec<Call>,
     pub mistakes: Vec<String>,
     /// What to answer to the next calls of a name instead of what would be right.
-    told: HashMap<&'static str, VecDeque<Answer>>,
+    scripted: HashMap<&'static str, VecDeque<Answer>>,
     assignments: VecDeque<Value>,
-    told_always: HashMap<&'static str, Answer>,
+    scripted_always: HashMap<&'static str, Answer>,
     /// How many commands were given.
     commands: usize,
     pub machine: Machine,
@@ -150,16 +150,16 @@ impl Server {
     }
 
     /// What to answer to the next call of this name.
-    pub fn tell(&self, name: &'static str, status: u16, body: Value, retry_after: Option<u32>) {
-        self.shared.state().told.entry(name).or_default().push_back((status, body, retry_after));
+    pub fn script(&self, name: &'static str, status: u16, body: Value, retry_after: Option<u32>) {
+        self.shared.state().scripted.entry(name).or_default().push_back((status, body, retry_after));
     }
 
     /// What to answer to every call of this name, or no longer. The status 0 is no answer at all: the line breaks.
     pub fn tell_always(&self, name: &'static str, answer: Option<(u16, Value)>) {
         let mut state = self.shared.state();
         match answer {
-            Some((status, body)) => state.told_always.insert(name, (status, body, None)),
-            None => state.told_always.remove(name),
+            Some((status, body)) => state.scripted_always.insert(name, (status, body, None)),
+            None => state.scripted_always.remove(name),
         };
     }
 
@@ -295,10 +295,10 @@ async fn answer(request: Request, shared: &Shared) -> Answer {
 
 fn answer_now(request: &Request, name: &str, state: &mut State, look: Look) -> Option<Answer> {
     let body = if request.body.is_empty() { json!({}) } else { serde_json::from_slice(&request.body).unwrap() };
-    let told = state.told.get_mut(name).and_then(VecDeque::pop_front);
-    let told = told.or_else(|| state.told_always.get(name).cloned());
-    let answer = match told {
-        Some(told) => told,
+    let scripted = state.scripted.get_mut(name).and_then(VecDeque::pop_front);
+    let scripted = scripted.or_else(|| state.scripted_always.get(name).cloned());
+    let answer = match scripted {
+        Some(scripted) => scripted,
         None if name == "assignment" && request.token == side::OWN_TOKEN => side::assignment(state, look.last)?,
         None if name == "assignment" => assignment(request, state, look)?,
         None if side::name(&request.path).is_some() => side::answer(request, name, &body, state),

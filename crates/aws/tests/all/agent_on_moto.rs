@@ -76,8 +76,8 @@ async fn a_runner_is_told_when_its_run_is_over_and_when_its_machine_is_to_end() 
     let idle = pool.beat("i-1", None).await.unwrap();
     assert_eq!((idle.state, idle.run_id, idle.stop, idle.end), (Some(RunnerState::Idle), None, false, false));
     let running = run(&pool, "pool-a-001").await;
-    let told = pool.beat("i-1", running.run_id.as_deref()).await.unwrap();
-    assert_eq!((told.run_id, told.stop, told.end), (running.run_id.clone(), false, false));
+    let answered = pool.beat("i-1", running.run_id.as_deref()).await.unwrap();
+    assert_eq!((answered.run_id, answered.stop, answered.end), (running.run_id.clone(), false, false));
     assert!(pool.beat("i-1", Some("an-older-run")).await.unwrap().stop);
     pool.end("i-1").await.unwrap();
     let ended = pool.beat("i-1", running.run_id.as_deref()).await.unwrap();

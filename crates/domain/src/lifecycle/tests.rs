@@ -161,8 +161,8 @@ fn a_bot_that_exits_with_0_and_never_joined_has_failed() {
 
 #[test]
 fn a_bot_whose_slot_was_ended_from_outside_has_failed_unless_it_was_to_leave() {
-    let told = Trigger::Exited { exit_code: 143, reason: Some(Reason::Interrupted) };
-    for trigger in [told, Trigger::Passed(Overdue::Interrupted)] {
+    let exited = Trigger::Exited { exit_code: 143, reason: Some(Reason::Interrupted) };
+    for trigger in [exited, Trigger::Passed(Overdue::Interrupted)] {
         let failed = Verdict::Move { to: Failed, reason: Some(Reason::Interrupted) };
         assert_eq!(decide(&standing(Active), &trigger), failed);
         let stopped = Verdict::Move { to: Completed, reason: Some(Reason::Stopped) };

@@ -14,7 +14,7 @@ use super::App;
 use super::dto::CommandDto;
 use super::extract::{Asked, Bot, Json};
 use super::problem::{CallbackRefusals, Problem};
-use crate::lifecycle::callbacks::{Said, Voice};
+use crate::lifecycle::callbacks::{Caller, Segment};
 use crate::lifecycle::ends::Ending;
 
 const LONGEST_WAIT_MS: u64 = 60_000;
@@ -25,8 +25,8 @@ const MOST_ACKED: usize = 1_000;
 const MOST_SEGMENTS: usize = 2_000;
 const LONGEST_CONTAINER_ID: usize = 255;
 
-fn voice(Bot(claim): Bot, connection_id: Uuid) -> Voice {
-    Voice { claim, connection_id: ConnectionId(connection_id) }
+fn caller(Bot(claim): Bot, connection_id: Uuid) -> Caller {
+    Caller { claim, connection_id: ConnectionId(connection_id) }
 }
 
 /// The bot's own word, if it gave one that says something. What it tells must not be lost for its length.
@@ -71,7 +71,7 @@ pub async fn started(
         return Err(Problem::invalid("container_id", format!("has more than {LONGEST_CONTAINER_ID} characters")));
     }
     let container = body.container_id.as_deref().filter(|id| !id.is_empty());
-    Ok(answer(app.lifecycle.started(voice(bot, body.connection_id), container).await?))
+    Ok(answer(app.lifecycle.started(caller(bot, body.connection_id), container).await?))
 }
 
 /// The states that a bot tells by themselves, for the OpenAPI document.
@@ -115,7 +115,7 @@ pub async fn status(
             return Err(Problem::invalid("status", why));
         }
     };
-    Ok(answer(app.lifecycle.status(voice(bot, body.connection_id), trigger).await?))
+    Ok(answer(app.lifecycle.status(caller(bot, body.connection_id), trigger).await?))
 }
 
 #[derive(Debug, Deserialize, ToSchema)]
@@ -134,7 +134,7 @@ pub async fn joined(
     bot: Bot,
     Json(body): Json<JoinedBody>,
 ) -> Result<axum::Json<Answer>, Problem> {
-    Ok(answer(app.lifecycle.joined(voice(bot, body.connection_id)).await?))
+    Ok(answer(app.lifecycle.joined(caller(bot, body.connection_id)).await?))
 }
 
 #[derive(Debug, Deserialize, ToSchema)]
@@ -170,7 +170,7 @@ pub async fn heartbeat(
         return Err(Problem::invalid("acked", format!("has more than {MOST_ACKED} ids")));
     }
     let acked: Vec<CommandId> = acked.into_iter().map(CommandId).collect();
-    let (status, commands) = app.lifecycle.heartbeat(voice(bot, body.connection_id), &acked).await?;
+    let (status, commands) = app.lifecycle.heartbeat(caller(bot, body.connection_id), &acked).await?;
     let commands = commands.into_iter().map(CommandDto::from).collect();
     Ok(axum::Json(HeartbeatAnswer { status: status.as_str(), commands }))
 }
@@ -212,8 +212,8 @@ pub async fn exited(
     let reason = own_word(body.reason);
     // The end of a bot must not be lost for a long explanation of it.
     let error = body.error.map(|text| text.chars().take(LONGEST_ERROR).collect());
-    let (voice, exit_code) = (voice(bot, body.connection_id), body.exit_code.unwrap_or(NO_EXIT_CODE));
-    Ok(answer(app.placement.end(Ending::Exited { voice, exit_code, reason, error }).await?))
+    let (caller, exit_code) = (caller(bot, body.connection_id), body.exit_code.unwrap_or(NO_EXIT_CODE));
+    Ok(answer(app.placement.end(Ending::Exited { caller, exit_code, reason, error }).await?))
 }
 
 #[derive(Debug, Deserialize, ToSchema)]
@@ -258,12 +258,12 @@ pub async fn transcript(
     if body.segments.len() > MOST_SEGMENTS {
         return Err(Problem::invalid("segments", format!("has more than {MOST_SEGMENTS}; send them in several calls")));
     }
-    let mut said = Vec::with_capacity(body.segments.len());
+    let mut segments = Vec::with_capacity(body.segments.len());
     for (index, segment) in body.segments.into_iter().enumerate() {
         if segment.end_time < segment.start_time {
             return Err(Problem::invalid(&format!("segments[{index}].end_time"), "is before start_time"));
         }
-        said.push(Said {
+        segments.push(Segment {
             start_time: segment.start_time,
             end_time: segment.end_time,
             text: segment.text,
@@ -271,7 +271,7 @@ pub async fn transcript(
             language: segment.language,
         });
     }
-    let stored = app.lifecycle.transcript(voice(bot, body.connection_id), said).await?;
+    let stored = app.lifecycle.transcript(caller(bot, body.connection_id), segments).await?;
     Ok(axum::Json(TranscriptAnswer { stored }))
 }
 
@@ -307,7 +307,7 @@ pub async fn commands(
     if wait > LONGEST_WAIT_MS {
         return Err(Problem::invalid("wait_ms", format!("must be at most {LONGEST_WAIT_MS}")));
     }
-    let voice = voice(bot, asked.connection_id);
-    let commands = app.lifecycle.commands(voice, Duration::from_millis(wait), &app.stopping).await?;
+    let caller = caller(bot, asked.connection_id);
+    let commands = app.lifecycle.commands(caller, Duration::from_millis(wait), &app.stopping).await?;
     Ok(axum::Json(Commands { commands: commands.into_iter().map(Into::into).collect() }))
 }

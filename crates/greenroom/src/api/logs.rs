@@ -13,7 +13,7 @@ use super::App;
 use super::extract::{Asked, Bot, Id, Operator, User, read_json_with_nul};
 use super::problem::{CallbackRefusals, Problem, ProblemDto};
 use super::reading::own;
-use crate::lifecycle::callbacks::Voice;
+use crate::lifecycle::callbacks::Caller;
 use crate::store::{BotLog, BotRow, LogLine};
 
 const DEFAULT_LINES: i64 = 200;
@@ -135,8 +135,8 @@ pub async fn received(State(app): State<App>, Bot(claim): Bot, body: Bytes) -> R
     let body: LogBody = read_json_with_nul(&body)?;
     let lines = body.lines.into_iter().map(|SentLine { at, text }| LogLine { at: at.map(to_micros), text }).collect();
     let warnings = body.warnings.into_iter().take(WARNINGS_MAX).map(fit).filter(|text| !text.is_empty()).collect();
-    let voice = Voice { claim, connection_id: ConnectionId(body.connection_id) };
-    app.lifecycle.keep_log(voice, BotLog::bounded(lines, body.truncated), warnings).await?;
+    let caller = Caller { claim, connection_id: ConnectionId(body.connection_id) };
+    app.lifecycle.keep_log(caller, BotLog::bounded(lines, body.truncated), warnings).await?;
     Ok(Json(LogAnswer { stored: true }))
 }
 

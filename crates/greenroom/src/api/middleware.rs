@@ -23,7 +23,7 @@ use super::App;
 use super::caller::{self, Peer};
 use super::problem::Problem;
 use super::query;
-use super::quota::{self, Caller, Quota, Reservation};
+use super::quota::{self, Quota, QuotaOwner, Reservation};
 
 /// The header by which a request is known, here and to its sender.
 pub const REQUEST_ID: &str = "x-request-id";
@@ -238,9 +238,9 @@ async fn admit(app: &App, request: &Parts) -> Result<Admitted, Problem> {
     Ok(Admitted { quota, reservation })
 }
 
-fn stranger(request: &Parts) -> Caller {
+fn stranger(request: &Parts) -> QuotaOwner {
     let peer = request.extensions.get::<Peer>().map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |peer| peer.0);
-    Caller::stranger(peer)
+    QuotaOwner::stranger(peer)
 }
 
 /// Whether there is a body, and how long it says to be.

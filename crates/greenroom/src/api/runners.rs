@@ -287,7 +287,7 @@ impl App {
         let (app, pool, instance) = (self.clone(), pool.to_owned(), instance.to_owned());
         tokio::spawn(async move {
             let Some(runners) = app.runners.of(&pool) else { return };
-            let told = match runners.runner(&instance).await {
+            let reported = match runners.runner(&instance).await {
                 Ok(Some(runner)) => {
                     let pools: Vec<&str> = app.runners.sharing(&pool).collect();
                     app.deployment.came_free(&pools, runner.attributes).await.map_err(|error| error.to_string())
@@ -295,7 +295,7 @@ impl App {
                 Ok(None) => Ok(()),
                 Err(error) => Err(error.to_string()),
             };
-            if let Err(error) = told {
+            if let Err(error) = reported {
                 tracing::warn!(pool, error, "bots that wait for a runner not served; retried at the next run");
             }
         });

@@ -115,7 +115,7 @@ async fn a_key_that_is_refused_again_and_again_is_held_and_refused_before_its_bo
     let (app, _folder) = app().await;
     let (user, key) = app.admission.create_user(new_user()).await.unwrap();
     let (_, other) = app.admission.create_user(new_user()).await.unwrap();
-    let quota = app.quotas.of(&quota::Caller::User(user.id));
+    let quota = app.quotas.of(&quota::QuotaOwner::User(user.id));
     (0..2_000).for_each(|_| quota.refused());
     let never = || Body::from_stream(futures_util::stream::pending::<Result<&'static str, std::io::Error>>());
     let asked = |key: &crate::admission::keys::ApiKey, body| {
@@ -221,12 +221,12 @@ async fn a_stream_ends_when_its_key_is_rotated_away() {
     let asked = Request::builder().uri("/events").header("x-api-key", key.reveal()).body(Body::empty()).unwrap();
     let answer = router(app.clone()).oneshot(asked).await.unwrap();
     assert_eq!(answer.status(), StatusCode::OK);
-    let mut told = answer.into_body();
-    let begins = told.frame().await.unwrap().unwrap().into_data().unwrap();
+    let mut body = answer.into_body();
+    let begins = body.frame().await.unwrap().unwrap().into_data().unwrap();
     assert!(begins.starts_with(b"id: 0"), "{begins:?}");
     app.admission.rotate_key(user.id, Duration::ZERO).await.unwrap();
     // All that is left of it: it has an end.
-    tokio::time::timeout(Duration::from_secs(10), told.collect()).await.unwrap().unwrap();
+    tokio::time::timeout(Duration::from_secs(10), body.collect()).await.unwrap().unwrap();
 }
 
 #[tokio::test]

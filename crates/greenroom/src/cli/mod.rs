@@ -135,7 +135,7 @@ pub fn main() -> ExitCode {
     let (before, command) = (cli.settings, cli.command.unwrap_or(Command::Serve(Settings::default())));
     match command {
         Command::DemoBot => return demo::play(),
-        Command::Bench { command: bench::Command::Bot } => return crate::bench::start::tell(),
+        Command::Bench { command: bench::Command::Bot } => return crate::bench::start::report_start(),
         // On a runtime of its own, with one thread.
         Command::Bench { command: bench::Command::Load } => return crate::bench::load::main(),
         _ => {}

@@ -366,8 +366,8 @@ fn a_class_of_runners_that_cannot_be_is_refused() {
         ("{ \"a.b\" = { cpu = 1, mem = 1, instance_types = [\"x\"] } }", "`greenroom-a.b`: letters, digits"),
         ("{ large = { maximum = 2 } }", "unknown key `pool.0.ec2.classes.large.maximum`"),
     ] {
-        let told = ec2(&format!("{PLACE}classes = {classes}")).unwrap_err();
-        assert!(told.contains(part), "`{part}` is not in:\n{told}");
+        let errors = ec2(&format!("{PLACE}classes = {classes}")).unwrap_err();
+        assert!(errors.contains(part), "`{part}` is not in:\n{errors}");
     }
 }
 
@@ -379,10 +379,10 @@ fn pools_that_share_their_runners_agree_on_what_these_are() {
     let both = |more: &str| load(&(pool("one", "") + &pool("other", more)), &[], &[]);
     assert!(both("classes = [\"large\", \"8xlarge\"]").is_ok());
     assert!(both("queue_prefix = \"elsewhere-\"").is_err(), "said twice");
-    let told = both("idle_timeout = \"1m\"").unwrap_err().join("\n");
-    assert!(told.contains("`one` and `other` share their runners, but do not agree on the times"), "{told}");
-    let told = both("classes = { large = { cpu = 3 } }").unwrap_err().join("\n");
-    assert!(told.contains("do not agree on cpu, mem and instance_types of the class large"), "{told}");
+    let errors = both("idle_timeout = \"1m\"").unwrap_err().join("\n");
+    assert!(errors.contains("`one` and `other` share their runners, but do not agree on the times"), "{errors}");
+    let errors = both("classes = { large = { cpu = 3 } }").unwrap_err().join("\n");
+    assert!(errors.contains("do not agree on cpu, mem and instance_types of the class large"), "{errors}");
     // Half of a place in common: one would take the other's machines for its own.
     for (key, of_place) in [("table", "queue_prefix"), ("queue_prefix", "table")] {
         let elsewhere: String = PLACE
@@ -393,8 +393,8 @@ fn pools_that_share_their_runners_agree_on_what_these_are() {
             })
             .collect();
         let other = pool("other", "").replace(PLACE, &elsewhere);
-        let told = load(&(pool("one", "") + &other), &[], &[]).unwrap_err().join("\n");
-        assert!(told.contains("`table` and `queue_prefix`"), "{of_place}: {told}");
+        let errors = load(&(pool("one", "") + &other), &[], &[]).unwrap_err().join("\n");
+        assert!(errors.contains("`table` and `queue_prefix`"), "{of_place}: {errors}");
     }
     // What follows from the pools' sizes adds up, and what is said holds.
     let (mut one, other) = (ec2(PLACE).unwrap(), ec2(PLACE).unwrap());

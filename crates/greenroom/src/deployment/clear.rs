@@ -169,8 +169,8 @@ impl Deployment {
 
     /// A hot slot whose agent has not begun to wait goes to error. False when it is another by now.
     pub(crate) async fn is_deaf(&self, slot: &SlotRow) -> bool {
-        let told = self.failed_since(slot, NO_AGENT.to_owned()).await;
-        told.unwrap_or_else(|error| {
+        let reported = self.failed_since(slot, NO_AGENT.to_owned()).await;
+        reported.unwrap_or_else(|error| {
             tracing::warn!(slot = %slot.name, %error, "slot failure not stored; retried at the next run");
             false
         })

@@ -138,7 +138,7 @@ impl Puller {
         tracing::info!(image, host, "image pull started");
         let (since, progress) = (self.clock().now(), Progress::default());
         let show = || async {
-            tell(&self.image, since, self.clock().now(), progress.get());
+            log_progress(&self.image, since, self.clock().now(), progress.get());
             let mut tx = self.store().begin().await?;
             let shown = tx.show_pull(&self.image, self.holder, since, progress.get()).await?;
             tx.commit().await?;
@@ -177,7 +177,7 @@ fn seconds(since: Timestamp, now: Timestamp) -> i64 {
 }
 
 /// Says how far a pull has come.
-fn tell(image: &Image, since: Timestamp, now: Timestamp, pulled: Pulled) {
+fn log_progress(image: &Image, since: Timestamp, now: Timestamp, pulled: Pulled) {
     let Pulled { layers, layers_done, bytes, bytes_done } = pulled;
     if layers > 0 {
         let (image, seconds) = (image.name.as_str(), seconds(since, now));

@@ -142,10 +142,10 @@ impl Deployment {
 
     /// Removes what a provider has under a name that no slot has. False when it is known by now, or another is at it.
     pub async fn remove_unknown(&self, slot: &SlotName, provider: &dyn Provider) -> Result<bool, String> {
-        let (name, store, told) = (unknown(slot), &self.0.store, |error: StoreError| error.to_string());
-        let replica = self.0.lease.current().await.map_err(told)?;
+        let (name, store, text) = (unknown(slot), &self.0.store, |error: StoreError| error.to_string());
+        let replica = self.0.lease.current().await.map_err(text)?;
         let kept = self.0.lease.keep(Holding::Lease { name: name.clone(), replica: replica.clone() });
-        if !store.take_lease(&name, &replica, LONGEST_REMOVAL).await.map_err(told)? {
+        if !store.take_lease(&name, &replica, LONGEST_REMOVAL).await.map_err(text)? {
             kept.given_back();
             return Ok(false);
         }
@@ -158,7 +158,7 @@ impl Deployment {
                 deleted.map_or(Ok(false), |deleted| deleted.map(|()| true).map_err(|error| error.words))
             }
             Ok(Some(_)) => Ok(false),
-            Err(error) => Err(told(error)),
+            Err(error) => Err(text(error)),
         };
         match store.give_lease_back(&name, &replica).await {
             Ok(()) => kept.given_back(),

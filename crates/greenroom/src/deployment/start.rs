@@ -122,7 +122,7 @@ impl Deployment {
     async fn deploy(self, deployment: Passed, kept: Kept) {
         let (slot, bot, holder) = (&deployment.row.slot, deployment.row.bot_id, deployment.holder);
         let outcome = self.try_deploy(&deployment).await;
-        let told = match outcome {
+        let finished = match outcome {
             Ok(Outcome::Done { provider_ref, recipe }) => {
                 let news = SlotEvent::Started { bot, provider_ref, recipe, holder };
                 self.0.placement.report(slot.clone(), news).await.map(drop)
@@ -149,7 +149,7 @@ impl Deployment {
             }
             Err(error) => Err(error),
         };
-        match told {
+        match finished {
             Ok(()) => kept.given_back(),
             Err(error) => tracing::warn!(%slot, %error, "deployment not finished; it is released later"),
         }

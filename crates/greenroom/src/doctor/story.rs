@@ -17,7 +17,7 @@ impl Story {
         Self { title, lines: Vec::new() }
     }
 
-    pub fn tell(&mut self, about: &str, text: impl Into<String>) {
+    pub fn add(&mut self, about: &str, text: impl Into<String>) {
         self.lines.push((about.to_owned(), text.into()));
     }
 
@@ -25,9 +25,9 @@ impl Story {
     pub fn tell_failures(&mut self, failures: &[FailureRow], now: Timestamp) {
         for failure in failures {
             let FailureRow { slot, at, words, log, .. } = failure;
-            self.tell("went wrong", format!("{} in {slot}: {words}", moment(*at, now)));
+            self.add("went wrong", format!("{} in {slot}: {words}", moment(*at, now)));
             if let Some(log) = log {
-                self.tell("its log", log.as_str());
+                self.add("its log", log.as_str());
             }
         }
     }

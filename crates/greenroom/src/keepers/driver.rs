@@ -163,7 +163,7 @@ impl Keepers {
             }
         };
         let took = begun.elapsed();
-        self.tell(post, took, &done);
+        self.report_run(post, took, &done);
 
         let every = post.keeper.every();
         let answer = match &done {
@@ -209,7 +209,7 @@ impl Keepers {
         }
     }
 
-    fn tell(&self, post: &Post, took: Duration, done: &Result<Did, StoreError>) {
+    fn report_run(&self, post: &Post, took: Duration, done: &Result<Did, StoreError>) {
         let keeper = post.keeper.name();
         metrics::counter!("greenroom_keeper_runs_total", "keeper" => keeper).increment(1);
         metrics::histogram!("greenroom_keeper_run_seconds", "keeper" => keeper).record(took);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::sync::broadcast::error::RecvError;
 use tokio_util::sync::CancellationToken;
 
-use super::callbacks::{Voice, speaks_for};
+use super::callbacks::{Caller, speaks_for};
 use super::{Lifecycle, LifecycleError};
 use crate::store::{CommandRow, Kind};
 
@@ -17,18 +17,18 @@ impl Lifecycle {
     /// bot's life and the server's last.
     pub async fn commands(
         &self,
-        voice: Voice,
+        caller: Caller,
         wait: Duration,
         stopping: &CancellationToken,
     ) -> Result<Vec<CommandRow>, LifecycleError> {
         // Listens before it looks, so that nothing falls between the two.
-        let mut listener = self.feed.listen_to_bot(voice.claim.bot);
+        let mut listener = self.feed.listen_to_bot(caller.claim.bot);
         let deadline = tokio::time::sleep(wait);
         tokio::pin!(deadline);
         let mut over = false;
         loop {
-            let bot = self.store.bot(voice.claim.bot).await?.ok_or(LifecycleError::Unauthorized)?;
-            speaks_for(&bot, voice)?;
+            let bot = self.store.bot(caller.claim.bot).await?.ok_or(LifecycleError::Unauthorized)?;
+            speaks_for(&bot, caller)?;
             let open = self.store.open_commands(bot.id).await?;
             if !open.is_empty() || over {
                 return Ok(open);

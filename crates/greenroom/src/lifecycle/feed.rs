@@ -140,7 +140,7 @@ impl Feed {
                 }
             };
             tokio::select! {
-                () = store.told() => bus.stir(),
+                () = store.events_written() => bus.announce_events(),
                 () = others.heard() => {}
                 () = self.woken.notified() => {}
                 () = tokio::time::sleep(wait) => {}

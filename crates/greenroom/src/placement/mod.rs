@@ -155,9 +155,13 @@ impl Placement {
     pub async fn end(&self, ending: Ending) -> Result<Status, LifecycleError> {
         let bot = ending.bot();
         let cause = match ending {
-            Ending::Exited { voice, exit_code, reason, error } => {
-                EndCause::Exited { token: voice.claim.connection, named: voice.connection_id, exit_code, reason, error }
-            }
+            Ending::Exited { caller, exit_code, reason, error } => EndCause::Exited {
+                token: caller.claim.connection,
+                named: caller.connection_id,
+                exit_code,
+                reason,
+                error,
+            },
             Ending::GivenUp { overdue, error, .. } => EndCause::GivenUp { overdue, error },
         };
         let (reply, answer) = oneshot::channel();

@@ -19,12 +19,12 @@ pub mod check;
 pub mod coolify;
 pub mod docker;
 pub mod ec2;
+mod error_text;
 mod fingerprint;
 mod last;
 pub mod nomad;
 pub mod process;
 pub mod swarm;
-mod words;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -37,7 +37,7 @@ use tokio::time::Instant;
 use check::Check;
 
 pub use crate::store::{Image, LogLine, Pulled};
-pub(crate) use words::with_causes;
+pub(crate) use error_text::with_causes;
 
 /// What is to run in a slot.
 #[derive(Clone)]
@@ -94,7 +94,7 @@ impl Found {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stopped {
     /// Somebody says so: it is looked at before it is believed.
-    Told,
+    Reported,
     /// The provider has looked itself, and there is nothing any more.
     Seen,
 }
@@ -171,7 +171,7 @@ pub struct ProviderError {
 impl ProviderError {
     /// Too many requests, a timeout, an error of the provider's own.
     pub fn again(words: impl Into<String>) -> Self {
-        Self { words: told(words.into()), may_help: true, is_full: false, is_unavailable: false }
+        Self { words: without_nul(words.into()), may_help: true, is_full: false, is_unavailable: false }
     }
 
     /// The provider cannot be reached: nobody listens, the connection broke, or a proxy says that it is down.
@@ -191,7 +191,7 @@ impl ProviderError {
 }
 
 /// Words as they can be kept: no database takes a NUL in a text.
-fn told(words: String) -> String {
+fn without_nul(words: String) -> String {
     if words.contains('\0') { words.replace('\0', " ") } else { words }
 }
 

@@ -65,7 +65,7 @@ pub(super) async fn migrate(pools: &Pools) -> Result<(), StoreError> {
             TxInner::Postgres(tx)
         }
     };
-    let mut tx = Tx { inner, told: None, has_events: false, changes_placement: None };
+    let mut tx = Tx { inner, events_written: None, has_events: false, changes_placement: None };
     let found = version(&mut tx).await?;
     let known = known();
     if found > known {

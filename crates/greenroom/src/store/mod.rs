@@ -100,7 +100,7 @@ pub struct Store {
     pools: Pools,
     /// Whose calls these are: each lane has connections of its own.
     lane: Lane,
-    told: Arc<Notify>,
+    events_written: Arc<Notify>,
     placement: Arc<PlacementState>,
 }
 
@@ -109,7 +109,7 @@ pub struct Store {
 pub struct Tx {
     inner: TxInner,
     /// Whom to wake after the commit if an event is among what was written.
-    told: Option<Arc<Notify>>,
+    events_written: Option<Arc<Notify>>,
     has_events: bool,
     /// What to set after the commit, if what placement decides on is among what was written.
     changes_placement: Option<Arc<PlacementState>>,
@@ -150,7 +150,7 @@ impl Store {
     pub async fn open(url: &str) -> Result<Self, StoreError> {
         let pools = connect::connect(url).await?;
         migrate::migrate(&pools).await?;
-        Ok(Self { pools, lane: Lane::Bots, told: Arc::default(), placement: Arc::default() })
+        Ok(Self { pools, lane: Lane::Bots, events_written: Arc::default(), placement: Arc::default() })
     }
 
     /// The same for what users and operators ask: their calls use connections that nobody else needs.
@@ -162,7 +162,7 @@ impl Store {
     /// SQLite file.
     pub async fn look_at(url: &str) -> Result<Option<Looked>, StoreError> {
         let Some(pools) = connect::connect_to_look(url).await? else { return Ok(None) };
-        let store = Self { pools, lane: Lane::Bots, told: Arc::default(), placement: Arc::default() };
+        let store = Self { pools, lane: Lane::Bots, events_written: Arc::default(), placement: Arc::default() };
         let found = migrate::look(&mut store.reader()).await?.unwrap_or(0);
         Ok(Some(Looked { store, found, known: migrate::known() }))
     }
@@ -200,7 +200,7 @@ impl Store {
     }
 
     fn tx(&self, inner: TxInner) -> Tx {
-        Tx { inner, told: Some(self.told.clone()), has_events: false, changes_placement: None }
+        Tx { inner, events_written: Some(self.events_written.clone()), has_events: false, changes_placement: None }
     }
 
     /// Gives the connections back. What is under way ends first.
@@ -216,8 +216,8 @@ impl Store {
     }
 
     /// Wakes when this process has committed an event.
-    pub async fn told(&self) {
-        self.told.notified().await;
+    pub async fn events_written(&self) {
+        self.events_written.notified().await;
     }
 
     fn reader(&self) -> Reader<'_> {
@@ -287,8 +287,8 @@ impl Tx {
             TxInner::Postgres(tx) => measured(call, tx.commit()).await,
         }
         .map_err(|source| StoreError::call(call, source))?;
-        if let Some(told) = self.told.filter(|_| self.has_events) {
-            told.notify_one();
+        if let Some(events_written) = self.events_written.filter(|_| self.has_events) {
+            events_written.notify_one();
         }
         if let Some(placement) = self.changes_placement {
             placement.changed.store(true, Ordering::SeqCst);

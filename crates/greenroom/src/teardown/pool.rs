@@ -81,7 +81,7 @@ impl PoolRemoval {
         } else if !busy.is_empty() && !has_server {
             return Err(TeardownError::NobodyListens(busy.len()));
         }
-        let (mut removed, mut told) = (0, None);
+        let (mut removed, mut logged) = (0, None);
         loop {
             let done = teardown.remove_free(&names).await?;
             removed += done.slots;
@@ -92,7 +92,7 @@ impl PoolRemoval {
             if busy == 0 && teardown.slots(&names).await?.is_empty() {
                 break;
             }
-            if busy > 0 && told.replace(busy) != Some(busy) {
+            if busy > 0 && logged.replace(busy) != Some(busy) {
                 waiting(busy);
             }
             tokio::time::sleep(LOOK_AGAIN).await;

@@ -217,9 +217,9 @@ async fn a_command_is_repeated_until_it_is_acknowledged(#[case] backend: Backend
     let life = Life::from_data(&server.admin(), &data);
     life.well("started", json!({})).await;
     // Whatever ran in its slot by then may have had the data from before: it is told as well.
-    let told = life.well("heartbeat", json!({})).await["commands"].take();
-    assert_eq!(told[0]["payload"], json!({"language": "en"}));
-    life.well("heartbeat", json!({"acked": [told[0]["id"]]})).await;
+    let commands = life.well("heartbeat", json!({})).await["commands"].take();
+    assert_eq!(commands[0]["payload"], json!({"language": "en"}));
+    life.well("heartbeat", json!({"acked": [commands[0]["id"]]})).await;
     user.send(Method::PUT, &path, Some(json!({"config": {"language": "it"}}))).await;
     let body = json!({"bot_id": bot, "config": {"language": "fr"}});
     let (status, answer) = user.send(Method::PUT, "/bots/config", Some(body)).await;

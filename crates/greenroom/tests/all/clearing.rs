@@ -123,12 +123,12 @@ async fn a_slot_whose_bot_ended_while_nobody_was_there_is_cleared_at_the_start(#
     let fixture = DeploymentFixture::new(backend, pools()).await;
     let bot = fixture.core.reserved(0).await;
     let slot = fixture.runs(bot).await;
-    let voice = fixture.voice(bot).await;
-    fixture.core.lifecycle.started(voice, None).await.unwrap();
+    let caller = fixture.caller(bot).await;
+    fixture.core.lifecycle.started(caller, None).await.unwrap();
     let (database, fake) = (fixture.core.database.clone(), fixture.fake.clone());
     let plan = Plan { clock: fixture.core.clock.clone(), ..Plan::of([]) };
     drop(fixture);
-    CoreFixture::planned(database.clone(), &plan).await.exited(voice, 0).await.unwrap();
+    CoreFixture::planned(database.clone(), &plan).await.exited(caller, 0).await.unwrap();
     // No time passes after which a keeper would see it.
     let fixture = DeploymentFixture::on(CoreFixture::planned(database, &plan).await, 4, fake).await;
     fixture.slot_is(slot.as_str(), SlotStatus::Idle).await;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use domain::{SlotName, SlotStatus, Status};
 use greenroom::clock::Clock;
 use greenroom::deployment::{Deployment, Patience};
-use greenroom::lifecycle::callbacks::Voice;
+use greenroom::lifecycle::callbacks::Caller;
 use greenroom::store::{BotRow, PoolRow, SlotRow};
 use rstest::rstest;
 use tokio::task::JoinSet;
@@ -133,19 +133,19 @@ impl Agents {
 
     async fn run(&self, bot: &BotRow) {
         let core = &self.replica.core;
-        let Some(voice) = voice(core, &self.replica.works.deployment, bot) else { return };
+        let Some(caller) = caller(core, &self.replica.works.deployment, bot) else { return };
         *self.begun.lock().unwrap().entry(bot.id.to_string()).or_default() += 1;
-        core.lifecycle.started(voice, None).await.unwrap();
-        core.lifecycle.joined(voice).await.unwrap();
+        core.lifecycle.started(caller, None).await.unwrap();
+        core.lifecycle.joined(caller).await.unwrap();
         tokio::time::sleep(MEETING).await;
-        assert_eq!(core.exited(voice, 0).await.unwrap(), Status::Completed);
+        assert_eq!(core.exited(caller, 0).await.unwrap(), Status::Completed);
     }
 }
 
-fn voice(core: &CoreFixture, deployment: &Deployment, bot: &BotRow) -> Option<Voice> {
+fn caller(core: &CoreFixture, deployment: &Deployment, bot: &BotRow) -> Option<Caller> {
     let data = deployment.bot_data(bot)?;
     let claim = core.lifecycle.claim(data["token"].as_str()?).unwrap();
-    Some(Voice { claim, connection_id: claim.connection })
+    Some(Caller { claim, connection_id: claim.connection })
 }
 
 /// So many bots come to so many slots.

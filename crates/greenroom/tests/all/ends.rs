@@ -91,13 +91,13 @@ async fn a_bot_that_crashed_on_its_way_out_has_failed() {
 #[tokio::test]
 async fn a_bot_that_fell_silent_is_told_with_what_was_last_heard_of_it(#[case] backend: Backend) {
     let core = CoreFixture::new(backend).await;
-    let (lobby, voice) = core.started(1).await;
-    core.lifecycle.status(voice, Trigger::AwaitingAdmission { reason: None }).await.unwrap();
-    let (lost, voice) = core.started(2).await;
-    core.lifecycle.joined(voice).await.unwrap();
-    core.lifecycle.heartbeat(voice, &[]).await.unwrap();
-    let (interrupted, voice) = core.started(3).await;
-    core.lifecycle.status(voice, Trigger::Stopping { reason: Some(Reason::Interrupted) }).await.unwrap();
+    let (lobby, caller) = core.started(1).await;
+    core.lifecycle.status(caller, Trigger::AwaitingAdmission { reason: None }).await.unwrap();
+    let (lost, caller) = core.started(2).await;
+    core.lifecycle.joined(caller).await.unwrap();
+    core.lifecycle.heartbeat(caller, &[]).await.unwrap();
+    let (interrupted, caller) = core.started(3).await;
+    core.lifecycle.status(caller, Trigger::Stopping { reason: Some(Reason::Interrupted) }).await.unwrap();
     assert_eq!(core.after(700).await, 3);
 
     for (bot, reason, fault, words) in [
@@ -106,8 +106,8 @@ async fn a_bot_that_fell_silent_is_told_with_what_was_last_heard_of_it(#[case] b
         (interrupted, "interrupted", "provider", "told to end by a signal"),
     ] {
         let bot = core.store.bot(bot).await.unwrap().unwrap();
-        let told = (bot.status, bot.reason.as_deref(), bot.fault.map(domain::Fault::as_str));
-        assert_eq!(told, (Status::Failed, Some(reason), Some(fault)));
+        let ended = (bot.status, bot.reason.as_deref(), bot.fault.map(domain::Fault::as_str));
+        assert_eq!(ended, (Status::Failed, Some(reason), Some(fault)));
         assert!(bot.error.as_deref().is_some_and(|error| error.contains(words)), "{:?}", bot.error);
     }
 }

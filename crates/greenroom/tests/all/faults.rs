@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use domain::{BotId, Status};
 use greenroom::deployment::Patience;
-use greenroom::lifecycle::callbacks::Voice;
+use greenroom::lifecycle::callbacks::Caller;
 use greenroom::placement::SlotEvent;
 use greenroom::store::PoolRow;
 use rstest::rstest;
@@ -14,12 +14,12 @@ use rstest::rstest;
 use crate::support::{Backend, CoreFixture, Database, DeploymentFixture, Fake, Fault, Kind, Plan, pool, until};
 
 /// Time passes: a minute for everyone, in which the keepers run and whatever runs does what it does next.
-async fn pass_a_minute(fixture: &DeploymentFixture, live: (BotId, Voice)) {
+async fn pass_a_minute(fixture: &DeploymentFixture, live: (BotId, Caller)) {
     fixture.core.clock.advance(Duration::from_secs(61));
     fixture.core.lifecycle.heartbeat(live.1, &[]).await.unwrap();
     for keeper in ["queue_expiry", "deployment", "warm_buffer", "sweeper", "recovery", "sync", "invariants"] {
         fixture.keep(keeper).await;
-        fixture.stir(&[live.0]).await;
+        fixture.advance_bots(&[live.0]).await;
     }
 }
 
@@ -34,7 +34,7 @@ async fn opened(backend: Backend, hot: bool) -> DeploymentFixture {
             fixture.keep("warm_buffer").await;
         }
         until("an agent waits", async || {
-            fixture.stir(&[]).await;
+            fixture.advance_bots(&[]).await;
             fixture.slots().await.iter().any(|(_, status)| *status == domain::SlotStatus::Idle)
         })
         .await;
@@ -53,7 +53,7 @@ async fn weather(backend: Backend, hot: bool, kind: Kind, fault: Fault) {
     }
     fixture.fake.break_next(kind, fault);
     fixture.fake.break_next(kind, fault);
-    fixture.stir(&[live.0]).await;
+    fixture.advance_bots(&[live.0]).await;
     for number in 3..6 {
         asked.push(fixture.core.reserved(number).await);
     }
@@ -90,7 +90,7 @@ async fn weather(backend: Backend, hot: bool, kind: Kind, fault: Fault) {
         fixture.core.clock.advance(Duration::from_secs(61));
         for keeper in ["deployment", "recovery", "sync"] {
             fixture.keep(keeper).await;
-            fixture.stir(&[]).await;
+            fixture.advance_bots(&[]).await;
         }
         fixture.disagreement().await.is_none() && fixture.slot_of(live.0).await.is_none()
     })

@@ -67,9 +67,9 @@ async fn a_bot_that_comes_and_goes_in_a_hot_slot_of_postgres_changes_no_index_of
         let bot = core.ask(crate::support::bot_request(number)).await.bot;
         let connection_id = bot.connection_id.expect("it is in a slot");
         let claim = greenroom::lifecycle::tokens::Claim { bot: bot.id, connection: connection_id };
-        let voice = greenroom::lifecycle::callbacks::Voice { claim, connection_id };
-        core.lifecycle.started(voice, None).await.unwrap();
-        core.exited(voice, 0).await.unwrap();
+        let caller = greenroom::lifecycle::callbacks::Caller { claim, connection_id };
+        core.lifecycle.started(caller, None).await.unwrap();
+        core.exited(caller, 0).await.unwrap();
     }
     // PostgreSQL counts what a connection did when that is closed.
     core.store.close().await;

@@ -77,7 +77,7 @@ impl Stored {
     async fn new_events(&mut self) -> Result<Vec<NewEvent>, String> {
         let rows = self.store.events_after(self.last_event, 1_000).await.map_err(|error| error.to_string())?;
         self.last_event = rows.last().map_or(self.last_event, |row| row.id);
-        let told = rows.into_iter().map(|row| NewEvent {
+        let events = rows.into_iter().map(|row| NewEvent {
             bot_id: row.bot_id,
             user_id: row.user_id,
             kind: row.kind,
@@ -86,7 +86,7 @@ impl Stored {
             reason: row.reason,
             actor: row.actor,
         });
-        Ok(told.collect())
+        Ok(events.collect())
     }
 
     /// Follows the journal as another replica does, and compares what it has then with what is stored.
@@ -220,9 +220,12 @@ impl HistoryDatabase for Stored {
         if applied != Applied::Committed {
             return Err(format!("the write was {applied:?}"));
         }
-        let told = wait(self.new_events())?;
-        if told != changes.events {
-            return Err(format!("events in the database differ\n  planner: {:?}\n  stored: {told:?}", changes.events));
+        let events = wait(self.new_events())?;
+        if events != changes.events {
+            return Err(format!(
+                "events in the database differ\n  planner: {:?}\n  stored: {events:?}",
+                changes.events
+            ));
         }
         Ok(())
     }
@@ -233,8 +236,8 @@ impl HistoryDatabase for Stored {
         if applied != Applied::Stale {
             return Err(format!("a write under another token was {applied:?}"));
         }
-        let told = wait(self.new_events())?;
-        if told.is_empty() { Ok(()) } else { Err(format!("events of a plan that was lost: {told:?}")) }
+        let events = wait(self.new_events())?;
+        if events.is_empty() { Ok(()) } else { Err(format!("events of a plan that was lost: {events:?}")) }
     }
 
     fn read(&mut self) -> Result<Snapshot, String> {
@@ -368,7 +371,7 @@ async fn random_histories_leave_in_the_database_what_the_planner_has(#[case] bac
         let history = History::new(seed, FEWER_BATCHES);
         if history.run_on(&mut stored).is_err() {
             let (small, failure) = history.shrink_on(&mut stored);
-            panic!("{}", failure.tell(&small));
+            panic!("{}", failure.describe(&small));
         }
     }
 }

@@ -64,8 +64,8 @@ async fn one_agent_runs_bot_after_bot_where_nothing_is_recycled(#[case] backend:
         fixture.until_slots(1, 0).await;
         assert_eq!(fixture.database.running(), std::slice::from_ref(&agent), "of the bot itself nothing is left");
     }
-    let told = format!("the agent is {}", agent.pid);
-    assert_eq!(fixture.database.log_of(SLOT).matches(&told).count(), 3);
+    let line = format!("the agent is {}", agent.pid);
+    assert_eq!(fixture.database.log_of(SLOT).matches(&line).count(), 3);
 }
 
 #[rstest]

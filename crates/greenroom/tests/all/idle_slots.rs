@@ -16,7 +16,7 @@ async fn all(fixture: &DeploymentFixture) -> Vec<SlotRow> {
 /// Lets everything that runs go on until so many slots are idle, and nothing else is there.
 async fn until_idle(fixture: &DeploymentFixture, count: usize) {
     until("all are idle", async || {
-        fixture.stir(&[]).await;
+        fixture.advance_bots(&[]).await;
         let slots = all(fixture).await;
         slots.len() == count && slots.iter().all(|slot| slot.status == SlotStatus::Idle)
     })
@@ -36,7 +36,7 @@ async fn hot_slots_that_nobody_needs_are_stopped_and_started_again_for_bots(#[ca
         fixture.keep("warm_buffer").await;
         fixture.gate_is_free().await;
         until("an agent waits", async || {
-            fixture.stir(&[]).await;
+            fixture.advance_bots(&[]).await;
             all(&fixture).await.iter().any(|slot| slot.status == SlotStatus::Idle)
         })
         .await;

@@ -51,8 +51,8 @@ async fn a_pull_goes_on_when_the_bot_that_it_was_begun_for_is_stopped() {
     let first = fixture.core.reserved(0).await;
     until("it is being pulled", async || fixture.fake.count(&Call::Pull) == 1).await;
     let second = fixture.core.reserved(1).await;
-    let voice = fixture.voice_of(&fixture.bot(first).await).unwrap();
-    fixture.core.exited(voice, 0).await.unwrap();
+    let caller = fixture.caller_of(&fixture.bot(first).await).unwrap();
+    fixture.core.exited(caller, 0).await.unwrap();
     // Whoever started it looks every few seconds whether it is still wanted, and goes away then.
     until("it is cleared", async || fixture.fake.count(&Call::Stop(SlotName::new("meet", 1))) == 1).await;
     fixture.fake.release(10);

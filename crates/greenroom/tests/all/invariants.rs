@@ -16,11 +16,11 @@ async fn core(backend: Backend, max_slots: i64) -> (CoreFixture, Invariants) {
     let plan = Plan::of([PoolRow { max_slots, ..pool("meet") }]);
     let core = CoreFixture::planned(Database::new(backend).await.into(), &plan).await;
     let keeper = Invariants::new(core.lifecycle.clone(), core.placement.clone());
-    assert_eq!(told(&keeper).await, 0, "nothing is wrong");
+    assert_eq!(violations_reported(&keeper).await, 0, "nothing is wrong");
     (core, keeper)
 }
 
-async fn told(keeper: &Invariants) -> u64 {
+async fn violations_reported(keeper: &Invariants) -> u64 {
     keeper.run().await.unwrap().counts.get("violations").copied().unwrap_or(0)
 }
 
@@ -42,10 +42,10 @@ async fn change(core: &CoreFixture, sql: String) {
 async fn a_slot_that_somebody_changed_past_the_server_is_told_and_read_again(#[case] backend: Backend) {
     let (core, keeper) = core(backend, 3).await;
     core.reserved(1).await;
-    assert_eq!(told(&keeper).await, 0);
+    assert_eq!(violations_reported(&keeper).await, 0);
     tamper(&core, "UPDATE slots SET recovery_attempts = 7;".to_owned()).await;
-    assert_eq!(told(&keeper).await, 1);
-    assert_eq!(told(&keeper).await, 0, "it was read again");
+    assert_eq!(violations_reported(&keeper).await, 1);
+    assert_eq!(violations_reported(&keeper).await, 0, "it was read again");
     let attempts = core.placement.look(|copy, _| copy.slots().map(|slot| slot.recovery_attempts).sum::<i64>());
     assert_eq!(attempts.await.unwrap(), 7);
 }
@@ -57,7 +57,7 @@ async fn a_slot_that_is_stored_twice_on_postgres_is_told() {
     let copy = "CREATE TEMP TABLE twin AS SELECT * FROM slots; UPDATE twin SET epoch = epoch + 1;
                 INSERT INTO slots SELECT * FROM twin;";
     tamper(&core, copy.to_owned()).await;
-    assert_eq!(told(&keeper).await, 1);
+    assert_eq!(violations_reported(&keeper).await, 1);
 }
 
 #[rstest]
@@ -69,11 +69,11 @@ async fn a_bot_that_is_in_no_queue_and_in_no_slot_is_told_and_ended(#[case] back
     core.reserved(1).await;
     let waiting = core.reserved(2).await;
     change(&core, format!("DELETE FROM queue WHERE bot_id = '{waiting}'")).await;
-    assert_eq!(told(&keeper).await, 1);
+    assert_eq!(violations_reported(&keeper).await, 1);
     assert_eq!(core.stands(waiting).await, (Status::Failed, Some("deploy_failed".to_owned())));
     let bot = core.store.bot(waiting).await.unwrap().unwrap();
     assert!(bot.error.is_some_and(|error| error.contains("no queue")), "its user knows why");
-    assert_eq!(told(&keeper).await, 0);
+    assert_eq!(violations_reported(&keeper).await, 0);
 }
 
 #[rstest]
@@ -86,7 +86,7 @@ async fn a_second_slot_that_names_a_bot_is_told_and_cleared(#[case] backend: Bac
     let row = core.store.bot(one).await.unwrap().unwrap();
     let own = row.slot.unwrap();
     change(&core, format!("UPDATE slots SET bot_id = '{one}', status = 'busy' WHERE bot_id = '{other}'")).await;
-    assert!(told(&keeper).await > 0);
+    assert!(violations_reported(&keeper).await > 0);
     let waits = core.placement.look(|copy, _| {
         copy.slots().filter(|slot| slot.awaits_clearing).map(|slot| slot.name.clone()).collect::<Vec<_>>()
     });
@@ -108,14 +108,18 @@ async fn a_limit_that_is_lowered_is_no_violation_and_one_that_is_passed_is(#[cas
     change(&core, "UPDATE pools SET max_slots = 2".to_owned()).await;
     // A user is looked up when it asks.
     assert!(core.placement.reserve(core.key(), crate::support::bot_request(9)).await.is_err());
-    assert_eq!([told(&keeper).await, told(&keeper).await], [0, 0], "what was there before may stay");
+    assert_eq!(
+        [violations_reported(&keeper).await, violations_reported(&keeper).await],
+        [0, 0],
+        "what was there before may stay"
+    );
     let mut slot = core.store.slots(None, None).await.unwrap().remove(0);
     (slot.name, slot.number) = (domain::SlotName::new("meet", 9), 9);
     (slot.bot_id, slot.status, slot.incarnation) = (None, SlotStatus::Idle, uuid::Uuid::new_v4());
     written::write_slots(&core.store, vec![slot], true, core.clock.now()).await;
     change(&core, "UPDATE pools SET slots = 4".to_owned()).await;
-    assert_eq!(told(&keeper).await, 1, "a pool grew although it is too large");
-    assert_eq!(told(&keeper).await, 0, "it is told once");
+    assert_eq!(violations_reported(&keeper).await, 1, "a pool grew although it is too large");
+    assert_eq!(violations_reported(&keeper).await, 0, "it is told once");
 }
 
 /// What is violated, in the copy as it is now.
@@ -130,11 +134,11 @@ async fn expect_told(core: &CoreFixture, keeper: &Invariants, kind: &str) {
     let in_parts = Invariants::new(core.lifecycle.clone(), core.placement.clone()).in_parts_of(1);
     let mut found = 0;
     for _ in 0..4 {
-        found += told(&in_parts).await;
+        found += violations_reported(&in_parts).await;
     }
     assert!(found > 0, "it is told in parts");
     if !kinds(core).await.is_empty() {
-        assert_eq!(told(keeper).await, 1, "it is told in one piece");
+        assert_eq!(violations_reported(keeper).await, 1, "it is told in one piece");
     }
 }
 
@@ -194,10 +198,10 @@ async fn a_bot_that_waits_although_it_has_a_slot_is_told_and_leaves_the_queue(#[
     let waiting = core.reserved(2).await;
     change(&core, format!("UPDATE queue SET bot_id = '{placed}' WHERE bot_id = '{waiting}'")).await;
     // The other has no place any more.
-    assert_eq!(told(&keeper).await, 2);
+    assert_eq!(violations_reported(&keeper).await, 2);
     assert_eq!(core.store.queue().await.unwrap(), []);
     assert_eq!(core.stands(placed).await.0, Status::Reserved, "it keeps its slot");
-    assert_eq!(told(&keeper).await, 0);
+    assert_eq!(violations_reported(&keeper).await, 0);
 }
 
 #[rstest]
@@ -208,9 +212,9 @@ async fn a_pool_whose_row_counts_its_slots_wrong_is_told_and_counted_anew(#[case
     let (core, keeper) = core(backend, 3).await;
     core.reserved(1).await;
     tamper(&core, "UPDATE pools SET slots = 7;".to_owned()).await;
-    assert_eq!(told(&keeper).await, 1);
+    assert_eq!(violations_reported(&keeper).await, 1);
     assert_eq!(core.store.pools().await.unwrap()[0].slots, 1);
-    assert_eq!(told(&keeper).await, 0);
+    assert_eq!(violations_reported(&keeper).await, 0);
 }
 
 #[rstest]
@@ -222,7 +226,7 @@ async fn a_user_with_more_bots_than_its_limit_is_told_once(#[case] backend: Back
     let eve = core.another_user(1).await;
     let own = core.placement.reserve(eve, crate::support::bot_request(7)).await.unwrap().bot.user_id;
     let moved = core.reserved(1).await;
-    assert_eq!(told(&keeper).await, 0);
+    assert_eq!(violations_reported(&keeper).await, 0);
     let sql = format!(
         "UPDATE bots SET user_id = '{own}' WHERE id = '{moved}';
          UPDATE open_bots SET user_id = '{own}' WHERE bot_id = '{moved}'"
@@ -239,8 +243,8 @@ async fn a_user_with_more_bots_than_its_limit_is_told_once(#[case] backend: Back
         ),
     )
     .await;
-    assert_eq!(told(&keeper).await, 1);
-    assert_eq!(told(&keeper).await, 0, "it is told once");
+    assert_eq!(violations_reported(&keeper).await, 1);
+    assert_eq!(violations_reported(&keeper).await, 0, "it is told once");
 }
 
 /// Something that the tables and the copy of a replica may differ in.

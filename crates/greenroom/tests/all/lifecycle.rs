@@ -4,7 +4,7 @@
 use domain::lifecycle::{TABLE, Trigger};
 use domain::{BotId, Reason};
 use greenroom::lifecycle::LifecycleError;
-use greenroom::lifecycle::callbacks::{Said, Voice};
+use greenroom::lifecycle::callbacks::{Caller, Segment};
 use greenroom::store::{BotRow, EventRow, SegmentPlace};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
@@ -51,7 +51,7 @@ struct Life {
     core: CoreFixture,
     bot: BotId,
     /// The newest first.
-    voices: Vec<Voice>,
+    callers: Vec<Caller>,
 }
 
 impl Life {
@@ -63,7 +63,7 @@ impl Life {
     }
 
     /// Under which connection it speaks, if it speaks, and whether that is an old one.
-    fn voice(&self, happening: &Happening) -> Option<(Voice, bool)> {
+    fn caller(&self, happening: &Happening) -> Option<(Caller, bool)> {
         let number = match happening {
             Happening::Started(n)
             | Happening::Awaits(n)
@@ -77,42 +77,42 @@ impl Life {
                 return None;
             }
         };
-        let voice = self.voices.get(number.min(self.voices.len().checked_sub(1)?))?;
-        Some((*voice, voice.connection_id != self.voices[0].connection_id))
+        let caller = self.callers.get(number.min(self.callers.len().checked_sub(1)?))?;
+        Some((*caller, caller.connection_id != self.callers[0].connection_id))
     }
 
     async fn happens(&mut self, happening: &Happening) -> Result<(), LifecycleError> {
         let lifecycle = &self.core.lifecycle;
-        let voice = self.voice(happening).map(|(voice, _)| voice);
-        match (happening, voice) {
+        let caller = self.caller(happening).map(|(caller, _)| caller);
+        match (happening, caller) {
             (Happening::Assigned, _) => {
-                let voice = self.core.assigned(self.bot).await?;
-                self.voices.insert(0, voice);
+                let caller = self.core.assigned(self.bot).await?;
+                self.callers.insert(0, caller);
             }
             (Happening::StopAsked, _) => lifecycle.stop(self.core.user, self.bot).await.map(drop)?,
             (Happening::Configured, _) => {
                 lifecycle.configure(self.core.user, self.bot, serde_json::Map::new()).await.map(drop)?;
             }
             (Happening::TimePasses(seconds), _) => drop(self.core.after(*seconds).await),
-            (Happening::Started(_), Some(voice)) => lifecycle.started(voice, Some("c")).await.map(drop)?,
-            (Happening::Awaits(_), Some(voice)) => {
-                lifecycle.status(voice, Trigger::AwaitingAdmission { reason: None }).await.map(drop)?;
+            (Happening::Started(_), Some(caller)) => lifecycle.started(caller, Some("c")).await.map(drop)?,
+            (Happening::Awaits(_), Some(caller)) => {
+                lifecycle.status(caller, Trigger::AwaitingAdmission { reason: None }).await.map(drop)?;
             }
-            (Happening::NeedsHelp(_), Some(voice)) => {
-                lifecycle.status(voice, Trigger::NeedsHelp { reason: None }).await.map(drop)?;
+            (Happening::NeedsHelp(_), Some(caller)) => {
+                lifecycle.status(caller, Trigger::NeedsHelp { reason: None }).await.map(drop)?;
             }
-            (Happening::Stops(_), Some(voice)) => {
+            (Happening::Stops(_), Some(caller)) => {
                 let reason = Some(Reason::Own("alone".to_owned()));
-                lifecycle.status(voice, Trigger::Stopping { reason }).await.map(drop)?;
+                lifecycle.status(caller, Trigger::Stopping { reason }).await.map(drop)?;
             }
-            (Happening::Joined(_), Some(voice)) => lifecycle.joined(voice).await.map(drop)?,
-            (Happening::Beats(_), Some(voice)) => lifecycle.heartbeat(voice, &[]).await.map(drop)?,
-            (Happening::Speaks(_, text), Some(voice)) => {
+            (Happening::Joined(_), Some(caller)) => lifecycle.joined(caller).await.map(drop)?,
+            (Happening::Beats(_), Some(caller)) => lifecycle.heartbeat(caller, &[]).await.map(drop)?,
+            (Happening::Speaks(_, text), Some(caller)) => {
                 let said =
-                    Said { start_time: 0.0, end_time: 1.0, text: text.to_string(), speaker: None, language: None };
-                lifecycle.transcript(voice, vec![said]).await.map(drop)?;
+                    Segment { start_time: 0.0, end_time: 1.0, text: text.to_string(), speaker: None, language: None };
+                lifecycle.transcript(caller, vec![said]).await.map(drop)?;
             }
-            (Happening::Exited(_, code), Some(voice)) => self.core.exited(voice, *code).await.map(drop)?,
+            (Happening::Exited(_, code), Some(caller)) => self.core.exited(caller, *code).await.map(drop)?,
             // It has no connection to speak under yet.
             (_, None) => {}
         }
@@ -122,7 +122,7 @@ impl Life {
     async fn live(&mut self, happenings: &[Happening]) {
         let mut before = self.known().await;
         for happening in happenings {
-            let spoken = self.voice(happening);
+            let spoken = self.caller(happening);
             let done = self.happens(happening).await;
             let after = self.known().await;
             let (was, is) = (before.0.status, after.0.status);
@@ -181,7 +181,7 @@ fn random_lives(backend: Backend, lives: u32) {
                 None => CoreFixture::new(backend).await,
             };
             let bot = kept.reserved(number.fetch_add(1, std::sync::atomic::Ordering::SeqCst)).await;
-            let mut life = Life { core: kept, bot, voices: Vec::new() };
+            let mut life = Life { core: kept, bot, callers: Vec::new() };
             life.live(&happenings).await;
             life.core.ended(bot).await;
             *core = Some(life.core);

@@ -96,10 +96,10 @@ async fn the_last_lines_of_a_bot_that_failed_are_kept_and_those_of_one_that_did_
         fixture.fake.write(&slot(1), &format!("it ends with {code}"));
         let bot = fixture.core.reserved(number).await;
         fixture.runs(bot).await;
-        let voice = fixture.voice(bot).await;
-        fixture.core.lifecycle.started(voice, None).await.unwrap();
-        fixture.core.lifecycle.joined(voice).await.unwrap();
-        fixture.core.exited(voice, code).await.unwrap();
+        let caller = fixture.caller(bot).await;
+        fixture.core.lifecycle.started(caller, None).await.unwrap();
+        fixture.core.lifecycle.joined(caller).await.unwrap();
+        fixture.core.exited(caller, code).await.unwrap();
         fixture.slot_is("pool-meet-001", SlotStatus::Idle).await;
         let failures = fixture.core.store.failures_of(bot).await.unwrap();
         let logs: Vec<_> = failures.iter().filter_map(|failure| failure.log.as_deref()).collect();

@@ -80,8 +80,8 @@ async fn a_bot_that_began_and_ended_with_its_slot_during_the_start_was_interrupt
     let fake = Fake::hanging().failing_starts([ProviderError::again("the container has ended")]);
     let fixture = DeploymentFixture::with(backend, [meet(1)], 4, fake).await;
     let bot = fixture.starting(0).await;
-    let voice = fixture.voice_of(&fixture.bot(bot).await).unwrap();
-    fixture.core.lifecycle.started(voice, None).await.unwrap();
+    let caller = fixture.caller_of(&fixture.bot(bot).await).unwrap();
+    fixture.core.lifecycle.started(caller, None).await.unwrap();
     // The start, and the slot that is made anew.
     fixture.fake.release(2);
     assert_eq!(fixture.end_of(bot).await, failed("interrupted"));
@@ -104,9 +104,9 @@ async fn a_bot_that_began_although_its_start_is_said_to_have_failed_goes_on(#[ca
     let bot = fixture.starting(0).await;
     fixture.fake.release(2);
     until("it runs", async || fixture.fake.running(&fixture.bot(bot).await.slot.unwrap()).is_some()).await;
-    let voice = fixture.voice_of(&fixture.bot(bot).await).unwrap();
-    fixture.core.lifecycle.started(voice, None).await.unwrap();
-    fixture.core.lifecycle.joined(voice).await.unwrap();
+    let caller = fixture.caller_of(&fixture.bot(bot).await).unwrap();
+    fixture.core.lifecycle.started(caller, None).await.unwrap();
+    fixture.core.lifecycle.joined(caller).await.unwrap();
     fixture.runs(bot).await;
     assert_eq!(fixture.core.stands(bot).await, (Status::Active, None));
 }

@@ -79,7 +79,7 @@ async fn a_slot_that_waited_long_at_the_gate_is_not_given_up_before_its_agent_ha
     let a_minute_ago = fixture.core.clock.now().saturating_sub(Duration::from_secs(60)).unwrap();
     assert_eq!(fixture.core.store.deaf_slots(a_minute_ago).await.unwrap(), []);
     fixture.keep("deployment").await;
-    fixture.stir(&[]).await;
+    fixture.advance_bots(&[]).await;
     assert!(fixture.slots().await.iter().all(|(_, status)| *status == SlotStatus::Idle));
 }
 
@@ -106,14 +106,14 @@ async fn a_bot_that_an_operator_takes_elsewhere_leaves_its_slot_to_the_next(#[ca
     let fixture = DeploymentFixture::new(backend, [pool("meet")]).await;
     let bot = fixture.core.reserved(0).await;
     let slot = fixture.runs(bot).await;
-    let before = fixture.voice(bot).await;
+    let before = fixture.caller(bot).await;
     let next = fixture.core.reserved(1).await;
-    let voice = fixture.core.assigned(bot).await.unwrap();
+    let caller = fixture.core.assigned(bot).await.unwrap();
     assert_eq!(fixture.runs(next).await, slot);
     assert!(fixture.core.lifecycle.started(before, None).await.is_err(), "the slot's own connection is fenced off");
-    fixture.core.lifecycle.started(voice, None).await.unwrap();
-    fixture.core.lifecycle.joined(voice).await.unwrap();
-    assert_eq!(fixture.core.exited(voice, 0).await.unwrap(), Status::Completed);
+    fixture.core.lifecycle.started(caller, None).await.unwrap();
+    fixture.core.lifecycle.joined(caller).await.unwrap();
+    assert_eq!(fixture.core.exited(caller, 0).await.unwrap(), Status::Completed);
     assert_eq!(fixture.slot(slot.as_str()).await.unwrap().bot_id, Some(next), "its end is no business of the slot's");
 }
 
@@ -140,7 +140,7 @@ async fn a_recovery_is_finished_although_its_caller_has_gone_away(#[case] backen
 async fn given(fixture: &DeploymentFixture) -> (domain::BotId, greenroom::store::SlotRow) {
     let slot = fixture.slot_is("pool-meet-001", SlotStatus::Creating).await;
     until("an agent waits", async || {
-        fixture.stir(&[]).await;
+        fixture.advance_bots(&[]).await;
         fixture.slot(slot.name.as_str()).await.is_some_and(|slot| slot.status == SlotStatus::Idle)
     })
     .await;
@@ -155,7 +155,7 @@ async fn given(fixture: &DeploymentFixture) -> (domain::BotId, greenroom::store:
 async fn a_bot_that_was_not_taken_is_started_under_another_connection(#[case] backend: Backend) {
     let fixture = DeploymentFixture::new(backend, [hot(1)]).await;
     let (bot, slot) = given(&fixture).await;
-    let before = fixture.voice_of(&fixture.bot(bot).await).unwrap();
+    let before = fixture.caller_of(&fixture.bot(bot).await).unwrap();
     let starts = fixture.fake.starts().len();
     fixture.core.clock.advance(Duration::from_secs(6));
     assert_eq!(fixture.keep("deployment").await.counts["started_again"], 1);
@@ -165,7 +165,7 @@ async fn a_bot_that_was_not_taken_is_started_under_another_connection(#[case] ba
     assert!(fixture.core.lifecycle.started(before, None).await.is_err());
     let after = fixture.slot_of(bot).await.unwrap();
     assert_eq!(after.generation, slot.generation + 1);
-    fixture.stir(&[]).await;
+    fixture.advance_bots(&[]).await;
     assert_eq!(fixture.end_of(bot).await.0, Status::Completed);
 }
 
@@ -180,13 +180,13 @@ async fn a_bot_that_began_between_the_look_and_the_act_is_not_started_again(#[ca
     let since = fixture.core.clock.now().saturating_sub(Duration::from_secs(5)).unwrap();
     let silent = fixture.core.store.silent_slots(since).await.unwrap();
     assert_eq!(silent, std::slice::from_ref(&slot), "the look sees it");
-    let voice = fixture.voice_of(&fixture.bot(bot).await).unwrap();
-    fixture.core.lifecycle.started(voice, None).await.unwrap();
+    let caller = fixture.caller_of(&fixture.bot(bot).await).unwrap();
+    fixture.core.lifecycle.started(caller, None).await.unwrap();
     let news = SlotEvent::Silent { bot, generation: slot.generation };
     assert!(!fixture.core.placement.report(slot.name.clone(), news).await.unwrap());
     assert_eq!(fixture.slot_of(bot).await.unwrap(), slot);
-    fixture.core.lifecycle.joined(voice).await.unwrap();
-    assert_eq!(fixture.core.exited(voice, 0).await.unwrap(), Status::Completed);
+    fixture.core.lifecycle.joined(caller).await.unwrap();
+    assert_eq!(fixture.core.exited(caller, 0).await.unwrap(), Status::Completed);
 }
 
 #[rstest]
@@ -202,8 +202,8 @@ async fn a_bot_whose_agent_took_it_has_its_time_to_be_heard(#[case] backend: Bac
     fixture.core.store.write_heartbeats(&[beat]).await.unwrap();
     fixture.core.clock.advance(Duration::from_secs(60));
     assert_eq!(fixture.keep("deployment").await.counts["started_again"], 0);
-    let voice = fixture.voice_of(&fixture.bot(bot).await).unwrap();
-    fixture.core.lifecycle.started(voice, None).await.unwrap();
+    let caller = fixture.caller_of(&fixture.bot(bot).await).unwrap();
+    fixture.core.lifecycle.started(caller, None).await.unwrap();
 }
 
 #[tokio::test]
@@ -231,7 +231,7 @@ async fn an_agent_that_began_to_wait_between_the_look_and_the_act_keeps_its_slot
     fixture.gate_is_free().await;
     let seen = fixture.slot(slot.name.as_str()).await.unwrap();
     fixture.core.clock.advance(Duration::from_secs(61));
-    fixture.stir(&[]).await;
+    fixture.advance_bots(&[]).await;
     fixture.slot_is(slot.name.as_str(), SlotStatus::Idle).await;
     let failed = SlotEvent::Failed { since: seen.status_since, message: "it did not begin to wait".to_owned() };
     assert!(!fixture.core.placement.report(slot.name.clone(), failed).await.unwrap());

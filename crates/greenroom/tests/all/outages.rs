@@ -44,7 +44,7 @@ async fn hot(backend: Backend, slots: i64) -> DeploymentFixture {
 
 async fn agents_wait(fixture: &DeploymentFixture, slots: i64) {
     until("all are idle", async || {
-        fixture.stir(&[]).await;
+        fixture.advance_bots(&[]).await;
         all(fixture).await.iter().filter(|slot| slot.status == SlotStatus::Idle).count() == slots as usize
     })
     .await;
@@ -56,14 +56,14 @@ async fn agents_wait(fixture: &DeploymentFixture, slots: i64) {
 #[tokio::test]
 async fn what_could_not_be_done_while_the_provider_was_away_is_done_when_it_answers_again(#[case] backend: Backend) {
     let fixture = DeploymentFixture::new(backend, [PoolRow { max_slots: 4, ..pool("meet") }]).await;
-    let (ended, voice) = fixture.stays(0).await;
+    let (ended, caller) = fixture.stays(0).await;
     let (stays, _) = fixture.stays(1).await;
     let drained = fixture.core.reserved(2).await;
     fixture.lives(drained).await;
     fixture.slot_is("pool-meet-003", SlotStatus::Idle).await;
     fixture.fake.go_away();
 
-    fixture.core.exited(voice, 0).await.unwrap();
+    fixture.core.exited(caller, 0).await.unwrap();
     until("clearing was tried", async || fixture.fake.count(&Call::Stop(name())) > 0).await;
     let waits = fixture.core.reserved(3).await;
     let third = SlotName::stored("pool-meet-003".to_owned());

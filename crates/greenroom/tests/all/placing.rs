@@ -8,7 +8,7 @@ use domain::planner::invariants::violations;
 use domain::planner::{Ids, Job, QueueOrder, Settings, Snapshot, plan};
 use domain::{BotId, SlotStatus, Status};
 use greenroom::admission::BotRequest;
-use greenroom::lifecycle::callbacks::Voice;
+use greenroom::lifecycle::callbacks::Caller;
 use greenroom::placement::{PlacementError, Reserved, SlotEvent};
 use greenroom::store::{Applied, Changed, PoolRow, Store};
 use jiff::Timestamp;
@@ -83,11 +83,11 @@ async fn happen(dice: &mut Dice, core: &CoreFixture, bots: &mut Vec<BotId>, numb
             let row = core.store.bot(bot).await.unwrap().unwrap();
             let Some(connection_id) = row.connection_id else { return };
             let claim = greenroom::lifecycle::tokens::Claim { bot, connection: connection_id };
-            let voice = Voice { claim, connection_id };
+            let caller = Caller { claim, connection_id };
             if dice.below(2) == 0 {
-                let _ = core.lifecycle.started(voice, None).await;
+                let _ = core.lifecycle.started(caller, None).await;
             }
-            let _ = core.exited(voice, dice.below(2) as i64).await;
+            let _ = core.exited(caller, dice.below(2) as i64).await;
         }
         6 => {
             if let Some(bot) = some(dice, bots) {

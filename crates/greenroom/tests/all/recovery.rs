@@ -192,9 +192,9 @@ async fn a_bot_of_ones_own_that_crashes_is_not_held_against_its_slot() {
     let fixture = DeploymentFixture::new(Backend::Sqlite, [pool("meet")]).await;
     for number in 0..4 {
         let bot = fixture.core.reserved(number).await;
-        let voice = fixture.voice(bot).await;
-        fixture.core.lifecycle.started(voice, None).await.unwrap();
-        fixture.core.exited(voice, 1).await.unwrap();
+        let caller = fixture.caller(bot).await;
+        fixture.core.lifecycle.started(caller, None).await.unwrap();
+        fixture.core.exited(caller, 1).await.unwrap();
         let slot = fixture.slot_is(SLOT, SlotStatus::Idle).await;
         assert_eq!(slot.recovery_attempts, 0);
     }
@@ -339,6 +339,6 @@ async fn a_late_agent_does_not_bring_a_slot_back_that_is_being_stopped() {
     fixture.fake.release_ends(1);
     assert_eq!(recovering.await.unwrap(), Some(Recovery::Recovered));
     until("it is started again", async || fixture.fake.starts().len() == 2 && fixture.at_gate().await == (0, 0)).await;
-    fixture.stir(&[]).await;
+    fixture.advance_bots(&[]).await;
     fixture.slot_is(SLOT, SlotStatus::Idle).await;
 }

@@ -74,9 +74,9 @@ async fn what_speaks_what_commands_and_what_waits_may_be_at_three_replicas_of_po
         };
         assert_eq!(user.on(&waits).look_at(&bot).await["status"], "active");
         user.on(&commands).stop(&bot).await;
-        let told = waiting.await.unwrap();
-        assert_eq!(told["commands"][0]["action"], "leave", "{told}");
-        let heard = life.well("heartbeat", json!({"acked": [told["commands"][0]["id"]]})).await;
+        let answer = waiting.await.unwrap();
+        assert_eq!(answer["commands"][0]["action"], "leave", "{answer}");
+        let heard = life.well("heartbeat", json!({"acked": [answer["commands"][0]["id"]]})).await;
         assert_eq!((&heard["status"], &heard["commands"]), (&json!("stopping"), &json!([])));
         life.well("exited", json!({"exit_code": 0})).await;
         assert_eq!(user.on(&waits).until(&bot, "completed").await["reason"], "stopped");

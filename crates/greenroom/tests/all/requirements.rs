@@ -300,15 +300,15 @@ async fn five_hundred_mixed_requests_on_two_hundred_slots_each_run_where_they_fi
         let wants = bot_request.wants.clone();
         requests.spawn(async move { (wants, placement.reserve(key, bot_request).await) });
     }
-    let (mut bots, mut told) = (BTreeMap::new(), 0);
+    let (mut bots, mut refused) = (BTreeMap::new(), 0);
     for (wants, answer) in requests.join_all().await {
         match answer {
             Ok(answer) => drop(bots.insert(answer.bot.id, wants)),
-            Err(PlacementError::NoneFits(_)) => told += 1,
+            Err(PlacementError::NoneFits(_)) => refused += 1,
             Err(error) => panic!("{error}"),
         }
     }
-    assert_eq!((told, bots.len()), (impossible, 500 - impossible));
+    assert_eq!((refused, bots.len()), (impossible, 500 - impossible));
     let mut open: BTreeSet<BotId> = bots.keys().copied().collect();
     until("all bots have run", async || {
         let now = fixture.core.store.slots(None, Some(SlotStatus::Busy)).await.unwrap();

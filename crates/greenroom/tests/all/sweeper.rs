@@ -25,16 +25,16 @@ fn failed(reason: &str) -> (Status, Option<String>) {
 #[tokio::test]
 async fn a_bot_that_does_not_come_in_fails_after_ten_minutes_in_the_lobby_included(#[case] backend: Backend) {
     let core = CoreFixture::new(backend).await;
-    let (bot, voice) = core.started(1).await;
+    let (bot, caller) = core.started(1).await;
     assert_eq!(core.after(300).await, 0);
     // The lobby does not start the clock anew.
-    core.lifecycle.status(voice, Trigger::AwaitingAdmission { reason: None }).await.unwrap();
+    core.lifecycle.status(caller, Trigger::AwaitingAdmission { reason: None }).await.unwrap();
     assert_eq!(core.after(299).await, 0);
     assert_eq!(core.after(1).await, 1);
     assert_eq!(core.stands(bot).await, failed("no_join"));
     assert_eq!(core.after(9_999).await, 0, "an end is final");
-    let told = core.store.events_of_bot(bot).await.unwrap();
-    assert_eq!(told.last().unwrap().actor, greenroom::store::Actor::Keeper);
+    let events = core.store.events_of_bot(bot).await.unwrap();
+    assert_eq!(events.last().unwrap().actor, greenroom::store::Actor::Keeper);
 }
 
 #[rstest]
@@ -43,12 +43,12 @@ async fn a_bot_that_does_not_come_in_fails_after_ten_minutes_in_the_lobby_includ
 #[tokio::test]
 async fn a_bot_in_the_meeting_lives_as_long_as_it_gives_heartbeats(#[case] backend: Backend) {
     let core = CoreFixture::new(backend).await;
-    let (bot, voice) = core.started(1).await;
-    core.lifecycle.joined(voice).await.unwrap();
+    let (bot, caller) = core.started(1).await;
+    core.lifecycle.joined(caller).await.unwrap();
     for _ in 0..30 {
         assert_eq!(core.after(60).await, 0, "the lobby's patience is not the meeting's");
         // Only gathered, not written: it counts all the same.
-        core.lifecycle.heartbeat(voice, &[]).await.unwrap();
+        core.lifecycle.heartbeat(caller, &[]).await.unwrap();
     }
     assert_eq!(core.after(119).await, 0);
     assert_eq!(core.after(4).await, 1);
@@ -61,13 +61,13 @@ async fn a_bot_in_the_meeting_lives_as_long_as_it_gives_heartbeats(#[case] backe
 #[tokio::test]
 async fn a_bot_that_calls_for_help_in_the_meeting_has_ten_minutes_from_then(#[case] backend: Backend) {
     let core = CoreFixture::new(backend).await;
-    let (bot, voice) = core.started(1).await;
-    core.lifecycle.joined(voice).await.unwrap();
+    let (bot, caller) = core.started(1).await;
+    core.lifecycle.joined(caller).await.unwrap();
     for _ in 0..20 {
         core.after(60).await;
-        core.lifecycle.heartbeat(voice, &[]).await.unwrap();
+        core.lifecycle.heartbeat(caller, &[]).await.unwrap();
     }
-    core.lifecycle.status(voice, Trigger::NeedsHelp { reason: None }).await.unwrap();
+    core.lifecycle.status(caller, Trigger::NeedsHelp { reason: None }).await.unwrap();
     assert_eq!(core.after(599).await, 0);
     assert_eq!(core.after(1).await, 1);
     assert_eq!(core.stands(bot).await, failed("no_join"));
@@ -92,18 +92,18 @@ async fn a_bot_that_does_not_leave_is_taken_for_gone_after_the_grace(#[case] bac
 #[tokio::test]
 async fn a_bot_that_spoke_between_the_look_and_the_act_lives(#[case] backend: Backend) {
     let core = CoreFixture::new(backend).await;
-    let (bot, voice) = core.started(1).await;
+    let (bot, caller) = core.started(1).await;
     core.clock.advance(Duration::from_secs(700));
     let since = core.clock.now().saturating_sub(Duration::from_secs(600)).unwrap();
     assert_eq!(core.store.overdue(Overdue::NoJoin, since, None).await.unwrap(), [(core.user, bot)]);
-    core.lifecycle.joined(voice).await.unwrap();
+    core.lifecycle.joined(caller).await.unwrap();
     assert!(!core.lifecycle.pass(bot, Overdue::NoJoin, since).await.unwrap());
     assert_eq!(core.stands(bot).await.0, Status::Active);
     // The same with a heartbeat.
     core.clock.advance(Duration::from_secs(200));
     let since = core.clock.now().saturating_sub(Duration::from_secs(120)).unwrap();
     assert_eq!(core.store.overdue(Overdue::HeartbeatLost, since, None).await.unwrap(), [(core.user, bot)]);
-    core.lifecycle.heartbeat(voice, &[]).await.unwrap();
+    core.lifecycle.heartbeat(caller, &[]).await.unwrap();
     assert!(!core.lifecycle.pass(bot, Overdue::HeartbeatLost, since).await.unwrap());
     assert_eq!(core.stands(bot).await.0, Status::Active);
 }
@@ -114,11 +114,11 @@ async fn a_bot_that_spoke_between_the_look_and_the_act_lives(#[case] backend: Ba
 #[tokio::test]
 async fn a_bot_that_is_assigned_anew_has_the_time_of_a_start_and_no_more(#[case] backend: Backend) {
     let core = CoreFixture::new(backend).await;
-    let (active, voice) = core.started(1).await;
-    core.lifecycle.joined(voice).await.unwrap();
+    let (active, caller) = core.started(1).await;
+    core.lifecycle.joined(caller).await.unwrap();
     for _ in 0..10 {
         core.after(60).await;
-        core.lifecycle.heartbeat(voice, &[]).await.unwrap();
+        core.lifecycle.heartbeat(caller, &[]).await.unwrap();
     }
     let (starting, _) = core.started(2).await;
     for bot in [active, starting] {
@@ -157,8 +157,8 @@ async fn a_time_without_the_database_is_not_held_against_bots_on_postgres() {
 #[tokio::test]
 async fn silence_counts_only_while_somebody_listened() {
     let core = CoreFixture::new(Backend::Sqlite).await;
-    let (bot, voice) = core.started(1).await;
-    core.lifecycle.joined(voice).await.unwrap();
+    let (bot, caller) = core.started(1).await;
+    core.lifecycle.joined(caller).await.unwrap();
     // The server is away for an hour; its successor gives the bot the time to be heard again.
     core.clock.advance(Duration::from_secs(3_600));
     let listening = ListeningWindow::new(core.clock.clone());
@@ -172,7 +172,7 @@ async fn silence_counts_only_while_somebody_listened() {
     };
     assert_eq!(swept().await, 0);
     listen(60);
-    core.lifecycle.heartbeat(voice, &[]).await.unwrap();
+    core.lifecycle.heartbeat(caller, &[]).await.unwrap();
     for _ in 0..2 {
         listen(60);
         assert_eq!(swept().await, 0);

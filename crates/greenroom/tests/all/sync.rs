@@ -35,7 +35,7 @@ async fn hot(backend: Backend, slots: i64) -> DeploymentFixture {
     let meet = PoolRow { hot: true, max_slots: 40, min_idle: slots, ..pool("meet") };
     let fixture = DeploymentFixture::new(backend, [meet]).await;
     until("all wait", async || {
-        fixture.stir(&[]).await;
+        fixture.advance_bots(&[]).await;
         fixture.slots().await.iter().filter(|(_, status)| *status == SlotStatus::Idle).count() == slots as usize
     })
     .await;
@@ -122,7 +122,7 @@ async fn a_hot_slot_that_lost_its_agent_while_it_was_idle_gets_another(#[case] b
     fixture.fake.lose(&slot(8));
     assert_eq!(fixture.keep("sync").await.counts["made_anew"], 2);
     until("they wait again", async || {
-        fixture.stir(&[]).await;
+        fixture.advance_bots(&[]).await;
         fixture.disagreement().await.is_none()
     })
     .await;
@@ -136,7 +136,7 @@ async fn a_hot_slot_that_the_provider_says_is_not_well_is_made_anew() {
         fixture.fake.sicken(&slot(7));
         assert_eq!(fixture.keep("sync").await.counts["made_anew"], 1);
         until("it is well", async || {
-            fixture.stir(&[]).await;
+            fixture.advance_bots(&[]).await;
             fixture.fake.count(&Call::Start(slot(7))) == 1 + time
                 && fixture.slot("pool-meet-007").await.unwrap().status == SlotStatus::Idle
         })
@@ -184,7 +184,7 @@ async fn a_listing_that_fails_changes_nothing(#[case] fault: Fault) {
     let bot = fixture.core.reserved(0).await;
     fixture.lives(bot).await;
     fixture.slot_is(slot(1).as_str(), SlotStatus::Idle).await;
-    let (live, voice) = fixture.stays(1).await;
+    let (live, caller) = fixture.stays(1).await;
     let (slots, calls) = (fixture.core.store.slots(None, None).await.unwrap(), fixture.fake.calls().len());
     for _ in 0..5 {
         minutes(&fixture, 1).await;
@@ -196,7 +196,7 @@ async fn a_listing_that_fails_changes_nothing(#[case] fault: Fault) {
     assert_eq!(fixture.core.store.slots(None, None).await.unwrap(), slots);
     assert_eq!(fixture.fake.calls().len(), calls);
     assert_eq!(fixture.bot(live).await.status, Status::Active);
-    fixture.core.lifecycle.heartbeat(voice, &[]).await.unwrap();
+    fixture.core.lifecycle.heartbeat(caller, &[]).await.unwrap();
 }
 
 #[rstest]

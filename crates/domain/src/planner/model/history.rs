@@ -51,7 +51,7 @@ pub struct Failure {
 
 impl Failure {
     /// What happened in a history that failed, and how it did.
-    pub fn tell(&self, history: &History) -> String {
+    pub fn describe(&self, history: &History) -> String {
         let Failure { step, what, trace } = self;
         let (seed, steps) = (history.seed, history.steps.len());
         format!("{}\nhistory {seed} fails at step {step} of {steps}: {what}", trace.join("\n"))
@@ -230,8 +230,8 @@ fn batch(world: &mut World, jobs: &[Job], fate: Fate, database: &mut Beside<'_>)
     let ids = Ids::new(world.now, world.ids);
     let changes = plan(&world.snapshot, jobs, world.now, ids, &world.settings);
     let mut after = world.reference.clone();
-    let told = after.run(jobs, world.now, &world.settings);
-    compare::told(world, &changes, &told, &after)?;
+    let expected_plan = after.run(jobs, world.now, &world.settings);
+    compare::same_plan(world, &changes, &expected_plan, &after)?;
     if let Some(seen) = &mut world.seen {
         for (job, answer) in jobs.iter().zip(&changes.answers) {
             *seen.entry(kind(job, answer)).or_default() += 1;

@@ -66,7 +66,7 @@ pub struct Batch<'a> {
     pub all: &'a mut Reference,
     pub now: Timestamp,
     pub settings: &'a Settings,
-    pub told: ExpectedPlan,
+    pub expected_plan: ExpectedPlan,
     /// Slots that came free in this batch and that nobody has got yet.
     pub loose: Vec<SlotName>,
     /// Platforms whose queue is served.
@@ -81,7 +81,7 @@ impl Reference {
             all: self,
             now,
             settings,
-            told: ExpectedPlan::default(),
+            expected_plan: ExpectedPlan::default(),
             loose: Vec::new(),
             served: Vec::new(),
             runners: Vec::new(),
@@ -124,13 +124,13 @@ impl Reference {
                 batch.keep_warm(&name);
             }
         }
-        for (_, id, _) in batch.told.new_bots.clone() {
+        for (_, id, _) in batch.expected_plan.new_bots.clone() {
             if batch.all.bot(id).is_some_and(|bot| bot.slot.is_none()) {
                 batch.tells_created(id, None);
             }
         }
-        let (warm, mut told) = (batch.warm, std::mem::take(&mut batch.told));
-        told.answers = later
+        let (warm, mut expected_plan) = (batch.warm, std::mem::take(&mut batch.expected_plan));
+        expected_plan.answers = later
             .into_iter()
             .map(|later| match later {
                 Later::Now(answer) => answer,
@@ -138,13 +138,13 @@ impl Reference {
                 Later::Warm => Answer::KeepWarm(warm),
             })
             .collect();
-        for asked in &told.asked {
+        for asked in &expected_plan.asked {
             if self.deployment(&asked.slot).is_none() {
                 let waits = Deployment { bot: asked.bot, state: GateState::Waiting, holder: None };
                 self.deployments.push((asked.slot.clone(), waits));
             }
         }
-        told
+        expected_plan
     }
 
     fn reserved(&self, id: BotId, is_new: bool) -> Reserved {

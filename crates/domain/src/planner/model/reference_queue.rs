@@ -33,7 +33,7 @@ impl Batch<'_> {
         let mut given = 0;
         for id in self.all.queue(platform) {
             if given == crate::planner::MOST_AT_ONCE {
-                self.told.unfinished = true;
+                self.expected_plan.unfinished = true;
                 return;
             }
             let Some(bot) = self.all.bot(id).cloned() else { continue };
@@ -153,7 +153,7 @@ impl Batch<'_> {
             slot.error_message = None;
             slot.description = slot::busy(id, now);
         }
-        self.told.refill |= pool.min_idle > 0;
+        self.expected_plan.refill |= pool.min_idle > 0;
         if awaited {
             self.wake(name);
         } else {
@@ -165,13 +165,13 @@ impl Batch<'_> {
             bot.connection = Self::new_connection();
             bot.wait_until = bot.queued.take().map(|queued| queued.timeout_at);
         }
-        match self.told.new_bots.iter_mut().find(|(_, new, _)| *new == id) {
+        match self.expected_plan.new_bots.iter_mut().find(|(_, new, _)| *new == id) {
             Some(new) => {
                 new.2 = awaited;
                 self.tells_created(id, Some(name.to_string()));
             }
             None => {
-                self.told.grants.push((id, name.clone(), awaited));
+                self.expected_plan.grants.push((id, name.clone(), awaited));
                 self.tells(id, Kind::Assigned, name.to_string());
             }
         }

@@ -83,11 +83,11 @@ impl CoolifyProvider {
 
     async fn check_applications(&self, slots: u32) -> Check {
         let found = self.coolify.look(Needs::Applications).await;
-        let told = found.map(|look| {
+        let counts = found.map(|look| {
             let (all, running) =
                 (look.applications.len(), look.applications.iter().filter(|one| !one.has_ended()).count());
             format!("{all} are of this installation, {running} of them running; this pool may have {slots}")
         });
-        Check::of("applications", told)
+        Check::of("applications", counts)
     }
 }

@@ -67,7 +67,7 @@ struct State {
 struct Waiting {
     from: Instant,
     needs: Needs,
-    tell: oneshot::Sender<Result<Arc<Look>, ProviderError>>,
+    reply: oneshot::Sender<Result<Arc<Look>, ProviderError>>,
 }
 
 /// Somebody looks, until this is dropped: then nobody is left waiting for a look that never comes.
@@ -98,10 +98,10 @@ impl Watch {
 
     /// The first look that begins at `from` or later.
     pub async fn look(self: &Arc<Self>, from: Instant, needs: Needs) -> Result<Arc<Look>, ProviderError> {
-        let (tell, told) = oneshot::channel();
+        let (reply, answer) = oneshot::channel();
         let is_first = {
             let mut state = self.state();
-            state.waiting.push(Waiting { from, needs, tell });
+            state.waiting.push(Waiting { from, needs, reply });
             !std::mem::replace(&mut state.is_looking, true)
         };
         if is_first {
@@ -109,7 +109,7 @@ impl Watch {
         } else {
             self.joined.notify_one();
         }
-        told.await.unwrap_or_else(|_| Err(ProviderError::again("a look at Coolify was given up")))
+        answer.await.unwrap_or_else(|_| Err(ProviderError::again("a look at Coolify was given up")))
     }
 
     /// The application of a slot as this process saw it last, which may be a while ago.
@@ -127,7 +127,7 @@ impl Watch {
     /// When to look next, and for what; `None` when nobody waits any more.
     fn next(&self) -> Option<(Instant, Needs)> {
         let mut state = self.state();
-        state.waiting.retain(|waiting| !waiting.tell.is_closed());
+        state.waiting.retain(|waiting| !waiting.reply.is_closed());
         let Some(first) = state.waiting.iter().map(|waiting| waiting.from).min() else {
             state.is_looking = false;
             return None;
@@ -165,14 +165,14 @@ impl Watch {
                 };
                 for waiting in state.waiting.extract_if(.., serves) {
                     // Who has gone away meanwhile is not told.
-                    let _ = waiting.tell.send(Ok(look.clone()));
+                    let _ = waiting.reply.send(Ok(look.clone()));
                 }
                 state.made.retain(|(at, _)| *at >= look.begun);
                 state.last = Some(look);
             }
             Err(error) => {
                 for waiting in state.waiting.extract_if(.., |waiting| waiting.from <= tried) {
-                    let _ = waiting.tell.send(Err(error.clone()));
+                    let _ = waiting.reply.send(Err(error.clone()));
                 }
             }
         }

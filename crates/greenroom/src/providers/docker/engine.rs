@@ -13,7 +13,7 @@ use tokio::sync::OnceCell;
 
 use super::credentials;
 use crate::providers::check::Check;
-use crate::providers::words::with_causes;
+use crate::providers::error_text::with_causes;
 use crate::providers::{LogLine, Progress, ProviderError, Pulled, last};
 
 const DEFAULT_HOST: &str = "unix:///var/run/docker.sock";

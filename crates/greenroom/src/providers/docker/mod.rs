@@ -212,7 +212,7 @@ impl Provider for DockerProvider {
                 tracing::warn!(%slot, error = error.words, "container not recreated");
             }
         }
-        Ok(Stopped::Told)
+        Ok(Stopped::Reported)
     }
 
     async fn delete(&self, slot: &SlotName) -> Result<(), ProviderError> {

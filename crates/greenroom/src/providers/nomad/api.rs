@@ -16,7 +16,7 @@ use super::job::{Job, Listed, Meta};
 use super::room::Node;
 use crate::config::provider::NomadConfig;
 use crate::providers::ProviderError;
-use crate::providers::words::with_causes;
+use crate::providers::error_text::with_causes;
 
 /// How often something is asked that Nomad has trouble with, in all.
 const ASKED_AT_MOST: usize = 4;

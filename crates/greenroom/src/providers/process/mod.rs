@@ -83,9 +83,9 @@ impl Wanted {
 }
 
 /// Tells the operation that its caller has gone.
-struct Caller(Arc<AtomicBool>);
+struct GiveUpOnDrop(Arc<AtomicBool>);
 
-impl Drop for Caller {
+impl Drop for GiveUpOnDrop {
     fn drop(&mut self) {
         self.0.store(true, Ordering::SeqCst);
     }
@@ -124,7 +124,7 @@ impl ProcessProvider {
         work: impl FnOnce(&Settings, &SlotFolder<'_>, P, &mut Wanted) -> Result<T, ProviderError> + Send + 'static,
     ) -> Result<T, ProviderError> {
         let is_given_up = Arc::new(AtomicBool::new(false));
-        let (slot, _caller) = (slot.clone(), Caller(is_given_up.clone()));
+        let (slot, _caller) = (slot.clone(), GiveUpOnDrop(is_given_up.clone()));
         let mut wanted = Wanted { is_given_up, last_look: Instant::now() };
         self.blocking(move |settings| {
             let folder = settings.folder_of(&slot);

@@ -63,8 +63,8 @@ async fn a_full_queue_answers_with_a_deployment_that_does_not_exist() {
     let answer = fixture.start(&uuid).await;
     let phantom = answer["deployment_uuid"].as_str().unwrap();
     assert_eq!(fixture.get(&format!("deployments/{phantom}")).await.status(), 404);
-    let told = fixture.post(&format!("deploy?uuid={uuid}")).await;
-    assert_eq!((told.status().as_u16(), &told.headers()["Retry-After"]), (429, &"60".parse().unwrap()));
+    let answer = fixture.post(&format!("deploy?uuid={uuid}")).await;
+    assert_eq!((answer.status().as_u16(), &answer.headers()["Retry-After"]), (429, &"60".parse().unwrap()));
     assert_eq!(fixture.coolify.most_deployments_at_once(), 3);
     fixture.coolify.hold_deployments(false);
     until("all have run", async || fixture.coolify.deployments() == ["finished"; 3]).await;

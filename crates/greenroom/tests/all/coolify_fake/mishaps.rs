@@ -74,9 +74,9 @@ async fn a_test_sees_every_call_and_may_say_what_the_status_is() {
     fixture.coolify.mend();
     assert_eq!(fixture.read(&path).await[0]["status"], "degraded:unhealthy");
     let calls: Vec<CoolifyCall> = fixture.coolify.calls();
-    let told: Vec<_> = calls.iter().map(|call| (call.operation, call.method.as_str(), call.status)).collect();
+    let calls_seen: Vec<_> = calls.iter().map(|call| (call.operation, call.method.as_str(), call.status)).collect();
     let resources = Some(Operation::ServerResources);
-    assert_eq!(told, [(Some(Operation::Create), "POST", 201), (resources, "GET", 500), (resources, "GET", 200)]);
+    assert_eq!(calls_seen, [(Some(Operation::Create), "POST", 201), (resources, "GET", 500), (resources, "GET", 200)]);
     assert_eq!(calls[2].path, format!("/api/v1/{path}"));
     assert!(calls[1].at <= calls[2].at);
 }

@@ -43,12 +43,12 @@ async fn a_bot_for_which_no_runner_of_moto_is_warm_gets_a_fresh_one() {
     });
     let group = fixture.cloud.group("large-on-demand");
     // It asks once, and then waits for what it has asked for.
-    let told =
+    let errors =
         ["a fresh one was asked of", "one is on its way in"].map(|what| format!("no warm runner fits; {what} {group}"));
     let words = words.await;
-    assert!(told.contains(&words), "{words}");
+    assert!(errors.contains(&words), "{words}");
     until("it is told that one is on its way", async || {
-        fixture.admin.get("/admin/deployments").await["entries"][0]["last_error"] == told[1]
+        fixture.admin.get("/admin/deployments").await["entries"][0]["last_error"] == errors[1]
     })
     .await;
     let machines = fixture.cloud.grown("large-on-demand").await;

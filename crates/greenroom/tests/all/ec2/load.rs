@@ -68,7 +68,7 @@ async fn five_hundred_mixed_requests_on_two_hundred_runners_of_moto_each_run_whe
     let mut dice = Dice(11);
     let fits = |wants: Option<&Requirements>, kind: &Attributes| requirements::fits(wants, kind);
     let mut wanted: BTreeMap<String, Option<Requirements>> = BTreeMap::new();
-    let mut told = 0;
+    let mut refused = 0;
     for number in 0..BOTS {
         let asked = dice.asked();
         let wants: Option<Requirements> = asked.clone().map(|asked| serde_json::from_value(asked).unwrap());
@@ -79,10 +79,10 @@ async fn five_hundred_mixed_requests_on_two_hundred_runners_of_moto_each_run_whe
             wanted.insert(body["bot"]["id"].as_str().unwrap().to_owned(), wants);
         } else {
             assert_eq!((status, &body["code"]), (StatusCode::UNPROCESSABLE_ENTITY, &json!("invalid")), "{body}");
-            told += 1;
+            refused += 1;
         }
     }
-    assert!(told > 10 && wanted.len() > 300, "{told} {}", wanted.len());
+    assert!(refused > 10 && wanted.len() > 300, "{refused} {}", wanted.len());
     until_done(&user, &ran, wanted.len()).await;
     over.cancel();
     while let Some(ended) = agents.join_next().await {

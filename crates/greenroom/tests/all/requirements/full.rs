@@ -106,10 +106,10 @@ async fn a_bot_that_was_assigned_by_hand_meanwhile_is_left_alone() {
     let fixture = DeploymentFixture::with(Backend::Sqlite, [places(1)], 1, fake).await;
     let bot = fixture.core.reserved(1).await;
     until("its start is under way", async || fixture.fake.starts().len() == 1).await;
-    let voice = fixture.core.assigned(bot).await.unwrap();
+    let caller = fixture.core.assigned(bot).await.unwrap();
     fixture.fake.release(10);
     fixture.gate_is_free().await;
     assert_eq!(fixture.line().await, []);
-    fixture.core.lifecycle.started(voice, None).await.unwrap();
+    fixture.core.lifecycle.started(caller, None).await.unwrap();
     assert_eq!(fixture.core.stands(bot).await.0, Status::Starting);
 }

@@ -1,7 +1,7 @@
 //! What would run in the slots of the provider that runs nothing: agents that wait, and bots that come and go.
 
 use domain::{SlotStatus, Status};
-use greenroom::lifecycle::callbacks::Voice;
+use greenroom::lifecycle::callbacks::Caller;
 use greenroom::providers::Spec;
 use greenroom::store::SlotRow;
 
@@ -10,15 +10,15 @@ use super::{DeploymentFixture, waits};
 impl DeploymentFixture {
     /// Lets everything that runs do what it does next: agents wait, bots start and end well. Those that are told to stay
     /// do.
-    pub async fn stir(&self, stays: &[domain::BotId]) {
+    pub async fn advance_bots(&self, stays: &[domain::BotId]) {
         for slot in self.core.store.slots(None, None).await.unwrap() {
             if let Some(spec) = self.fake.running(&slot.name).filter(|spec| spec.generation == slot.generation) {
-                self.stir_one(&slot, &spec, stays).await;
+                self.advance_bot(&slot, &spec, stays).await;
             }
         }
     }
 
-    async fn stir_one(&self, slot: &SlotRow, spec: &Spec, stays: &[domain::BotId]) {
+    async fn advance_bot(&self, slot: &SlotRow, spec: &Spec, stays: &[domain::BotId]) {
         let Some(bot) = slot.bot_id else {
             let is_hot = spec.connection.is_none() && slot.status == SlotStatus::Creating;
             if is_hot && !self.core.store.is_at_gate(&slot.name).await.unwrap() {
@@ -34,19 +34,19 @@ impl DeploymentFixture {
         if spec.connection.is_some() && spec.connection != row.connection_id.map(|id| id.to_string()) {
             return;
         }
-        let voice = self.voice_of(&row).unwrap();
+        let caller = self.caller_of(&row).unwrap();
         // Its user, or a deadline, may have ended it meanwhile.
-        if self.core.lifecycle.started(voice, None).await.is_ok() {
-            let _ = self.core.lifecycle.joined(voice).await;
-            let _ = self.core.exited(voice, 0).await;
+        if self.core.lifecycle.started(caller, None).await.is_ok() {
+            let _ = self.core.lifecycle.joined(caller).await;
+            let _ = self.core.exited(caller, 0).await;
         }
     }
 
     /// The voice of a bot that has a connection, by the data that it is given.
-    pub fn voice_of(&self, bot: &greenroom::store::BotRow) -> Option<Voice> {
+    pub fn caller_of(&self, bot: &greenroom::store::BotRow) -> Option<Caller> {
         let data = self.deployment.bot_data(bot)?;
         let claim = self.core.lifecycle.claim(data["token"].as_str()?).unwrap();
-        Some(Voice { claim, connection_id: claim.connection })
+        Some(Caller { claim, connection_id: claim.connection })
     }
 
     /// Whether store and provider say the same: what is idle is there, hot where it should be and still where not, and
@@ -76,12 +76,12 @@ impl DeploymentFixture {
     }
 
     /// Lets a bot come in and stay.
-    pub async fn stays(&self, number: usize) -> (domain::BotId, Voice) {
+    pub async fn stays(&self, number: usize) -> (domain::BotId, Caller) {
         let bot = self.core.reserved(number).await;
         self.runs(bot).await;
-        let voice = self.voice_of(&self.bot(bot).await).unwrap();
-        self.core.lifecycle.started(voice, None).await.unwrap();
-        assert_eq!(self.core.lifecycle.joined(voice).await.unwrap(), Status::Active);
-        (bot, voice)
+        let caller = self.caller_of(&self.bot(bot).await).unwrap();
+        self.core.lifecycle.started(caller, None).await.unwrap();
+        assert_eq!(self.core.lifecycle.joined(caller).await.unwrap(), Status::Active);
+        (bot, caller)
     }
 }

@@ -11,7 +11,7 @@ use greenroom::clock::Clock;
 use greenroom::keepers::Keeper;
 use greenroom::keepers::listening::ListeningWindow;
 use greenroom::keepers::sweeper::Sweeper;
-use greenroom::lifecycle::callbacks::Voice;
+use greenroom::lifecycle::callbacks::Caller;
 use greenroom::lifecycle::ends::Ending;
 use greenroom::lifecycle::tokens::Tokens;
 use greenroom::lifecycle::{Lifecycle, LifecycleError};
@@ -199,23 +199,23 @@ impl CoreFixture {
     }
 
     /// A new connection of a bot.
-    pub async fn assigned(&self, bot: BotId) -> Result<Voice, LifecycleError> {
+    pub async fn assigned(&self, bot: BotId) -> Result<Caller, LifecycleError> {
         let assignment = self.lifecycle.assign(bot).await?;
         let claim = self.lifecycle.claim(&assignment.token)?;
-        Ok(Voice { claim, connection_id: assignment.connection_id })
+        Ok(Caller { claim, connection_id: assignment.connection_id })
     }
 
     /// A bot that has started.
-    pub async fn started(&self, number: usize) -> (BotId, Voice) {
+    pub async fn started(&self, number: usize) -> (BotId, Caller) {
         let bot = self.reserved(number).await;
-        let voice = self.assigned(bot).await.unwrap();
-        self.lifecycle.started(voice, None).await.unwrap();
-        (bot, voice)
+        let caller = self.assigned(bot).await.unwrap();
+        self.lifecycle.started(caller, None).await.unwrap();
+        (bot, caller)
     }
 
     /// What a bot says at its end.
-    pub async fn exited(&self, voice: Voice, exit_code: i64) -> Result<Status, LifecycleError> {
-        self.placement.end(Ending::Exited { voice, exit_code, reason: None, error: None }).await
+    pub async fn exited(&self, caller: Caller, exit_code: i64) -> Result<Status, LifecycleError> {
+        self.placement.end(Ending::Exited { caller, exit_code, reason: None, error: None }).await
     }
 
     /// Ends a bot if it is not at an end, to make room for the next.

@@ -7,7 +7,7 @@ use greenroom::deployment::{Deployment, Parts, Patience};
 use greenroom::keepers::leader::Leadership;
 use greenroom::keepers::listening::ListeningWindow;
 use greenroom::keepers::{self, Crew, Did};
-use greenroom::lifecycle::callbacks::Voice;
+use greenroom::lifecycle::callbacks::Caller;
 use greenroom::providers::Provider;
 use greenroom::providers::ec2::Runners;
 use greenroom::store::{BotRow, Holder, PoolRow, SlotRow};
@@ -166,21 +166,21 @@ impl DeploymentFixture {
     }
 
     /// The voice of a bot that runs, by the data that its provider was given.
-    pub async fn voice(&self, bot: BotId) -> Voice {
+    pub async fn caller(&self, bot: BotId) -> Caller {
         let slot = self.runs(bot).await;
         let data = self.fake.running(&slot).unwrap().environment["BOT_DATA"].clone();
         let data: serde_json::Value = serde_json::from_str(&data).unwrap();
         let claim = self.core.lifecycle.claim(data["token"].as_str().unwrap()).unwrap();
         assert_eq!(claim.bot, bot);
-        Voice { claim, connection_id: claim.connection }
+        Caller { claim, connection_id: claim.connection }
     }
 
     /// Lets a bot that was deployed begin and end.
     pub async fn lives(&self, bot: BotId) {
-        let voice = self.voice(bot).await;
-        self.core.lifecycle.started(voice, None).await.unwrap();
-        self.core.lifecycle.joined(voice).await.unwrap();
-        assert_eq!(self.core.exited(voice, 0).await.unwrap(), Status::Completed);
+        let caller = self.caller(bot).await;
+        self.core.lifecycle.started(caller, None).await.unwrap();
+        self.core.lifecycle.joined(caller).await.unwrap();
+        assert_eq!(self.core.exited(caller, 0).await.unwrap(), Status::Completed);
     }
 
     /// Waits until a bot is at an end, and says how.

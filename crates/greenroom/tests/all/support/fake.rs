@@ -394,7 +394,7 @@ impl Provider for Fake {
         }
         let stopped = slot.clone();
         self.act(fault, move |slots| drop(slots.get_mut(&stopped).map(Option::take)));
-        self.answer(fault, Stopped::Told).await
+        self.answer(fault, Stopped::Reported).await
     }
 
     async fn delete(&self, slot: &SlotName) -> Result<(), ProviderError> {

@@ -76,7 +76,7 @@ const fn asked(
     OperationFields { operation, method, path, query, body: None }
 }
 
-const fn told(
+const fn operation_with_fields(
     operation: Operation,
     method: &'static str,
     path: &'static str,
@@ -116,15 +116,15 @@ const SHAPES: &[OperationFields] = &[
     plain(Operation::Project, "GET", "projects/{uuid}"),
     plain(Operation::Environment, "GET", "projects/{uuid}/{environment}"),
     asked(Operation::List, "GET", "applications", TAG),
-    told(Operation::Create, "POST", "applications/dockerimage", fields::CREATE),
+    operation_with_fields(Operation::Create, "POST", "applications/dockerimage", fields::CREATE),
     plain(Operation::Inspect, "GET", "applications/{uuid}"),
-    told(Operation::Describe, "PATCH", "applications/{uuid}", fields::DESCRIBE),
+    operation_with_fields(Operation::Describe, "PATCH", "applications/{uuid}", fields::DESCRIBE),
     asked(Operation::Delete, "DELETE", "applications/{uuid}", DELETE),
     asked(Operation::Logs, "GET", "applications/{uuid}/logs", LOGS),
     plain(Operation::Envs, "GET", "applications/{uuid}/envs"),
-    told(Operation::CreateEnv, "POST", "applications/{uuid}/envs", fields::VARIABLE),
-    told(Operation::UpdateEnv, "PATCH", "applications/{uuid}/envs", fields::VARIABLE),
-    told(Operation::BulkEnvs, "PATCH", "applications/{uuid}/envs/bulk", fields::VARIABLES),
+    operation_with_fields(Operation::CreateEnv, "POST", "applications/{uuid}/envs", fields::VARIABLE),
+    operation_with_fields(Operation::UpdateEnv, "PATCH", "applications/{uuid}/envs", fields::VARIABLE),
+    operation_with_fields(Operation::BulkEnvs, "PATCH", "applications/{uuid}/envs/bulk", fields::VARIABLES),
     plain(Operation::DeleteEnv, "DELETE", "applications/{uuid}/envs/{env}"),
     asked(Operation::Start, "POST", "applications/{uuid}/start", START),
     asked(Operation::Stop, "POST", "applications/{uuid}/stop", STOP),

@@ -150,8 +150,8 @@ impl World {
         let container = Container { name: name.clone(), envs, healthy_at, again_at: None };
         let started = started(application, &container);
         if is_unhealthy && !is_alone {
-            self.tell(started);
-            self.tell(CoolifyEvent::Stopped { uuid, container: name });
+            self.emit(started);
+            self.emit(CoolifyEvent::Stopped { uuid, container: name });
             let line = "New container is not healthy, rolling back to the old container.";
             self.deployments[place].lines.push(line.to_owned());
             return self.fail(place);
@@ -163,7 +163,7 @@ impl World {
         application.shown_at = Some((shown_at, status)).filter(|_| shown_at > now);
         let stopped = old.map(|old| CoolifyEvent::Stopped { uuid, container: old.name });
         let (first, then) = if is_alone { (stopped, Some(started)) } else { (Some(started), stopped) };
-        first.into_iter().chain(then).for_each(|event| self.tell(event));
+        first.into_iter().chain(then).for_each(|event| self.emit(event));
         self.deployments[place].state = DeploymentState::Finished;
         self.deployments[place].lines.push("New container started.".to_owned());
     }

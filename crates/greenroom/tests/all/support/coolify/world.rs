@@ -239,7 +239,7 @@ impl World {
         application.restarts += 1;
         application.status = "restarting:unknown".to_owned();
         let is_enough = most > 0 && application.restarts >= most;
-        self.tell(CoolifyEvent::Stopped { uuid: uuid.to_owned(), container: name });
+        self.emit(CoolifyEvent::Stopped { uuid: uuid.to_owned(), container: name });
         if is_enough {
             self.stop(uuid, true);
         }
@@ -283,7 +283,7 @@ impl World {
                 application.status = "running:unknown".to_owned();
                 let container = container.clone();
                 let started = started(application, &container);
-                self.tell(started);
+                self.emit(started);
             }
         }
         let Some(application) = self.application(uuid) else { return };
@@ -323,11 +323,11 @@ impl World {
         // One that has ended by itself was told of then.
         let ended = application.container.take().filter(|container| container.again_at.is_none());
         if let Some(Container { name, .. }) = ended {
-            self.tell(CoolifyEvent::Stopped { uuid: uuid.to_owned(), container: name });
+            self.emit(CoolifyEvent::Stopped { uuid: uuid.to_owned(), container: name });
         }
     }
 
-    pub(super) fn tell(&self, event: CoolifyEvent) {
+    pub(super) fn emit(&self, event: CoolifyEvent) {
         // A test need not listen.
         let _ = self.events.send(event);
     }
