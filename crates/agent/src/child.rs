@@ -160,7 +160,7 @@ pub fn code(status: ExitStatus) -> i32 {
 }
 
 /// For people.
-pub fn words(status: ExitStatus) -> String {
+pub fn exit_text(status: ExitStatus) -> String {
     match status.signal().map(Signal::try_from) {
         Some(Ok(signal)) => format!("the command was ended by {signal}"),
         Some(Err(_)) => "the command was ended by a signal".to_owned(),

@@ -191,7 +191,7 @@ fn exit(status: ExitStatus, leaving: &Leaving, Ending { reason, error }: Ending)
         let error = "the command did not leave when asked and did not end at SIGTERM, so it was killed";
         return Exit { code, reason: Some(KILLED.to_owned()), error: Some(error.to_owned()) };
     }
-    let error = error.or_else(|| (code != 0).then(|| child::words(status)));
+    let error = error.or_else(|| (code != 0).then(|| child::exit_text(status)));
     Exit { code, reason, error }
 }
 

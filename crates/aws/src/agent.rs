@@ -197,5 +197,5 @@ impl RunnerPool {
 }
 
 pub(crate) fn in_the_way(operation: &'static str) -> AwsError {
-    AwsError::Busy { operation, words: "the runner is changed by others again and again".into() }
+    AwsError::Busy { operation, message: "the runner is changed by others again and again".into() }
 }

@@ -124,7 +124,7 @@ impl RunnerPool {
             changed = self.0.table.change(&seen, &next).await;
         }
         if let Err(error) = &changed
-            && error.may_help()
+            && error.retryable()
             && let Some(has) = self.0.table.slot(&slot).await?
             && has.run_id == run_id
         {

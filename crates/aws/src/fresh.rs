@@ -24,9 +24,9 @@ pub enum Fresh {
     /// made to grow for it now; otherwise one that was asked for before will do.
     Coming { group: String, asked: bool },
     /// Every group that fits is at its maximum.
-    Full { words: String },
+    Full { message: String },
     /// No group can ever have one that fits.
-    Never { words: String },
+    Never { message: String },
 }
 
 /// A group all of whose machines fit a request.
@@ -72,7 +72,7 @@ impl RunnerPool {
     /// Says that a slot waits for a fresh runner, and makes a group grow if too few are on their way.
     pub async fn ask_for_fresh(&self, wanted: Option<&Requirements>, slot: &str) -> Result<Fresh, AwsError> {
         if self.classes_for(wanted).is_empty() {
-            return Ok(Fresh::Never { words: "no class of the pool has what is asked for".into() });
+            return Ok(Fresh::Never { message: "no class of the pool has what is asked for".into() });
         }
         let could = self.groups_for(wanted);
         let (groups, up) = tokio::join!(self.0.groups.all(), self.up());
@@ -82,8 +82,8 @@ impl RunnerPool {
             could.iter().filter_map(|one| Some((is_there(&one.name)?, one.most_beside(&groups)))).collect();
         if there.is_empty() {
             let names: Vec<_> = could.iter().map(|one| one.name.as_str()).collect();
-            let words = format!("none of the groups {} is there; `greenroom aws init` makes them", names.join(", "));
-            return Ok(Fresh::Never { words });
+            let message = format!("none of the groups {} is there; `greenroom aws init` makes them", names.join(", "));
+            return Ok(Fresh::Never { message });
         }
         let (key, now) = (self.slot_key(slot), self.now());
         let waits = |demand: &Demand| demand.at >= before(now, STILL_WAITS);
@@ -113,7 +113,7 @@ impl RunnerPool {
             return Ok(Fresh::Coming { group: group.name.clone(), asked });
         }
         self.0.table.forget_demand(&key).await?;
-        Ok(Fresh::Full { words: format!("every group that fits is at its maximum: {}", full.join(", ")) })
+        Ok(Fresh::Full { message: format!("every group that fits is at its maximum: {}", full.join(", ")) })
     }
 
     /// The slot no longer waits for a fresh runner.

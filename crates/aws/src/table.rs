@@ -163,7 +163,7 @@ impl Table {
             }
             pause *= 2;
         }
-        Err(AwsError::Busy { operation: "TransactWriteItems", words: "other changes are always in the way".into() })
+        Err(AwsError::Busy { operation: "TransactWriteItems", message: "other changes are always in the way".into() })
     }
 
     async fn change_alone(&self, seen: &Runner, next: &Runner) -> Result<Option<Refusal>, AwsError> {
@@ -300,8 +300,8 @@ impl Table {
                 pause *= 2;
             }
             if !left.is_empty() {
-                let words = "DynamoDB leaves some of it out again and again".into();
-                return Err(AwsError::Busy { operation: "BatchGetItem", words });
+                let message = "DynamoDB leaves some of it out again and again".into();
+                return Err(AwsError::Busy { operation: "BatchGetItem", message });
             }
         }
         Ok(heard)

@@ -151,13 +151,13 @@ impl Bus {
 
 /// Asks a Redis once whether it answers.
 pub async fn ping(url: &SecretString) -> Result<(), String> {
-    let client = redis::Client::open(url.expose_secret()).map_err(|error| words(&error))?;
-    let mut connection = client.get_multiplexed_async_connection().await.map_err(|error| words(&error))?;
+    let client = redis::Client::open(url.expose_secret()).map_err(|error| error_text(&error))?;
+    let mut connection = client.get_multiplexed_async_connection().await.map_err(|error| error_text(&error))?;
     let answer = redis::cmd("PING").query_async::<String>(&mut connection).await;
-    answer.map(drop).map_err(|error| words(&error))
+    answer.map(drop).map_err(|error| error_text(&error))
 }
 
-fn words(error: &redis::RedisError) -> String {
+fn error_text(error: &redis::RedisError) -> String {
     error.detail().map_or_else(|| error.to_string(), ToString::to_string)
 }
 
@@ -165,7 +165,7 @@ fn words(error: &redis::RedisError) -> String {
 fn trouble<T>(answer: Result<Result<T, redis::RedisError>, tokio::time::error::Elapsed>) -> Option<String> {
     match answer {
         Ok(Ok(_)) => None,
-        Ok(Err(error)) => Some(words(&error)),
+        Ok(Err(error)) => Some(error_text(&error)),
         Err(_) => Some(format!("it took longer than {} s", PATIENCE.as_secs())),
     }
 }

@@ -176,8 +176,8 @@ impl Server {
     /// The accepted calls without the heartbeats and the waiting, in order: what was said.
     pub fn said(&self) -> Vec<(String, Value)> {
         let said = self.calls().into_iter().filter(|call| call.status == 200);
-        let words = ["started", "joined", "status", "transcript", "exited"];
-        said.filter(|call| words.contains(&call.name.as_str())).map(|call| (call.name, call.body)).collect()
+        let names = ["started", "joined", "status", "transcript", "exited"];
+        said.filter(|call| names.contains(&call.name.as_str())).map(|call| (call.name, call.body)).collect()
     }
 
     pub fn said_names(&self) -> Vec<String> {

@@ -74,8 +74,8 @@ async fn a_group_that_is_full_is_passed_over_and_who_came_first_keeps_its_place(
     let on_demand = |class| coming(&world, class, UsageClass::OnDemand);
     assert_eq!(ask(&pool, "pool-a-1").await, on_demand("large"));
     assert_eq!(ask(&pool, "pool-a-2").await, on_demand("xlarge"));
-    let Fresh::Full { words } = ask(&pool, "pool-a-3").await else { panic!("there is room") };
-    assert!(words.contains("large-on-demand (1)") && words.contains("xlarge-on-demand (1)"), "{words}");
+    let Fresh::Full { message } = ask(&pool, "pool-a-3").await else { panic!("there is room") };
+    assert!(message.contains("large-on-demand (1)") && message.contains("xlarge-on-demand (1)"), "{message}");
     assert_eq!(ask(&pool, "pool-a-1").await, on_demand("large"));
     assert_eq!(ask(&pool, "pool-a-2").await, on_demand("xlarge"));
     assert_eq!(world.desired("large", UsageClass::OnDemand).await, 1);
@@ -99,8 +99,8 @@ async fn the_group_has_what_is_asked_for() {
 #[tokio::test]
 async fn groups_that_were_never_made_are_told() {
     let world = World::new(vec![large()]).await;
-    let Fresh::Never { words } = ask(&world.pool().await, "pool-a-1").await else { panic!("there is a group") };
-    assert!(words.contains("greenroom aws init"), "{words}");
+    let Fresh::Never { message } = ask(&world.pool().await, "pool-a-1").await else { panic!("there is a group") };
+    assert!(message.contains("greenroom aws init"), "{message}");
 }
 
 #[tokio::test]

@@ -218,12 +218,12 @@ pub fn read_json_with_nul<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Proble
         let error = error.into_inner();
         if error.is_data() {
             // Serde says where in the text as well; the field is what helps.
-            let words = error.to_string();
-            let words = words.split(" at line ").next().unwrap_or_default();
+            let message = error.to_string();
+            let message = message.split(" at line ").next().unwrap_or_default();
             if path == "." {
-                return Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid", words);
+                return Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid", message);
             }
-            Problem::invalid(&path, words)
+            Problem::invalid(&path, message)
         } else {
             not_json(&error)
         }

@@ -91,7 +91,7 @@ pub async fn run(
         Err(error @ RunError::TakesLong) => {
             Err(Problem::new(StatusCode::GATEWAY_TIMEOUT, "timeout", error.to_string()))
         }
-        Err(RunError::Failed(words)) => Err(Problem::unavailable(format!("the run failed: {words}"))),
+        Err(RunError::Failed(message)) => Err(Problem::unavailable(format!("the run failed: {message}"))),
         Err(RunError::Store(error)) => Err(error.into()),
     }
 }

@@ -85,12 +85,12 @@ pub async fn handle(State(app): State<App>, request: Request, next: Next) -> Res
     let header = HeaderValue::from_str(&id);
     let answer = CURRENT.scope(id, async move {
         AssertUnwindSafe(next.run(request)).catch_unwind().await.unwrap_or_else(|panic| {
-            let words = panic
+            let message = panic
                 .downcast_ref::<&str>()
                 .map(|text| (*text).to_owned())
                 .or_else(|| panic.downcast_ref::<String>().cloned())
                 .unwrap_or_default();
-            tracing::error!(panic = words, "request handler panicked");
+            tracing::error!(panic = message, "request handler panicked");
             Problem::internal().into_response()
         })
     });

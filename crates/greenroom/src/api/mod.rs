@@ -221,11 +221,11 @@ fn described(mut document: OpenApi) -> OpenApi {
             ("For operators", "Users, keys and everyone's bots, with the admin token."),
             ("For everyone", "Health and metrics."),
         ]
-        .map(|(name, words)| TagBuilder::new().name(name).description(Some(words)).build())
+        .map(|(name, description)| TagBuilder::new().name(name).description(Some(description)).build())
         .to_vec(),
     );
-    let bearer = |words: &str| {
-        SecurityScheme::Http(HttpBuilder::new().scheme(HttpAuthScheme::Bearer).description(Some(words)).build())
+    let bearer = |description: &str| {
+        SecurityScheme::Http(HttpBuilder::new().scheme(HttpAuthScheme::Bearer).description(Some(description)).build())
     };
     let components = document.components.get_or_insert_default();
     components.add_security_scheme("api_key", bearer("The API key of a user, `grk_…`"));

@@ -175,7 +175,7 @@ impl From<StoreError> for Problem {
 impl From<AwsError> for Problem {
     fn from(error: AwsError) -> Self {
         tracing::error!(%error, "AWS error");
-        if error.may_help() {
+        if error.retryable() {
             Problem::unavailable("AWS does not answer as it should; try again")
         } else {
             Problem::internal()

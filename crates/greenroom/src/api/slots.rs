@@ -134,7 +134,8 @@ pub struct Failure {
     /// The bot that it went wrong for.
     pub bot_id: Option<Uuid>,
     /// What the provider said, or what was missed.
-    pub words: String,
+    #[serde(rename = "words")]
+    pub message: String,
     /// The last lines of what ran in the slot.
     pub log: Option<String>,
 }
@@ -204,7 +205,7 @@ pub async fn slot(
     let failures = app.store.failures_in(&slot.name).await?.into_iter().map(|failure| Failure {
         at: failure.at,
         bot_id: failure.bot_id.map(|id| id.0),
-        words: failure.words,
+        message: failure.message,
         log: failure.log,
     });
     let failures = failures.collect();

@@ -52,16 +52,16 @@ impl Plot {
              font-family=\"sans-serif\" font-size=\"13\">\n\
              <rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n"
         );
-        let mut text = |x: f64, y: f64, anchor: &str, more: &str, words: &str| {
-            let words = escaped(words);
-            let _ = writeln!(svg, "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\"{more}>{words}</text>");
+        let mut text = |x: f64, y: f64, anchor: &str, more: &str, label: &str| {
+            let label = escaped(label);
+            let _ = writeln!(svg, "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\"{more}>{label}</text>");
         };
         text(WIDTH / 2.0, 22.0, "middle", " font-size=\"15\"", &self.title);
         text(LEFT + across / 2.0, HEIGHT - 14.0, "middle", "", &self.x_label);
         let middle = TOP + down / 2.0;
         text(20.0, middle, "middle", &format!(" transform=\"rotate(-90 20 {middle:.1})\""), &self.y_label);
-        for (x, words) in x_ticks(low, high, self.x_scale) {
-            text(place((x, 0.0)).0, HEIGHT - BOTTOM + 20.0, "middle", "", &words);
+        for (x, label) in x_ticks(low, high, self.x_scale) {
+            text(place((x, 0.0)).0, HEIGHT - BOTTOM + 20.0, "middle", "", &label);
         }
         for part in 0..=4 {
             let y = top * f64::from(part) / 4.0;
@@ -71,8 +71,8 @@ impl Plot {
             let fill = format!(" fill=\"{}\"", COLOURS[number % COLOURS.len()]);
             text(WIDTH - RIGHT - 8.0, TOP + 16.0 + 18.0 * number as f64, "end", &fill, &line.name);
         }
-        for (x, words) in &self.marks {
-            text(place((*x, 0.0)).0 + 4.0, TOP + down - 8.0, "start", " fill=\"#57606a\"", words);
+        for (x, label) in &self.marks {
+            text(place((*x, 0.0)).0 + 4.0, TOP + down - 8.0, "start", " fill=\"#57606a\"", label);
         }
         for part in 0..=4 {
             let y = place((low, top * f64::from(part) / 4.0)).1;

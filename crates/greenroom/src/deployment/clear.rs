@@ -83,23 +83,23 @@ impl Deployment {
         let reason = ended.and_then(|bot| bot.reason);
         let never_heard = reason.as_deref() == Some(Reason::NoStart.as_str());
         if let Some(reason) = reason {
-            let words = if never_heard { NEVER_HEARD.to_owned() } else { format!("its bot failed: {reason}") };
-            if !self.keep_failure_with_log(&slot, Some(bot), &words).await {
+            let message = if never_heard { NEVER_HEARD.to_owned() } else { format!("its bot failed: {reason}") };
+            if !self.keep_failure_with_log(&slot, Some(bot), &message).await {
                 return Ok(());
             }
         }
         let stopped = self.stopped(&slot.name, &*provider, pool.recycle_after > 0).await;
         let news = match stopped {
             Err(error) if self.failed_by_outage(&slot.pool, &*provider, &error).await => {
-                tracing::info!(slot = %slot.name, error = error.words, "slot clearing postponed");
+                tracing::info!(slot = %slot.name, error = error.message, "slot clearing postponed");
                 return Ok(());
             }
-            Err(error) => SlotEvent::Broken { bot: Some(bot), message: error.words },
+            Err(error) => SlotEvent::Broken { bot: Some(bot), message: error.message },
             Ok(()) if never_heard => SlotEvent::Broken { bot: Some(bot), message: NEVER_HEARD.to_owned() },
             Ok(()) => SlotEvent::Cleared { bot },
         };
-        if let SlotEvent::Broken { message: words, .. } = &news {
-            tracing::warn!(slot = %slot.name, error = words, "slot failed");
+        if let SlotEvent::Broken { message, .. } = &news {
+            tracing::warn!(slot = %slot.name, error = message, "slot failed");
         }
         self.0.placement.report(slot.name.clone(), news).await.map(drop)
     }
@@ -136,9 +136,9 @@ impl Deployment {
         }
         if let Err(error) = self.deleted(&slot.name, &*provider).await {
             if self.failed_by_outage(&slot.pool, &*provider, &error).await {
-                tracing::info!(slot = %slot.name, error = error.words, "slot deletion postponed");
+                tracing::info!(slot = %slot.name, error = error.message, "slot deletion postponed");
             } else {
-                self.failed_since(slot, error.words).await?;
+                self.failed_since(slot, error.message).await?;
             }
             return Ok(false);
         }
@@ -156,7 +156,7 @@ impl Deployment {
         }
         if let Err(error) = self.stopped(&slot.name, &*provider, pool.recycle_after > 0).await {
             if !self.failed_by_outage(&slot.pool, &*provider, &error).await {
-                self.failed_since(slot, error.words).await?;
+                self.failed_since(slot, error.message).await?;
             }
             return Ok(false);
         }
@@ -177,16 +177,16 @@ impl Deployment {
     }
 
     /// A slot without a bot has failed, if it still is as it was. Its log is read before: a recovery takes it along.
-    pub(crate) async fn failed_since(&self, slot: &SlotRow, words: String) -> Result<bool, StoreError> {
-        let is_kept = self.is_kept(slot, None, &words).await;
+    pub(crate) async fn failed_since(&self, slot: &SlotRow, message: String) -> Result<bool, StoreError> {
+        let is_kept = self.is_kept(slot, None, &message).await;
         let log = if is_kept { None } else { self.slot_log(slot).await.ok().flatten() };
-        let news = SlotEvent::Failed { since: slot.status_since, message: words.clone() };
+        let news = SlotEvent::Failed { since: slot.status_since, message: message.clone() };
         if !self.0.placement.report(slot.name.clone(), news).await? {
             return Ok(false);
         }
-        tracing::warn!(slot = %slot.name, error = words, "slot failed");
+        tracing::warn!(slot = %slot.name, error = message, "slot failed");
         if !is_kept {
-            self.write_failure(slot, None, &words, log).await;
+            self.write_failure(slot, None, &message, log).await;
         }
         Ok(true)
     }

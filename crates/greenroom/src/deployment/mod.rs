@@ -251,9 +251,9 @@ impl Deployment {
         &self,
         bot: BotId,
         overdue: Overdue,
-        words: Option<String>,
+        message: Option<String>,
     ) -> Result<bool, StoreError> {
-        match self.0.placement.end(Ending::GivenUp { bot, overdue, error: words }).await {
+        match self.0.placement.end(Ending::GivenUp { bot, overdue, error: message }).await {
             Ok(status) => Ok(status.is_ended()),
             Err(LifecycleError::Store(error)) => Err(error),
             Err(_) => Ok(false),
@@ -280,9 +280,9 @@ impl Deployment {
         self.0.providers.get(pool).is_some_and(|provider| provider.keeps_environment())
     }
 
-    pub(crate) async fn broken(&self, slot: &SlotName, bot: Option<BotId>, words: &str) {
-        tracing::warn!(%slot, error = words, "slot failed");
-        let news = SlotEvent::Broken { bot, message: words.to_owned() };
+    pub(crate) async fn broken(&self, slot: &SlotName, bot: Option<BotId>, message: &str) {
+        tracing::warn!(%slot, error = message, "slot failed");
+        let news = SlotEvent::Broken { bot, message: message.to_owned() };
         if let Err(error) = self.0.placement.report(slot.clone(), news).await {
             tracing::warn!(%slot, %error, "slot failure not stored");
         }

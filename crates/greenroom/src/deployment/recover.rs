@@ -68,7 +68,7 @@ impl Deployment {
         max_attempts: i64,
     ) -> Result<Recovery, StoreError> {
         let is_stuck = slot.bot_id.is_none() && slot.status_since <= stuck_since;
-        let words = match slot.status {
+        let message = match slot.status {
             SlotStatus::Error => "",
             SlotStatus::Creating if is_stuck => "it was being made ready, and never was",
             SlotStatus::Busy if is_stuck => "it was in use by nobody",
@@ -84,7 +84,7 @@ impl Deployment {
             return Ok(Recovery::NotNeeded);
         }
         // Before the provider is called: an attempt in which this process dies counts as well.
-        let news = SlotEvent::Recovering { since: slot.status_since, message: words.to_owned() };
+        let news = SlotEvent::Recovering { since: slot.status_since, message: message.to_owned() };
         if !self.0.placement.report(slot.name.clone(), news).await? {
             return Ok(Recovery::NotNeeded);
         }
@@ -126,10 +126,10 @@ impl Deployment {
         };
         if let Err(error) = self.stopped(&slot.name, &*provider, true).await {
             if self.failed_by_outage(&slot.pool, &*provider, &error).await {
-                tracing::info!(slot = %slot.name, error = error.words, "slot recovery postponed");
+                tracing::info!(slot = %slot.name, error = error.message, "slot recovery postponed");
                 return Ok(Recovery::Failed);
             }
-            self.failed_since(&slot, error.words).await?;
+            self.failed_since(&slot, error.message).await?;
             return Ok(Recovery::Failed);
         }
         let recovered = SlotEvent::Recovered { since: slot.status_since };
@@ -155,7 +155,7 @@ impl Deployment {
                 let ours = || store.renew_lease(&name, &replica, LONGEST_REMOVAL);
                 let deleted =
                     lease::kept(self.0.lease.liveness(), replica.id, &name, ours, self.deleted(slot, provider)).await;
-                deleted.map_or(Ok(false), |deleted| deleted.map(|()| true).map_err(|error| error.words))
+                deleted.map_or(Ok(false), |deleted| deleted.map(|()| true).map_err(|error| error.message))
             }
             Ok(Some(_)) => Ok(false),
             Err(error) => Err(text(error)),

@@ -127,8 +127,8 @@ impl Deployment {
                 let news = SlotEvent::Started { bot, provider_ref, recipe, holder };
                 self.0.placement.report(slot.clone(), news).await.map(drop)
             }
-            Ok(Outcome::Failed(error)) => self.failed(&deployment, error.words).await,
-            Ok(Outcome::Full(words)) => self.full(&deployment, words).await,
+            Ok(Outcome::Failed(error)) => self.failed(&deployment, error.message).await,
+            Ok(Outcome::Full(message)) => self.full(&deployment, message).await,
             Ok(Outcome::NotWanted) => self.not_wanted(&deployment).await,
             Ok(Outcome::Later(pause)) => {
                 kept.given_back();
@@ -167,30 +167,25 @@ impl Deployment {
     }
 
     /// The bot fails and the slot goes to error in one transaction, with the provider's words in both.
-    async fn failed(&self, deployment: &Passed, words: String) -> Result<(), StoreError> {
+    async fn failed(&self, deployment: &Passed, message: String) -> Result<(), StoreError> {
         let slot = &deployment.row.slot;
         let Some(bot) = deployment.row.bot_id else {
-            tracing::warn!(%slot, error = words, "slot start failed");
-            return self
-                .0
-                .placement
-                .report(slot.clone(), SlotEvent::Broken { bot: None, message: words })
-                .await
-                .map(drop);
+            tracing::warn!(%slot, error = message, "slot start failed");
+            return self.0.placement.report(slot.clone(), SlotEvent::Broken { bot: None, message }).await.map(drop);
         };
-        tracing::warn!(%slot, %bot, error = words, "slot start failed");
-        if self.give_up(bot, Overdue::DeployFailed, Some(words)).await? {
+        tracing::warn!(%slot, %bot, error = message, "slot start failed");
+        if self.give_up(bot, Overdue::DeployFailed, Some(message)).await? {
             return Ok(());
         }
         self.not_wanted(deployment).await
     }
 
     /// The bot goes back in line, and the slot is free.
-    async fn full(&self, deployment: &Passed, words: String) -> Result<(), StoreError> {
+    async fn full(&self, deployment: &Passed, message: String) -> Result<(), StoreError> {
         let slot = &deployment.row.slot;
-        let Some(bot) = deployment.row.bot_id else { return self.failed(deployment, words).await };
-        tracing::info!(%slot, %bot, words, "no capacity for a bot; it is queued again");
-        let news = SlotEvent::NoCapacity { bot, holder: deployment.holder, message: words };
+        let Some(bot) = deployment.row.bot_id else { return self.failed(deployment, message).await };
+        tracing::info!(%slot, %bot, message, "no capacity for a bot; it is queued again");
+        let news = SlotEvent::NoCapacity { bot, holder: deployment.holder, message };
         if self.0.placement.report(slot.clone(), news).await? {
             return Ok(());
         }
@@ -221,7 +216,10 @@ impl Deployment {
             let Some(slot) = self.0.store.slot(&deployment.slot).await? else { return Ok(Outcome::NotWanted) };
             let Some(wanted) = self.wanted(&slot, deployment).await? else { return Ok(Outcome::NotWanted) };
             let Some(provider) = self.provider(&slot.pool) else {
-                return Ok(Outcome::Failed(ProviderError::never(format!("the pool {} has no provider", slot.pool))));
+                return Ok(Outcome::Failed(ProviderError::permanent(format!(
+                    "the pool {} has no provider",
+                    slot.pool
+                ))));
             };
             // A bot that has begun, and ended with its slot while that was being started, is not begun a second time.
             if let Some(bot) = deployment.bot_id
@@ -246,28 +244,28 @@ impl Deployment {
             let is_away =
                 error.is_unavailable || (is_late && self.failed_by_outage(&slot.pool, &*provider, &error).await);
             if is_late && is_away {
-                let stepped = self.step_back(passed, LONGEST_PAUSE, &error.words).await?;
+                let stepped = self.step_back(passed, LONGEST_PAUSE, &error.message).await?;
                 return Ok(if stepped { Outcome::Later(LONGEST_PAUSE) } else { Outcome::Lost });
             }
-            if !error.may_help || is_late {
-                self.keep_failure(&slot, deployment.bot_id, &error.words).await;
+            if !error.retryable || is_late {
+                self.keep_failure(&slot, deployment.bot_id, &error.message).await;
                 // Whoever has it by now decides what becomes of it.
-                let own = self.note_error(passed, &error.words).await.unwrap_or(false);
+                let own = self.note_error(passed, &error.message).await.unwrap_or(false);
                 return Ok(if own { Outcome::Failed(error) } else { Outcome::Lost });
             }
             if error.is_full && deployment.bot_id.is_some() {
-                let own = self.note_error(passed, &error.words).await.unwrap_or(false);
-                return Ok(if own { Outcome::Full(error.words) } else { Outcome::Lost });
+                let own = self.note_error(passed, &error.message).await.unwrap_or(false);
+                return Ok(if own { Outcome::Full(error.message) } else { Outcome::Lost });
             }
-            tracing::warn!(slot = %slot.name, error = %error.words, retry_in_ms = pause.as_millis(), "slot start failed");
+            tracing::warn!(slot = %slot.name, error = %error.message, retry_in_ms = pause.as_millis(), "slot start failed");
             if pause > LONGEST_IN_PLACE {
-                return Ok(if self.step_back(passed, pause, &error.words).await? {
+                return Ok(if self.step_back(passed, pause, &error.message).await? {
                     Outcome::Later(pause)
                 } else {
                     Outcome::Lost
                 });
             }
-            if !self.note_error(passed, &error.words).await.unwrap_or(false) {
+            if !self.note_error(passed, &error.message).await.unwrap_or(false) {
                 return Ok(Outcome::Lost);
             }
             tokio::time::sleep(pause).await;
@@ -276,10 +274,10 @@ impl Deployment {
     }
 
     /// Lets others have the place behind the gate until it is tried again.
-    async fn step_back(&self, passed: &Passed, pause: Duration, words: &str) -> Result<bool, StoreError> {
+    async fn step_back(&self, passed: &Passed, pause: Duration, message: &str) -> Result<bool, StoreError> {
         let mut tx = self.0.store.begin().await?;
         let until = self.0.lifecycle.clock.now().saturating_add(pause).unwrap_or(Timestamp::MAX);
-        let stepped = tx.step_back(&passed.row.slot, passed.holder, until, words).await?;
+        let stepped = tx.step_back(&passed.row.slot, passed.holder, until, message).await?;
         tx.commit().await?;
         Ok(stepped)
     }
@@ -293,7 +291,7 @@ impl Deployment {
         wanted: &Wanted,
         is_new: bool,
     ) -> Result<Brought, ProviderError> {
-        let removed = |error: StoreError| ProviderError::again(error.to_string());
+        let removed = |error: StoreError| ProviderError::transient(error.to_string());
         while is_new && self.is_being_removed(&wanted.spec.slot).await.map_err(removed)? {
             tokio::time::sleep(LOOK_AGAIN).await;
         }
@@ -366,7 +364,7 @@ impl Deployment {
             Some(Ok(Ok(Brought::SteppedBack))) => Outcome::SteppedBack,
             Some(Ok(Ok(_))) => Outcome::Lost,
             Some(Ok(Err(error))) => Outcome::Failed(error),
-            Some(Err(_)) => Outcome::Failed(ProviderError::again("the provider does not answer")),
+            Some(Err(_)) => Outcome::Failed(ProviderError::transient("the provider does not answer")),
             None if self.has_ended(*bot_id).await => Outcome::NotWanted,
             None => Outcome::Lost,
         }
@@ -388,9 +386,9 @@ impl Deployment {
     }
 
     /// Keeps what the provider said. False when the deployment is no longer this process's.
-    async fn note_error(&self, passed: &Passed, words: &str) -> Result<bool, StoreError> {
+    async fn note_error(&self, passed: &Passed, message: &str) -> Result<bool, StoreError> {
         let mut tx = self.0.store.begin().await?;
-        let own = tx.note_error(&passed.row.slot, passed.holder, words).await?;
+        let own = tx.note_error(&passed.row.slot, passed.holder, message).await?;
         tx.commit().await?;
         Ok(own)
     }

@@ -235,7 +235,7 @@ async fn bus(config: &Config) -> Check {
     let Some(url) = &config.redis else { return Check::good("reachable", "in the process: there is one server") };
     match tokio::time::timeout(PATIENCE, bus::ping(url)).await {
         Ok(Ok(())) => Check::good("reachable", "Redis answers"),
-        Ok(Err(words)) => Check::bad("reachable", format!("Redis does not answer: {words}")),
+        Ok(Err(message)) => Check::bad("reachable", format!("Redis does not answer: {message}")),
         Err(_) => Check::bad("reachable", "Redis does not answer in time"),
     }
 }

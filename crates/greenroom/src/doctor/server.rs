@@ -50,11 +50,11 @@ pub async fn look(config: &Config, store: Option<&Store>) -> Servers {
     }
     if servers.running.is_empty() && servers.checks.is_empty() {
         let is_away = store.is_none() && config.database.expose_secret().starts_with("postgres");
-        let words = match is_away {
+        let message = match is_away {
             true => "whether a server runs cannot be told: its database does not answer".to_owned(),
             false => none(config).await,
         };
-        servers.checks.push(Check::bad("running", words));
+        servers.checks.push(Check::bad("running", message));
     }
     agreement(&mut servers);
     if let Some(check) = path(&servers) {
@@ -96,9 +96,9 @@ async fn ask(ServerRow { seen, facts, .. }: ServerRow, servers: &mut Servers) {
             let text = format!("no server answers: {url} gave status {status} instead of a Greenroom");
             servers.checks.push(Check::bad("running", text));
         }
-        Err(words) => {
+        Err(message) => {
             let text = format!(
-                "no server answers: the one at {url} (pid {pid}) told {} s ago that it runs, and now: {words}",
+                "no server answers: the one at {url} (pid {pid}) told {} s ago that it runs, and now: {message}",
                 seen.as_secs()
             );
             servers.checks.push(Check::bad("running", text));
@@ -126,7 +126,7 @@ async fn readiness(url: &str) -> Check {
             let detail = body["detail"].as_str().unwrap_or("no reason was given");
             Check::bad("ready", format!("it is not ready (status {status}): {detail}"))
         }
-        Err(words) => Check::bad("ready", format!("it does not say whether it is ready: {words}")),
+        Err(message) => Check::bad("ready", format!("it does not say whether it is ready: {message}")),
     }
 }
 

@@ -101,7 +101,7 @@ impl Doctor {
             Ok(Ok(Some(found))) if found.unwell => format!("{}, not well{known}", found.state),
             Ok(Ok(Some(found))) => format!("{}{known}", found.state),
             Ok(Ok(None)) => format!("has nothing of it{known}"),
-            Ok(Err(error)) => format!("cannot be asked: {}", error.words),
+            Ok(Err(error)) => format!("cannot be asked: {}", error.message),
             Err(_) => "does not answer".to_owned(),
         }
     }

@@ -24,8 +24,8 @@ impl Story {
     /// What went wrong, the last first, with the last lines of what ran.
     pub fn tell_failures(&mut self, failures: &[FailureRow], now: Timestamp) {
         for failure in failures {
-            let FailureRow { slot, at, words, log, .. } = failure;
-            self.add("went wrong", format!("{} in {slot}: {words}", moment(*at, now)));
+            let FailureRow { slot, at, message, log, .. } = failure;
+            self.add("went wrong", format!("{} in {slot}: {message}", moment(*at, now)));
             if let Some(log) = log {
                 self.add("its log", log.as_str());
             }

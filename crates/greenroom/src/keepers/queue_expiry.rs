@@ -97,8 +97,8 @@ impl Keeper for QueueExpiry {
         let mut ended = self.expire(now).await?;
         for deployment in self.store.overdue_deployments(now).await? {
             if let Some(bot) = deployment.bot_id {
-                let words = deployment.last_error;
-                ended += u64::from(self.deployment.give_up(bot, Overdue::DeployTimeout, words).await?);
+                let message = deployment.last_error;
+                ended += u64::from(self.deployment.give_up(bot, Overdue::DeployTimeout, message).await?);
             }
         }
         Ok(Did::of([("failed", ended + self.in_time.swap(0, Ordering::Relaxed))]))

@@ -120,7 +120,7 @@ impl SyncKeeper {
                 if error.is_unavailable {
                     self.deployment.note_away(pool, &error);
                 }
-                Err(error.words)
+                Err(error.message)
             }
             Err(_) => Err("the provider does not answer".to_owned()),
         }
@@ -280,7 +280,7 @@ impl SyncKeeper {
                     did.add("removed", 1);
                 }
                 Ok(false) => {}
-                Err(words) => did.complaints.push(format!("{slot}, which is unknown, cannot be removed: {words}")),
+                Err(message) => did.complaints.push(format!("{slot}, which is unknown, cannot be removed: {message}")),
             }
         }
         for slot in wrong.lost {
@@ -313,16 +313,16 @@ impl SyncKeeper {
 
     /// Makes a slot anew that is not well, unless that was no help too often.
     async fn replace(&self, slot: SlotRow, state: &str) -> Result<bool, StoreError> {
-        let words = format!("the provider says that it is not well: {state}");
+        let message = format!("the provider says that it is not well: {state}");
         if slot.recovery_attempts + 1 >= self.max_attempts {
-            self.deployment.failed_since(&slot, words).await?;
+            self.deployment.failed_since(&slot, message).await?;
             return Ok(false);
         }
-        self.deployment.keep_failure(&slot, None, &words).await;
+        self.deployment.keep_failure(&slot, None, &message).await;
         let news = SlotEvent::Lost { since: slot.status_since, counts: true };
         let is_made = self.placement.report(slot.name.clone(), news).await?;
         if is_made {
-            tracing::warn!(slot = %slot.name, error = words, "slot unhealthy; recreating it");
+            tracing::warn!(slot = %slot.name, error = message, "slot unhealthy; recreating it");
         }
         Ok(is_made)
     }
@@ -371,7 +371,7 @@ impl Keeper for SyncKeeper {
                     let back_since = returned.get(pool).copied();
                     self.sync(pool, *hot, &**provider, listing, back_since, &mut did).await?;
                 }
-                Err(words) => did.complaints.push(format!("the slots of {pool} cannot be listed: {words}")),
+                Err(message) => did.complaints.push(format!("the slots of {pool} cannot be listed: {message}")),
             }
         }
         Ok(did)

@@ -83,14 +83,14 @@ impl Tokens {
     /// Which slot's token this is; `None` when it is not one that this installation made.
     pub fn read_slot(&self, token: &str) -> Option<SlotClaim> {
         let text = self.verified(SLOT_PREFIX, b"greenroom slot ", token)?;
-        let mut words = text.splitn(4, ' ');
-        let incarnation = words.next()?.parse().ok()?;
-        let generation = match words.next()? {
+        let mut parts = text.splitn(4, ' ');
+        let incarnation = parts.next()?.parse().ok()?;
+        let generation = match parts.next()? {
             "-" => None,
             generation => Some(generation.parse().ok()?),
         };
-        let number = words.next()?.parse().ok()?;
-        Some(SlotClaim { slot: SlotName::stored(words.next()?.to_owned()), incarnation, generation, number })
+        let number = parts.next()?.parse().ok()?;
+        Some(SlotClaim { slot: SlotName::stored(parts.next()?.to_owned()), incarnation, generation, number })
     }
 
     /// With it a machine may register as a runner of this pool.

@@ -202,7 +202,7 @@ impl Budget {
                     }
                 }
                 Err(error) => {
-                    return Err(ProviderError::again(format!("the budget of requests cannot be had: {error}")));
+                    return Err(ProviderError::transient(format!("the budget of requests cannot be had: {error}")));
                 }
             }
         }

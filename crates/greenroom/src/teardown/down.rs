@@ -107,11 +107,11 @@ impl Down {
         done.slots += removed.slots;
         let unknown = teardown.remove_unknown().await?;
         done.slots += unknown.slots;
-        for (slot, words) in unknown.left {
-            removed.left.entry(slot).or_insert(words);
+        for (slot, message) in unknown.left {
+            removed.left.entry(slot).or_insert(message);
         }
-        for (pool, words) in &self.unreachable {
-            removed.left.insert(domain::SlotName::stored(format!("pool {pool}")), words.clone());
+        for (pool, message) in &self.unreachable {
+            removed.left.insert(domain::SlotName::stored(format!("pool {pool}")), message.clone());
         }
         if !removed.left.is_empty() {
             return Err(still_there(&removed.left));

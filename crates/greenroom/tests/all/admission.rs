@@ -78,10 +78,10 @@ async fn a_refusal_names_the_field_and_takes_nothing() {
         (json!({"meeting_url": link, "join_at": "2030-01-01T00:00:00Z"}), "unsupported", "`join_at`"),
         (json!({"meeting_url": link, "webhook_url": "https://example.com"}), "unsupported", "`webhook_url`"),
     ];
-    for (ask, code, words) in cases {
+    for (ask, code, expected) in cases {
         let (status, body) = user.post("/bots", ask.clone()).await;
         assert_eq!((status, &body["code"]), (StatusCode::UNPROCESSABLE_ENTITY, &json!(code)), "{ask}: {body}");
-        assert!(body["detail"].as_str().unwrap().contains(words), "{ask}: {body}");
+        assert!(body["detail"].as_str().unwrap().contains(expected), "{ask}: {body}");
         assert_eq!((&body["type"], &body["title"]), (&json!("about:blank"), &json!("Unprocessable Entity")));
     }
     assert_eq!(user.get("/bots").await["bots"], json!([]));

@@ -82,9 +82,9 @@ async fn a_command_that_is_not_there_fails_its_bot_in_plain_words(#[case] backen
     let bot = fixture.user.ask(json!({"meeting_url": meet_link(1)})).await;
     let bot = fixture.user.until(bot["id"].as_str().unwrap(), "failed").await;
     assert_eq!(bot["reason"], "deploy_failed");
-    let words = bot["error"].as_str().unwrap();
-    assert!(words.starts_with("cannot run no-such-bot: "), "{words}");
-    assert_eq!(fixture.slots().await[0]["error_message"], words);
+    let message = bot["error"].as_str().unwrap();
+    assert!(message.starts_with("cannot run no-such-bot: "), "{message}");
+    assert_eq!(fixture.slots().await[0]["error_message"], message);
 }
 
 #[tokio::test]

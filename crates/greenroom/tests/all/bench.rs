@@ -83,8 +83,8 @@ async fn finding_one_in_a_hundred_is_measured_in_a_store_of_postgres_beside_moto
     let short = ["match", "--slots", "300", "--runners", "100", "--picks", "2"];
     let said =
         bench(Backend::Postgres, &[&short[..], &["--region", "eu-central-1", "--endpoint", &moto]].concat()).await;
-    for words in ["where any fits", "where one in a hundred fits", "over SQS and DynamoDB", "times the store's"] {
-        assert!(said.contains(words), "{said}");
+    for expected in ["where any fits", "where one in a hundred fits", "over SQS and DynamoDB", "times the store's"] {
+        assert!(said.contains(expected), "{said}");
     }
 }
 

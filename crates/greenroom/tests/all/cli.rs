@@ -130,8 +130,9 @@ async fn config_check_tells_every_fault_at_once_without_serving() {
     std::fs::write(folder.path().join("greenroom.toml"), file).unwrap();
     let (well, _, stderr) = run(&["config", "check"], folder.path()).await;
     assert!(!well);
-    for words in ["unknown key `listn` in greenroom.toml", "sweeper.heartbeat_lost (10s)", "queue.max_timeout (1m)"] {
-        assert!(stderr.contains(words), "{stderr}");
+    for expected in ["unknown key `listn` in greenroom.toml", "sweeper.heartbeat_lost (10s)", "queue.max_timeout (1m)"]
+    {
+        assert!(stderr.contains(expected), "{stderr}");
     }
     let (well, _, stderr) = run(&["serve"], folder.path()).await;
     assert!(!well && stderr.contains("listn"), "serving refuses the same: {stderr}");

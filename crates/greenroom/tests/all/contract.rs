@@ -196,7 +196,7 @@ async fn in_the_end<T>(mut call: impl AsyncFnMut() -> Result<T, ProviderError>) 
     for _ in 0..10 {
         match call().await {
             Ok(answer) => return answer,
-            Err(error) => assert!(error.may_help, "{error}"),
+            Err(error) => assert!(error.retryable, "{error}"),
         }
     }
     panic!("it does not work however often it is tried");

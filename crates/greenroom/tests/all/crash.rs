@@ -26,7 +26,7 @@ const STEPS: [(&str, &str); 5] = [
     ("exited", "completed"),
 ];
 
-fn words(callback: &str, number: usize) -> Value {
+fn callback_body(callback: &str, number: usize) -> Value {
     match callback {
         "status" => json!({"status": "awaiting_admission"}),
         "transcript" => json!({"segments": [
@@ -78,7 +78,7 @@ impl World {
         }
         let life = known.life.clone().unwrap();
         for (callback, expected) in &STEPS[known.steps..] {
-            let (status, answer) = life.try_say(callback, words(callback, number)).await?;
+            let (status, answer) = life.try_say(callback, callback_body(callback, number)).await?;
             assert_eq!(status, StatusCode::OK, "{callback}: {answer}");
             if *callback != "transcript" {
                 assert_eq!(answer["status"], *expected);

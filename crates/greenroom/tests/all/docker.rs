@@ -64,12 +64,12 @@ async fn a_docker_pull_from_a_registry_that_stands_still_is_given_up_in_the_engi
     let stall = "[deploy]\npull_stall = \"1s\"";
     let fixture = DockerFixture::start(&engine, "docker", &image, "max_slots = 1", stall).await;
     let bot = fixture.user.bot(&meet_link(1)).await;
-    let words = found("it is told why", async || {
+    let message = found("it is told why", async || {
         let gate = fixture.server.admin().get("/admin/deployments").await;
         gate["entries"][0]["last_error"].as_str().map(str::to_owned)
     })
     .await;
-    assert!(words.contains("cannot be pulled: no progress for 1 s; the last word was: "), "{words}");
+    assert!(message.contains("cannot be pulled: no progress for 1 s; the last word was: "), "{message}");
     let gate = fixture.server.admin().get("/admin/deployments").await;
     assert_eq!(gate["entries"][0]["bot_id"], json!(bot), "it is tried again within its deadline");
     stalling.go_on();
@@ -163,8 +163,8 @@ async fn a_docker_container_that_ends_at_once_is_told_with_its_last_lines() {
     let bot = fixture.user.until(&bot, "failed").await;
     assert_eq!(bot["reason"], "deploy_failed");
     let answer = fixture.slot_and_failures(1).await;
-    let words = answer["slot"]["error_message"].as_str().unwrap();
-    assert_eq!(words, "its container ended at once, with exit code 4");
+    let message = answer["slot"]["error_message"].as_str().unwrap();
+    assert_eq!(message, "its container ended at once, with exit code 4");
     let log = answer["failures"][0]["log"].as_str().unwrap();
     assert!(log.contains("first") && log.contains("no licence found"), "{log}");
 }
@@ -214,8 +214,8 @@ async fn a_name_that_somebody_elses_docker_container_has_is_left_to_it() {
     let bot = fixture.user.until(&bot, "failed").await;
     assert_eq!(bot["reason"], "deploy_failed");
     let answer = fixture.slot_and_failures(1).await;
-    let words = answer["slot"]["error_message"].as_str().unwrap();
-    assert!(words.contains("is not of this installation"), "{words}");
+    let message = answer["slot"]["error_message"].as_str().unwrap();
+    assert!(message.contains("is not of this installation"), "{message}");
     assert_eq!(fixture.container(1).await.id.unwrap(), id);
 }
 

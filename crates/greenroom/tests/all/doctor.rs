@@ -20,8 +20,8 @@ async fn at(fixture: &ServerFixture, arguments: &[&str]) -> (bool, String) {
     doctor(fixture.database.folder.path(), &fixture.database.url, arguments).await
 }
 
-fn expect(said: &str, words: &[&str]) {
-    for word in words {
+fn expect(said: &str, expected: &[&str]) {
+    for word in expected {
         assert!(said.contains(word), "`{word}` is not in:\n{said}");
     }
 }

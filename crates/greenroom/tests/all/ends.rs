@@ -100,7 +100,7 @@ async fn a_bot_that_fell_silent_is_told_with_what_was_last_heard_of_it(#[case] b
     core.lifecycle.status(caller, Trigger::Stopping { reason: Some(Reason::Interrupted) }).await.unwrap();
     assert_eq!(core.after(700).await, 3);
 
-    for (bot, reason, fault, words) in [
+    for (bot, reason, fault, expected) in [
         (lobby, "no_join", "host", "still awaiting_admission"),
         (lost, "heartbeat_lost", "provider", "last heartbeat at "),
         (interrupted, "interrupted", "provider", "told to end by a signal"),
@@ -108,7 +108,7 @@ async fn a_bot_that_fell_silent_is_told_with_what_was_last_heard_of_it(#[case] b
         let bot = core.store.bot(bot).await.unwrap().unwrap();
         let ended = (bot.status, bot.reason.as_deref(), bot.fault.map(domain::Fault::as_str));
         assert_eq!(ended, (Status::Failed, Some(reason), Some(fault)));
-        assert!(bot.error.as_deref().is_some_and(|error| error.contains(words)), "{:?}", bot.error);
+        assert!(bot.error.as_deref().is_some_and(|error| error.contains(expected)), "{:?}", bot.error);
     }
 }
 

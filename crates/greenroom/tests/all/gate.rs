@@ -50,7 +50,7 @@ async fn four_of_twenty_starts_are_under_way_at_once_and_pass_in_the_order_of_ar
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
 async fn a_start_that_fails_again_and_again_lets_others_pass_meanwhile(#[case] backend: Backend) {
-    let trouble = (0..4).map(|_| ProviderError::again("no node has room"));
+    let trouble = (0..4).map(|_| ProviderError::transient("no node has room"));
     let fixture = DeploymentFixture::with(backend, [meet(2)], 1, Fake::default().failing_starts(trouble)).await;
     let first = fixture.core.reserved(0).await;
     let second = fixture.core.reserved(1).await;
@@ -69,7 +69,7 @@ async fn a_start_that_fails_again_and_again_lets_others_pass_meanwhile(#[case] b
 
 #[tokio::test]
 async fn a_bot_that_is_stopped_between_two_tries_leaves_nothing_behind() {
-    let trouble = (0..4).map(|_| ProviderError::again("no node has room"));
+    let trouble = (0..4).map(|_| ProviderError::transient("no node has room"));
     let fixture = DeploymentFixture::with(Backend::Sqlite, [meet(1)], 4, Fake::default().failing_starts(trouble)).await;
     let bot = fixture.core.reserved(0).await;
     until("it waits for its next try", async || {

@@ -85,7 +85,7 @@ async fn two_servers_on_one_postgres_pull_an_image_once() {
 #[case::postgres(Backend::Postgres)]
 #[tokio::test(flavor = "multi_thread")]
 async fn after_a_pull_that_failed_the_next_one_tries(#[case] backend: Backend) {
-    let fake = Fake::default().without_image().failing_pulls([ProviderError::never("unauthorized: sign in first")]);
+    let fake = Fake::default().without_image().failing_pulls([ProviderError::permanent("unauthorized: sign in first")]);
     let fixture = DeploymentFixture::with(backend, [meet()], SLOTS as u32, fake).await;
     let answers = fixture.core.ask_at_once((0..SLOTS).map(bot_request)).await;
     until("all have come through", async || fixture.at_gate().await == (0, 0)).await;

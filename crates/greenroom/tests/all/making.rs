@@ -68,7 +68,7 @@ async fn a_slot_that_could_not_be_made_is_in_error_and_recovery_makes_it() {
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
 async fn what_went_wrong_with_a_start_is_kept_with_the_last_lines_also_when_the_slot_is_gone(#[case] backend: Backend) {
-    let fake = Fake::default().failing_starts([ProviderError::never("no such image: bot:1")]);
+    let fake = Fake::default().failing_starts([ProviderError::permanent("no such image: bot:1")]);
     fake.write(&slot(1), "first line\nlast line");
     let fixture = DeploymentFixture::with(backend, [PoolRow { max_slots: 1, ..pool("meet") }], 4, fake).await;
     let bot = fixture.core.reserved(1).await;
@@ -76,7 +76,7 @@ async fn what_went_wrong_with_a_start_is_kept_with_the_last_lines_also_when_the_
     let store = &fixture.core.store;
     let failures = store.failures_in(&slot(1)).await.unwrap();
     assert_eq!(failures.len(), 1);
-    assert_eq!((failures[0].bot_id, failures[0].words.as_str()), (Some(bot), "no such image: bot:1"));
+    assert_eq!((failures[0].bot_id, failures[0].message.as_str()), (Some(bot), "no such image: bot:1"));
     assert_eq!(failures[0].log.as_deref(), Some("first line\nlast line"));
     fixture.core.placement.report(slot(1), greenroom::placement::SlotEvent::Drain).await.unwrap();
     // What has failed is left alone for half a minute.
@@ -109,18 +109,18 @@ async fn the_last_lines_of_a_bot_that_failed_are_kept_and_those_of_one_that_did_
 
 #[tokio::test]
 async fn what_goes_wrong_in_the_same_way_again_is_kept_once() {
-    let fake = Fake::default().failing_starts([ProviderError::never("no such image: bot:1")]);
+    let fake = Fake::default().failing_starts([ProviderError::permanent("no such image: bot:1")]);
     let fixture = DeploymentFixture::with(Backend::Sqlite, [PoolRow { max_slots: 1, ..pool("meet") }], 4, fake).await;
     let bot = fixture.core.reserved(1).await;
     fixture.end_of(bot).await;
-    for words in ["no route to host", "no route to host", "no route to host", "it hangs"] {
+    for message in ["no route to host", "no route to host", "no route to host", "it hangs"] {
         fixture.core.clock.advance(std::time::Duration::from_secs(1));
-        fixture.fake.fail_stop(ProviderError::again(words));
+        fixture.fake.fail_stop(ProviderError::transient(message));
         until("nobody else is at it", async || fixture.deployment.recover(&slot(1)).await.unwrap().is_some()).await;
     }
     let kept = fixture.core.store.failures_in(&slot(1)).await.unwrap();
-    let words: Vec<&str> = kept.iter().map(|failure| failure.words.as_str()).collect();
-    assert_eq!(words, ["it hangs", "no route to host", "no such image: bot:1"]);
+    let message: Vec<&str> = kept.iter().map(|failure| failure.message.as_str()).collect();
+    assert_eq!(message, ["it hangs", "no route to host", "no such image: bot:1"]);
 }
 
 #[tokio::test]
@@ -131,7 +131,7 @@ async fn what_went_wrong_is_not_kept_for_ever() {
         slot: slot(1),
         bot_id: None,
         at: jiff::Timestamp::from_second(1_700_000_000 + number).unwrap(),
-        words: format!("number {number}"),
+        message: format!("number {number}"),
         log: None,
     };
     for number in 0..30 {
@@ -139,5 +139,5 @@ async fn what_went_wrong_is_not_kept_for_ever() {
     }
     let kept = store.failures_in(&slot(1)).await.unwrap();
     assert_eq!(kept.len(), 20);
-    assert_eq!((kept[0].words.as_str(), kept[19].words.as_str()), ("number 29", "number 10"));
+    assert_eq!((kept[0].message.as_str(), kept[19].message.as_str()), ("number 29", "number 10"));
 }

@@ -25,16 +25,18 @@ fn failed(reason: &str) -> (Status, Option<String>) {
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
 async fn a_start_that_fails_twice_is_tried_again_in_the_same_slot_and_its_words_are_kept(#[case] backend: Backend) {
-    let fake = Fake::hanging()
-        .failing_starts([ProviderError::again("connection refused"), ProviderError::again("too many requests")]);
+    let fake = Fake::hanging().failing_starts([
+        ProviderError::transient("connection refused"),
+        ProviderError::transient("too many requests"),
+    ]);
     let fixture = DeploymentFixture::with(backend, [meet(3)], 4, fake).await;
     let bot = fixture.starting(0).await;
-    for (words, starts) in [("connection refused", 2), ("too many requests", 3)] {
+    for (message, starts) in [("connection refused", 2), ("too many requests", 3)] {
         fixture.fake.release(1);
         // The next try hangs, so that there is time to look.
         until("it is tried again", async || fixture.fake.starts().len() == starts).await;
         let deployment = fixture.core.store.deployments().await.unwrap().remove(0);
-        assert_eq!((deployment.active, deployment.last_error.as_deref()), (true, Some(words)));
+        assert_eq!((deployment.active, deployment.last_error.as_deref()), (true, Some(message)));
         assert_eq!(fixture.core.stands(bot).await, (Status::Reserved, None), "it is still to come");
     }
     fixture.fake.release(1);
@@ -50,7 +52,7 @@ async fn a_start_that_fails_twice_is_tried_again_in_the_same_slot_and_its_words_
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
 async fn a_start_that_can_never_work_ends_the_bot_and_puts_the_slot_to_error(#[case] backend: Backend) {
-    let fake = Fake::default().failing_starts([ProviderError::never("no such image: bot:latst")]);
+    let fake = Fake::default().failing_starts([ProviderError::permanent("no such image: bot:latst")]);
     let fixture = DeploymentFixture::with(backend, [meet(2)], 4, fake).await;
     let bot = fixture.core.reserved(0).await;
     assert_eq!(fixture.end_of(bot).await, failed("deploy_failed"));
@@ -77,7 +79,7 @@ async fn a_start_that_can_never_work_ends_the_bot_and_puts_the_slot_to_error(#[c
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
 async fn a_bot_that_began_and_ended_with_its_slot_during_the_start_was_interrupted(#[case] backend: Backend) {
-    let fake = Fake::hanging().failing_starts([ProviderError::again("the container has ended")]);
+    let fake = Fake::hanging().failing_starts([ProviderError::transient("the container has ended")]);
     let fixture = DeploymentFixture::with(backend, [meet(1)], 4, fake).await;
     let bot = fixture.starting(0).await;
     let caller = fixture.caller_of(&fixture.bot(bot).await).unwrap();
@@ -116,7 +118,7 @@ async fn a_bot_that_began_although_its_start_is_said_to_have_failed_goes_on(#[ca
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
 async fn a_bot_that_is_to_leave_is_not_tried_again(#[case] backend: Backend) {
-    let fake = Fake::hanging().failing_starts([ProviderError::again("connection refused")]);
+    let fake = Fake::hanging().failing_starts([ProviderError::transient("connection refused")]);
     let fixture = DeploymentFixture::with(backend, [meet(1)], 4, fake).await;
     let bot = fixture.starting(0).await;
     fixture.core.lifecycle.stop(fixture.core.user, bot).await.unwrap();
@@ -136,7 +138,7 @@ async fn a_slot_that_cannot_be_stopped_goes_to_error_while_its_bots_end_stands(#
     let fixture = DeploymentFixture::new(backend, [meet(1)]).await;
     let bot = fixture.core.reserved(0).await;
     fixture.runs(bot).await;
-    fixture.fake.fail_stop(ProviderError::again("the host is unreachable"));
+    fixture.fake.fail_stop(ProviderError::transient("the host is unreachable"));
     fixture.lives(bot).await;
     let broken = fixture.slot_is("pool-meet-001", SlotStatus::Error).await;
     assert_eq!(fixture.core.stands(bot).await, (Status::Completed, Some("finished".to_owned())));
@@ -147,7 +149,7 @@ async fn a_slot_that_cannot_be_stopped_goes_to_error_while_its_bots_end_stands(#
     assert_eq!(fixture.line().await, [next], "it counts towards the cap, and is not given out");
 
     // Still broken: the words are the new ones.
-    fixture.fake.fail_stop(ProviderError::again("no route to host"));
+    fixture.fake.fail_stop(ProviderError::transient("no route to host"));
     until("nobody else is at it", async || fixture.deployment.recover(&broken.name).await.unwrap().is_some()).await;
     let broken = fixture.slot_is("pool-meet-001", SlotStatus::Error).await;
     assert_eq!(broken.error_message.as_deref(), Some("no route to host"));

@@ -90,8 +90,8 @@ async fn slots_are_found_by_pool_and_status_and_a_status_that_is_none_is_named(#
     assert_eq!(names("?pool=zoom").await, [""; 0]);
     let (status, answer) = fixture.admin.send(Method::GET, "/admin/slots?status=bored", None).await;
     assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY);
-    let words = answer["detail"].as_str().unwrap();
-    assert!(words.contains("`status`") && words.contains("`bored`") && words.contains("draining"), "{words}");
+    let message = answer["detail"].as_str().unwrap();
+    assert!(message.contains("`status`") && message.contains("`bored`") && message.contains("draining"), "{message}");
 
     let slot = fixture.admin.get(&format!("/admin/slots/{}", bot["slot"].as_str().unwrap())).await["slot"].take();
     assert_eq!((&slot["bot_id"], &slot["status"]), (&bot["id"], &json!("busy")));
@@ -180,8 +180,8 @@ async fn a_platform_that_no_pool_serves_is_refused_by_the_name_of_its_field() {
     let fixture = fixture(Backend::Sqlite, "max_slots = 1").await;
     let (status, answer) = fixture.user.post("/bots", json!({"meeting_url": "https://zoom.us/j/81234567890"})).await;
     assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY, "{answer}");
-    let words = answer["detail"].as_str().unwrap();
-    assert!(words.contains("`platform`") && words.contains("zoom"), "{words}");
+    let message = answer["detail"].as_str().unwrap();
+    assert!(message.contains("`platform`") && message.contains("zoom"), "{message}");
     assert_eq!(fixture.user.get("/bots").await["bots"], json!([]), "nothing is left of it");
 }
 

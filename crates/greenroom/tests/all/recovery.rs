@@ -98,7 +98,7 @@ async fn a_slot_that_cannot_be_stopped_is_deleted_at_the_third_attempt(#[case] b
     let fixture = DeploymentFixture::new(backend, [pool("meet")]).await;
     fails(&fixture, 0).await;
     for attempt in 1..=2 {
-        fixture.fake.fail_stop(ProviderError::again(format!("no, says the provider, {attempt}")));
+        fixture.fake.fail_stop(ProviderError::transient(format!("no, says the provider, {attempt}")));
         assert_eq!(fixture.keep("recovery").await, did(0, 1, 0));
         let slot = fixture.slot(SLOT).await.unwrap();
         assert_eq!((slot.status, slot.recovery_attempts), (SlotStatus::Error, attempt));
@@ -256,7 +256,7 @@ async fn a_slot_that_somebody_is_at_is_left_to_them() {
 #[tokio::test]
 async fn a_pool_whose_slots_cannot_be_started_is_not_filled_with_broken_ones(#[case] backend: Backend) {
     let meet = PoolRow { hot: true, min_idle: 2, max_slots: 50, ..pool("meet") };
-    let errors = (0..100).map(|_| ProviderError::never("there is no such command"));
+    let errors = (0..100).map(|_| ProviderError::permanent("there is no such command"));
     let fixture = DeploymentFixture::with(backend, [meet], 4, Fake::default().failing_starts(errors)).await;
     for _ in 0..6 {
         fixture.keep("warm_buffer").await;

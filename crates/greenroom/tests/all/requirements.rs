@@ -487,12 +487,12 @@ async fn requirements_are_read_by_their_fields_and_shown_as_they_were_asked() {
         (json!({"resource_class": "large"}), "no slot for google_meet"),
         (json!({"cpu": 100_000}), "no slot for google_meet"),
     ];
-    for (asked, words) in cases {
+    for (asked, expected) in cases {
         let ask = json!({"meeting_url": link, "requirements": asked});
         let (status, body) = user.post("/bots", ask.clone()).await;
         assert_eq!((status, &body["code"]), (StatusCode::UNPROCESSABLE_ENTITY, &json!("invalid")), "{ask}: {body}");
         let detail = body["detail"].as_str().unwrap();
-        assert!(detail.contains(words) && detail.contains("requirements"), "{ask}: {body}");
+        assert!(detail.contains(expected) && detail.contains("requirements"), "{ask}: {body}");
     }
     assert_eq!(user.get("/bots").await["bots"], json!([]));
     // A slot of this machine has what the machine has.

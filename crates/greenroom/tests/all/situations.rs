@@ -87,11 +87,11 @@ impl Situation {
     async fn diagnose(&self, bot: &str) -> Diagnosis {
         let shown = self.user.look_at(bot).await;
         let events = self.user.get(&format!("/bots/{bot}/events")).await;
-        let words = |event: &Value| {
+        let shown_event = |event: &Value| {
             let to = event["to"].as_str().or(event["kind"].as_str()).unwrap_or_default();
             event["reason"].as_str().map_or_else(|| to.to_owned(), |reason| format!("{to} ({reason})"))
         };
-        let trail: Vec<String> = events["events"].as_array().unwrap().iter().map(words).collect();
+        let trail: Vec<String> = events["events"].as_array().unwrap().iter().map(shown_event).collect();
         let (_, doctor) = self.doctor(&["bot", bot]).await;
         let overall = self.doctor(&[]).await;
         let diagnosis = Diagnosis { bot: shown, trail: trail.join(" → "), doctor, overall, log: self.log() };

@@ -435,7 +435,7 @@ async fn a_database_of_a_newer_version_is_refused_and_not_touched(#[case] backen
 #[tokio::test]
 async fn an_sqlite_database_in_memory_is_refused() {
     let refused = Store::open("sqlite::memory:").await;
-    assert!(matches!(refused, Err(StoreError::Url(ref words)) if words.contains("forget")), "{refused:?}");
+    assert!(matches!(refused, Err(StoreError::Url(ref message)) if message.contains("forget")), "{refused:?}");
 }
 
 #[tokio::test]

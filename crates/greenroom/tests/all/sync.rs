@@ -149,9 +149,9 @@ async fn a_hot_slot_that_the_provider_says_is_not_well_is_made_anew() {
     fixture.fake.sicken(&slot(7));
     assert_eq!(fixture.keep("sync").await.counts["made_anew"], 0);
     let broken = fixture.slot_is("pool-meet-007", SlotStatus::Error).await;
-    let words = "the provider says that it is not well: as the test says";
-    assert_eq!(broken.error_message.as_deref(), Some(words));
-    assert_eq!(fixture.core.store.failures_in(&slot(7)).await.unwrap()[0].words, words);
+    let message = "the provider says that it is not well: as the test says";
+    assert_eq!(broken.error_message.as_deref(), Some(message));
+    assert_eq!(fixture.core.store.failures_in(&slot(7)).await.unwrap()[0].message, message);
 }
 
 #[rstest]

@@ -117,11 +117,11 @@ impl Elsewhere {
 async fn greenroom(
     folder: &Path,
     database: &Database,
-    words: &[&str],
+    arguments: &[&str],
     secret: Option<&(&str, String)>,
 ) -> (bool, String) {
     let mut command = Process::command();
-    command.args(words).args(["--database", &database.url]).current_dir(folder);
+    command.args(arguments).args(["--database", &database.url]).current_dir(folder);
     command.envs(secret.map(|(name, value)| (*name, value)));
     let output = command.output().await.unwrap();
     let said = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap()).concat();
@@ -208,8 +208,8 @@ async fn a_provider_that_is_away_is_named_by_pools_remove() {
     let (_server, _) = start_again(server, &database, &other_pool()).await;
     let secret = elsewhere.secret();
     drop(elsewhere);
-    let words = ["pools", "remove", "meet", "--yes", "--force"];
-    let (well, said) = greenroom(database.folder.path(), &database, &words, Some(&secret)).await;
+    let arguments = ["pools", "remove", "meet", "--yes", "--force"];
+    let (well, said) = greenroom(database.folder.path(), &database, &arguments, Some(&secret)).await;
     assert!(!well && said.contains("the provider is away: "), "{said}");
     assert_eq!(stored_slots(&database).await, 3);
 }

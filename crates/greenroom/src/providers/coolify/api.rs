@@ -50,7 +50,7 @@ pub enum Failure {
     Away(String),
     /// Coolify itself refused it, and did not do it. What stands between us and Coolify may refuse as well, for a while:
     /// that is not told from a lost answer.
-    Refused { status: StatusCode, message: String, words: String, fields: Vec<String> },
+    Refused { status: StatusCode, message: String, text: String, fields: Vec<String> },
     /// It was not done, because Coolify has had enough: everybody holds back.
     TooMany,
     /// It was not even asked.
@@ -82,17 +82,17 @@ impl Failure {
     pub fn of_all(self) -> ProviderError {
         let is_final = self.is(StatusCode::UNAUTHORIZED);
         let error = ProviderError::from(self);
-        if is_final { error } else { ProviderError { may_help: true, ..error } }
+        if is_final { error } else { ProviderError { retryable: true, ..error } }
     }
 }
 
 impl From<Failure> for ProviderError {
     fn from(failure: Failure) -> Self {
         match failure {
-            Failure::Lost(words) => ProviderError::again(words),
-            Failure::Away(words) => ProviderError::unavailable(words),
-            Failure::Refused { words, .. } => ProviderError::never(words),
-            Failure::TooMany => ProviderError::again("Coolify takes no more requests for a while"),
+            Failure::Lost(text) => ProviderError::transient(text),
+            Failure::Away(text) => ProviderError::unavailable(text),
+            Failure::Refused { text, .. } => ProviderError::permanent(text),
+            Failure::TooMany => ProviderError::transient("Coolify takes no more requests for a while"),
             Failure::NotAsked(error) => error,
         }
     }
@@ -240,7 +240,7 @@ impl Api {
     /// Asks once, in a turn that was taken.
     pub async fn ask_now(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Answer, Failure> {
         let client = self.client.as_ref().map_err(|error| {
-            Failure::NotAsked(ProviderError::never(format!("this machine cannot speak HTTPS: {error}")))
+            Failure::NotAsked(ProviderError::permanent(format!("this machine cannot speak HTTPS: {error}")))
         })?;
         let mut request = client
             .request(method, format!("{}/{path}", self.base))
@@ -276,21 +276,21 @@ impl Api {
         }
         let Some(message) = message.filter(|_| status.is_client_error() && status != StatusCode::REQUEST_TIMEOUT)
         else {
-            let words = format!("Coolify failed: {said}");
-            return if matches!(status.as_u16(), 502..=504) { Failure::Away(words) } else { Failure::Lost(words) };
+            let text = format!("Coolify failed: {said}");
+            return if matches!(status.as_u16(), 502..=504) { Failure::Away(text) } else { Failure::Lost(text) };
         };
-        let words = match status {
+        let text = match status {
             StatusCode::UNAUTHORIZED => format!("Coolify does not accept the token: {said}"),
             StatusCode::FORBIDDEN => format!("Coolify does not let this token do that: {said}"),
             _ => said,
         };
-        Failure::Refused { status, message, words, fields }
+        Failure::Refused { status, message, text, fields }
     }
 
     /// Words that may be kept, whatever Coolify repeats in them.
-    fn hidden(&self, words: String) -> String {
+    fn hidden(&self, text: String) -> String {
         let token = self.token.expose_secret();
-        if !token.is_empty() && words.contains(token) { words.replace(token, "…") } else { words }
+        if !token.is_empty() && text.contains(token) { text.replace(token, "…") } else { text }
     }
 }
 
@@ -349,13 +349,13 @@ fn page(text: &str) -> String {
 
 /// An error of the way there, down to its first cause.
 fn with_causes(error: &dyn std::error::Error) -> String {
-    let mut words = error.to_string();
+    let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
-        words.push_str(&format!(": {error}"));
+        text.push_str(&format!(": {error}"));
         cause = error.source();
     }
-    words
+    text
 }
 
 #[cfg(test)]

@@ -31,7 +31,7 @@ impl Application {
     fn read(value: &Value, installation: &str) -> Result<Option<Self>, ProviderError> {
         let text = |name: &str| value[name].as_str().unwrap_or_default().to_owned();
         if !value.is_object() || text("uuid").is_empty() {
-            return Err(ProviderError::again("Coolify's list of applications has something in it that is none"));
+            return Err(ProviderError::transient("Coolify's list of applications has something in it that is none"));
         }
         let options = text("custom_docker_run_options");
         let is_ours = |marks: &Marks| marks.installation == installation && marks.are_of(&text("uuid"));
@@ -77,7 +77,7 @@ impl Application {
 
 /// Reads those of this installation out of the list of all.
 pub fn applications(body: &Value, installation: &str) -> Result<Vec<Application>, ProviderError> {
-    let list = body.as_array().ok_or_else(|| ProviderError::again("Coolify's list of applications is no list"))?;
+    let list = body.as_array().ok_or_else(|| ProviderError::transient("Coolify's list of applications is no list"))?;
     let mut ours = Vec::new();
     for value in list {
         ours.extend(Application::read(value, installation)?);
@@ -105,7 +105,7 @@ pub fn open_deployments(body: &Value) -> Result<Vec<Open>, ProviderError> {
     let values: Vec<&Value> = match body {
         Value::Array(list) => list.iter().collect(),
         Value::Object(numbered) if numbered.keys().all(|key| key.parse::<u64>().is_ok()) => numbered.values().collect(),
-        _ => return Err(ProviderError::again("Coolify's list of deployments is no list")),
+        _ => return Err(ProviderError::transient("Coolify's list of deployments is no list")),
     };
     let read = |value: &Value| {
         let text = |name: &str| Some(value[name].as_str()?.to_owned());
@@ -113,7 +113,7 @@ pub fn open_deployments(body: &Value) -> Result<Vec<Open>, ProviderError> {
         Some(Open { uuid, url })
     };
     let all: Option<Vec<Open>> = values.into_iter().map(read).collect();
-    all.ok_or_else(|| ProviderError::again("Coolify's list of deployments has something in it that is none"))
+    all.ok_or_else(|| ProviderError::transient("Coolify's list of deployments has something in it that is none"))
 }
 
 /// How a deployment stands.

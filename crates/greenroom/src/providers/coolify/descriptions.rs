@@ -134,8 +134,8 @@ impl Coolify {
         let body = json!({ "description": cut(&text) });
         match self.api.ask_now(Method::PATCH, &format!("applications/{uuid}"), Some(&body)).await {
             Ok(_) => {}
-            Err(Failure::Refused { words, status, .. }) if status != reqwest::StatusCode::NOT_FOUND => {
-                tracing::warn!(%slot, error = words, "slot description not written at Coolify");
+            Err(Failure::Refused { text, status, .. }) if status != reqwest::StatusCode::NOT_FOUND => {
+                tracing::warn!(%slot, error = text, "slot description not written at Coolify");
             }
             // It is said as long as it takes, also when there is something else under the name by now.
             Err(Failure::TooMany | Failure::Lost(_) | Failure::Away(_)) => self.describe_again(slot, text, 0),

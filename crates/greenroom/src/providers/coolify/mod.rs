@@ -201,7 +201,7 @@ impl Coolify {
         if let Ok(done) = tokio::time::timeout(time, work).await {
             return done;
         }
-        Err(ProviderError::again(match self.api.budget().held() {
+        Err(ProviderError::transient(match self.api.budget().held() {
             Some(wait) => format!("{late}: it takes no more requests for another {} s", wait.as_secs() + 1),
             None => late.to_owned(),
         }))

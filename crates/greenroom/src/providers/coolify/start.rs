@@ -199,7 +199,7 @@ impl CoolifyProvider {
         loop {
             let look: Arc<Look> = coolify.look_after(Needs::Deployments).await?;
             let Some(seen) = look.of(slot).find(|seen| seen.uuid == application.uuid) else {
-                return Err(ProviderError::again(format!("the application of {slot} is gone")));
+                return Err(ProviderError::transient(format!("the application of {slot} is gone")));
             };
             if let Some(open) = look.open(seen).next() {
                 deployment = Some(open.uuid.clone());
@@ -212,7 +212,7 @@ impl CoolifyProvider {
                 // Its status follows the deployment after a while.
                 if since.elapsed() > coolify.pace.shown_within {
                     let text = format!("Coolify has deployed it, but it does not run: its status is {}", seen.status);
-                    return Err(ProviderError::again(text));
+                    return Err(ProviderError::transient(text));
                 }
                 continue;
             }
@@ -236,7 +236,7 @@ impl CoolifyProvider {
                 }
                 None => {
                     let text = "Coolify says that it starts it, and does not: its queue of deployments may be full";
-                    return Err(ProviderError::again(text));
+                    return Err(ProviderError::transient(text));
                 }
             }
         }
@@ -255,17 +255,17 @@ impl CoolifyProvider {
 /// Why a deployment came to nothing.
 fn failed(status: &str, lines: Option<String>) -> ProviderError {
     let unread = "its log is shown only to a token that may read secrets";
-    let words = format!("the deployment ended {status}: {}", lines.as_deref().unwrap_or(unread));
+    let message = format!("the deployment ended {status}: {}", lines.as_deref().unwrap_or(unread));
     // One that was cancelled was not tried, and a reason that is not told may pass.
     let passes = |said: String| PASSING.iter().any(|word| said.contains(word));
-    let may_help = status != "failed" || lines.is_none_or(|lines| passes(lines.to_lowercase()));
-    if may_help { ProviderError::again(words) } else { ProviderError::never(words) }
+    let retryable = status != "failed" || lines.is_none_or(|lines| passes(lines.to_lowercase()));
+    if retryable { ProviderError::transient(message) } else { ProviderError::permanent(message) }
 }
 
 /// What is gone by now is made again by the next try.
 fn gone_again(failure: Failure, slot: &SlotName) -> ProviderError {
     match failure {
-        gone if gone.is_absent(APPLICATION) => ProviderError::again(format!("the application of {slot} is gone")),
+        gone if gone.is_absent(APPLICATION) => ProviderError::transient(format!("the application of {slot} is gone")),
         failure => failure.into(),
     }
 }

@@ -61,7 +61,7 @@ impl Coolify {
                     }
                 }
                 // What frees a slot is not given up for one look that failed.
-                Err(error) if !error.may_help => return Err(error),
+                Err(error) if !error.retryable => return Err(error),
                 Err(_) => {}
             }
             look = self.look_after(Needs::Deployments).await;
@@ -100,7 +100,7 @@ impl Coolify {
                         return Ok(true);
                     }
                     Ok(true) => self.is_overdue(ask),
-                    Err(error) if !error.may_help => return Err(error),
+                    Err(error) if !error.retryable => return Err(error),
                     // The server may come back in time.
                     Err(_) => false,
                 }
@@ -165,7 +165,7 @@ impl Coolify {
                         asked = Some(Instant::now());
                     }
                 }
-                Err(error) if !error.may_help => return Err(error),
+                Err(error) if !error.retryable => return Err(error),
                 Err(_) => {}
             }
             look = self.look_after(Needs::Deployments).await;

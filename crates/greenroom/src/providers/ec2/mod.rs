@@ -78,11 +78,11 @@ fn found(slot: SlotName, runner: &Runner) -> Found {
 
 impl From<AwsError> for ProviderError {
     fn from(error: AwsError) -> Self {
-        let words = error.to_string();
+        let message = error.to_string();
         match error {
-            AwsError::Unreachable { .. } => ProviderError::unavailable(words),
-            error if error.may_help() => ProviderError::again(words),
-            _ => ProviderError::never(words),
+            AwsError::Unreachable { .. } => ProviderError::unavailable(message),
+            error if error.retryable() => ProviderError::transient(message),
+            _ => ProviderError::permanent(message),
         }
     }
 }
@@ -123,13 +123,13 @@ impl Provider for Ec2Provider {
         }
         Err(match self.pool.ask_for_fresh(spec.requirements.as_ref(), slot).await? {
             Fresh::Coming { group, asked: true } => {
-                ProviderError::again(format!("no warm runner fits; a fresh one was asked of {group}"))
+                ProviderError::transient(format!("no warm runner fits; a fresh one was asked of {group}"))
             }
             Fresh::Coming { group, asked: false } => {
-                ProviderError::again(format!("no warm runner fits; one is on its way in {group}"))
+                ProviderError::transient(format!("no warm runner fits; one is on its way in {group}"))
             }
-            Fresh::Full { words } => ProviderError::full(words),
-            Fresh::Never { words } => ProviderError::never(words),
+            Fresh::Full { message } => ProviderError::no_capacity(message),
+            Fresh::Never { message } => ProviderError::permanent(message),
         })
     }
 

@@ -101,7 +101,7 @@ impl<'a> SlotFolder<'a> {
             wanted.check()?;
             if begun.elapsed() > LOCK_PATIENCE {
                 let text = format!("another operation on {} does not end", self.path.display());
-                return Err(ProviderError::again(text));
+                return Err(ProviderError::transient(text));
             }
             std::thread::sleep(LOOK_AGAIN);
         }
@@ -168,7 +168,7 @@ impl<'a> SlotFolder<'a> {
         match self.owner()? {
             Some(owner) if owner != self.installation => {
                 let text = format!("the folder {} is another installation's", self.path.display());
-                Err(ProviderError::never(text))
+                Err(ProviderError::permanent(text))
             }
             _ => Ok(()),
         }
@@ -230,7 +230,7 @@ fn make_writable(folder: &Path) {
 
 /// Every error names the folder or file that it is about.
 pub fn failed(what: &str, path: &Path, error: &io::Error) -> ProviderError {
-    ProviderError::again(format!("cannot {what} {}: {error}", path.display()))
+    ProviderError::transient(format!("cannot {what} {}: {error}", path.display()))
 }
 
 fn next_number() -> u64 {

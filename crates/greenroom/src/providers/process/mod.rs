@@ -68,10 +68,10 @@ impl Wanted {
     fn check(&mut self) -> Result<(), ProviderError> {
         let gap = std::mem::replace(&mut self.last_look, Instant::now()).elapsed();
         if self.is_given_up.load(Ordering::SeqCst) {
-            return Err(ProviderError::again("the operation was given up"));
+            return Err(ProviderError::transient("the operation was given up"));
         }
         if gap > STOOD_STILL {
-            return Err(ProviderError::again("this server stood still in the middle of an operation on the slot"));
+            return Err(ProviderError::transient("this server stood still in the middle of an operation on the slot"));
         }
         Ok(())
     }
@@ -104,7 +104,7 @@ impl ProcessProvider {
     ) -> Result<T, ProviderError> {
         let settings = self.0.clone();
         let done = tokio::task::spawn_blocking(move || work(&settings)).await;
-        done.unwrap_or_else(|error| Err(ProviderError::again(error.to_string())))
+        done.unwrap_or_else(|error| Err(ProviderError::transient(error.to_string())))
     }
 
     /// Does something to a slot that no other operation of this process works on meanwhile.

@@ -29,7 +29,7 @@ async fn a_stop_that_never_comes_true_is_an_error_and_is_asked_for_more_than_onc
     let provider = fixture.process();
     provider.start(&CoolifyFixture::spec(1, "a")).await.unwrap();
     let error = provider.stop(&CoolifyFixture::slot(1), true).await.unwrap_err();
-    assert!(error.may_help && error.words.contains("not stopped"), "{error:?}");
+    assert!(error.retryable && error.message.contains("not stopped"), "{error:?}");
     assert!(fixture.count(Operation::Stop) >= 2);
 }
 
@@ -78,7 +78,7 @@ async fn a_stop_that_is_shown_and_was_none_is_no_stop() {
     let provider = fixture.process();
     let uuid = provider.start(&CoolifyFixture::spec(1, "a")).await.unwrap();
     let error = provider.stop(&CoolifyFixture::slot(1), true).await.unwrap_err();
-    assert!(error.may_help && error.words.contains("not stopped"), "{error:?}");
+    assert!(error.retryable && error.message.contains("not stopped"), "{error:?}");
     assert_eq!((fixture.only().status.as_str(), fixture.fake.runs(&uuid)), ("exited", true));
     assert!(fixture.count(Operation::Stop) >= 2);
     // Neither is there anything to be deleted, nor to be started.
@@ -112,7 +112,7 @@ async fn a_server_that_cannot_be_reached_has_stopped_nothing_whatever_is_shown()
     fixture.fake.set_status(&uuid, "exited");
     for process in [&provider, &fixture.process()] {
         let error = process.stop(&CoolifyFixture::slot(1), true).await.unwrap_err();
-        assert!(error.may_help, "{error:?}");
+        assert!(error.retryable, "{error:?}");
     }
     assert!(fixture.fake.runs(&uuid));
     fixture.fake.set_settings(|settings| settings.server_is_down = false);

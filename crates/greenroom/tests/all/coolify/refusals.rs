@@ -12,7 +12,7 @@ async fn a_listing_that_fails_is_an_error() {
     let fixture = CoolifyFixture::plain().await;
     fixture.fake.break_next(Operation::List, Fault::Fail, 3);
     let error = fixture.process().list().await.unwrap_err();
-    assert!(error.may_help && error.words.contains("Server Error"), "{error:?}");
+    assert!(error.retryable && error.message.contains("Server Error"), "{error:?}");
     assert_eq!(fixture.process().list().await.unwrap(), []);
     assert_eq!(fixture.count(Operation::List), 4);
 }
@@ -54,10 +54,10 @@ async fn what_it_refuses_stays_refused_in_its_own_words_and_without_the_token() 
         (with(|config| config.tag = "not a tag".to_owned()), "docker_registry_image_tag"),
         (with(|config| drop(config.env.insert("no key".to_owned(), String::new()))), "key"),
     ];
-    for (provider, words) in refused {
+    for (provider, message) in refused {
         let error = provider.start(&CoolifyFixture::spec(1, "a")).await.unwrap_err();
-        assert!(!error.may_help && error.words.contains(words), "{error:?}");
-        assert!(!error.words.contains("secret"), "{error:?}");
+        assert!(!error.retryable && error.message.contains(message), "{error:?}");
+        assert!(!error.message.contains("secret"), "{error:?}");
         assert!(!format!("{provider:?}").contains("other-secret"));
     }
 }
@@ -68,7 +68,7 @@ async fn nobody_at_the_address_is_an_error_that_may_pass() {
     let config = CoolifyConfig { api_url: "http://127.0.0.1:9".to_owned(), ..fixture.config() };
     let provider = fixture.process_with(config);
     for error in [provider.ping().await.unwrap_err(), provider.list().await.unwrap_err()] {
-        assert!(error.may_help && error.words.contains("does not answer"), "{error:?}");
+        assert!(error.retryable && error.message.contains("does not answer"), "{error:?}");
     }
     assert_eq!(provider.check(3).await[0].verdict, Verdict::Bad);
 }
@@ -83,7 +83,7 @@ async fn a_token_that_may_not_read_secrets_is_enough() {
     fixture.fake.fail_next_deployment(&["no"]);
     let error = provider.start(&CoolifyFixture::spec(1, "b")).await.unwrap_err();
     // What nobody knows may pass.
-    assert!(error.may_help && error.words.contains("may read secrets"), "{error:?}");
+    assert!(error.retryable && error.message.contains("may read secrets"), "{error:?}");
 }
 
 #[rstest]
@@ -98,7 +98,7 @@ async fn a_look_that_is_refused_ends_no_start_for_good(#[case] fault: Fault) {
     for operation in [Operation::Deployments, Operation::List] {
         fixture.fake.break_next(operation, fault, 3);
         let error = fixture.process().start(&CoolifyFixture::spec(1, "a")).await.unwrap_err();
-        assert!(error.may_help, "{error:?}");
+        assert!(error.retryable, "{error:?}");
         fixture.fake.mend();
     }
     fixture.process().start(&CoolifyFixture::spec(1, "a")).await.unwrap();
@@ -113,7 +113,7 @@ async fn a_page_of_a_proxy_is_no_word_of_coolify() {
     }
     let mut tries = 0;
     while let Err(error) = provider.start(&CoolifyFixture::spec(1, "a")).await {
-        assert!(error.may_help && tries < 5, "{error:?}");
+        assert!(error.retryable && tries < 5, "{error:?}");
         tries += 1;
     }
     assert_eq!(fixture.fake.applications().len(), 1);

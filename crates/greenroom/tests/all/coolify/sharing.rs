@@ -103,7 +103,7 @@ async fn a_ping_costs_a_request_a_minute_at_most() {
     let wrong = fixture.process_with(CoolifyConfig { api_token: "wrong".into(), ..fixture.config() });
     for _ in 0..20 {
         let error = wrong.ping().await.unwrap_err();
-        assert!(error.words.contains("does not accept the token"), "{error:?}");
+        assert!(error.message.contains("does not accept the token"), "{error:?}");
     }
     assert_eq!(fixture.fake.calls().len(), 2);
 }
@@ -169,7 +169,7 @@ async fn who_has_to_wait_for_too_long_is_told_that_coolify_holds_us_back() {
         provider.delete(&CoolifyFixture::slot(1)).await.unwrap_err(),
         provider.inspect(&CoolifyFixture::slot(1)).await.unwrap_err(),
     ] {
-        assert!(error.may_help && error.words.contains("takes no more requests"), "{error:?}");
+        assert!(error.retryable && error.message.contains("takes no more requests"), "{error:?}");
     }
 }
 

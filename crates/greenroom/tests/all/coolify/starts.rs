@@ -68,19 +68,19 @@ async fn a_start_that_was_not_queued_because_the_queue_was_full_is_asked_for_aga
 async fn a_queue_that_stays_full_is_an_error_that_may_pass() {
     let fixture = CoolifyFixture::new(|settings| settings.queue = 0).await;
     let error = fixture.process().start(&CoolifyFixture::spec(1, "a")).await.unwrap_err();
-    assert!(error.may_help && error.words.contains("queue"), "{error:?}");
+    assert!(error.retryable && error.message.contains("queue"), "{error:?}");
 }
 
 #[rstest]
 #[case("pull access denied for images.example/team/bot", false)]
 #[case("error pulling image: net/http: TLS handshake timeout", true)]
 #[tokio::test]
-async fn a_deployment_that_fails_is_told_with_its_last_lines(#[case] line: &str, #[case] may_help: bool) {
+async fn a_deployment_that_fails_is_told_with_its_last_lines(#[case] line: &str, #[case] retryable: bool) {
     let fixture = CoolifyFixture::plain().await;
     fixture.fake.fail_next_deployment(&["Pulling the image", line]);
     let error = fixture.process().start(&CoolifyFixture::spec(1, "a")).await.unwrap_err();
-    assert!(error.words.contains(line) && error.words.contains("failed"), "{error:?}");
-    assert_eq!(error.may_help, may_help);
+    assert!(error.message.contains(line) && error.message.contains("failed"), "{error:?}");
+    assert_eq!(error.retryable, retryable);
     // It is there to be read afterwards too, and the next start is another.
     let lines = fixture.process().last_lines(&CoolifyFixture::slot(1)).await.unwrap().unwrap();
     assert!(lines.ends_with(line), "{lines}");
@@ -102,7 +102,7 @@ async fn variables_that_a_process_died_before_setting_are_set_by_the_next() {
     let fixture = CoolifyFixture::plain().await;
     fixture.fake.break_next(Operation::BulkEnvs, Fault::Fail, 3);
     let error = fixture.process().start(&CoolifyFixture::spec(1, "a")).await.unwrap_err();
-    assert!(error.may_help, "{error:?}");
+    assert!(error.retryable, "{error:?}");
     assert_eq!((fixture.only().envs.len(), fixture.count(Operation::Start)), (0, 0));
     fixture.process().start(&CoolifyFixture::spec(1, "a")).await.unwrap();
     assert_eq!(fixture.only().envs.len(), 4);

@@ -37,7 +37,7 @@ async fn a_bot_lives_on_a_runner_of_moto_and_leaves_it_to_the_next() {
 async fn a_bot_for_which_no_runner_of_moto_is_warm_gets_a_fresh_one() {
     let fixture = Ec2Fixture::open("max_slots = 3").await;
     let bot = fixture.user.bot(&meet_link(0)).await;
-    let words = found("it is told what is waited for", async || {
+    let message = found("it is told what is waited for", async || {
         let deployments = fixture.admin.get("/admin/deployments").await;
         deployments["entries"][0]["last_error"].as_str().map(str::to_owned)
     });
@@ -45,8 +45,8 @@ async fn a_bot_for_which_no_runner_of_moto_is_warm_gets_a_fresh_one() {
     // It asks once, and then waits for what it has asked for.
     let errors =
         ["a fresh one was asked of", "one is on its way in"].map(|what| format!("no warm runner fits; {what} {group}"));
-    let words = words.await;
-    assert!(errors.contains(&words), "{words}");
+    let message = message.await;
+    assert!(errors.contains(&message), "{message}");
     until("it is told that one is on its way", async || {
         fixture.admin.get("/admin/deployments").await["entries"][0]["last_error"] == errors[1]
     })

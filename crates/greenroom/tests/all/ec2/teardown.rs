@@ -23,8 +23,8 @@ async fn stored_slots(database: &Database) -> usize {
     database.reader().await.pairs("SELECT name, status FROM slots").await.len()
 }
 
-async fn run(database: &Database, words: &[&str]) -> (bool, String) {
-    let (well, stdout, stderr) = greenroom(database, words).await;
+async fn run(database: &Database, arguments: &[&str]) -> (bool, String) {
+    let (well, stdout, stderr) = greenroom(database, arguments).await;
     (well, stdout + &stderr)
 }
 

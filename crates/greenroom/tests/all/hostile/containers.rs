@@ -120,8 +120,8 @@ async fn what_a_user_writes_in_double_braces_reaches_a_bot_on_a_swarm_as_it_was_
     let swarm = Swarm::single().await;
     let image = swarm.image(&Recipe::bot("echo \"DATA $BOT_DATA\"; echo '{\"event\": \"joined\"}'; read leave")).await;
     let fixture = DockerFixture::start(swarm.manager(), "swarm", &image, "max_slots = 1", "").await;
-    let words = "{{.Node.Hostname}} {{{ {{ }} {{.Service.Labels}}";
-    let bot = fixture.user.ask(json!({"meeting_url": meet_link(0), "config": {"prompt": words}})).await;
+    let prompt = "{{.Node.Hostname}} {{{ {{ }} {{.Service.Labels}}";
+    let bot = fixture.user.ask(json!({"meeting_url": meet_link(0), "config": {"prompt": prompt}})).await;
     fixture.user.until(bot["id"].as_str().unwrap(), "active").await;
     let (docker, slot) = (&swarm.manager().docker, fixture.slot(1));
     let log = found("it has printed its data", async || {
@@ -131,7 +131,7 @@ async fn what_a_user_writes_in_double_braces_reaches_a_bot_on_a_swarm_as_it_was_
         log.contains("DATA").then_some(log)
     })
     .await;
-    assert!(log.contains(words), "{log}");
+    assert!(log.contains(prompt), "{log}");
 }
 
 #[rstest]

@@ -16,7 +16,7 @@ fn places(max_slots: i64) -> PoolRow {
 }
 
 fn full() -> ProviderError {
-    ProviderError::full("all of large are taken")
+    ProviderError::no_capacity("all of large are taken")
 }
 
 #[rstest]

@@ -283,7 +283,7 @@ impl Fake {
             place.map(|place| state.faults.remove(place).1)
         };
         match fault {
-            Some(Fault::Error) => Err(ProviderError::never("it broke on purpose")),
+            Some(Fault::Error) => Err(ProviderError::permanent("it broke on purpose")),
             Some(Fault::Hang) => std::future::pending().await,
             other => Ok(other),
         }

@@ -104,7 +104,7 @@ async fn look_at_store(url: String, gate: i64, over: CancellationToken) -> (usiz
         match sqlx::query_as::<_, (String,)>(BROKEN).bind(gate).fetch_all(connection).await {
             Ok(found) => {
                 looks += 1;
-                broken.extend(found.into_iter().map(|(words,)| words));
+                broken.extend(found.into_iter().map(|(message,)| message));
             }
             Err(sqlx::Error::Database(error)) if error.code().is_none_or(|code| !code.starts_with("57")) => {
                 panic!("{error}");

@@ -51,7 +51,7 @@ pub enum Answer {
     /// How Nomad says that something is wrong.
     Text {
         status: u16,
-        words: String,
+        message: String,
     },
 }
 
@@ -60,8 +60,8 @@ impl Answer {
         Self::Json { body, next_token: None }
     }
 
-    pub fn error(status: u16, words: impl Into<String>) -> Self {
-        Self::Text { status, words: words.into() }
+    pub fn error(status: u16, message: impl Into<String>) -> Self {
+        Self::Text { status, message: message.into() }
     }
 }
 
@@ -88,7 +88,7 @@ pub fn answer(cluster: &Arc<Cluster>, options: &NomadOptions, request: &Request)
 fn read(state: &State, options: &NomadOptions, request: &Request) -> Answer {
     let key = request.key();
     let name = request.name.as_str();
-    let or_none = |found: Option<Value>, words: &str| found.map_or_else(|| Answer::error(404, words), Answer::of);
+    let or_none = |found: Option<Value>, message: &str| found.map_or_else(|| Answer::error(404, message), Answer::of);
     let of_job = |show: &dyn Fn(&Job) -> Value| or_none(state.jobs.get(&key).map(show), "job not found");
     let is_visible = |namespace: &str| request.namespace() == "*" || request.namespace() == namespace;
     match request.operation {
@@ -176,9 +176,9 @@ fn changed(index: u64, own: Value) -> Answer {
 }
 
 /// Records what would be refused, and says it as Nomad does.
-fn refuse(state: &mut State, status: u16, words: String) -> Answer {
-    state.violations.push(words.clone());
-    Answer::error(status, words)
+fn refuse(state: &mut State, status: u16, message: String) -> Answer {
+    state.violations.push(message.clone());
+    Answer::error(status, message)
 }
 
 fn enforce(existing: Option<&Job>, index: u64) -> Result<(), String> {
@@ -209,8 +209,8 @@ fn register(cluster: &Arc<Cluster>, request: &Request) -> Answer {
     // Nomad lets the query win over the job. Whoever says two different things has lost track of where it is.
     let said = text(&body["Job"], "Namespace");
     if !said.is_empty() && said != key.0 {
-        let words = format!("mismatched request namespace in request: {:?}, {said:?}", key.0);
-        return refuse(&mut state, 500, words);
+        let message = format!("mismatched request namespace in request: {:?}, {said:?}", key.0);
+        return refuse(&mut state, 500, message);
     }
     let spec = canonical(&body["Job"], &key.0);
     let wrong = refusals(&spec);
@@ -218,8 +218,8 @@ fn register(cluster: &Arc<Cluster>, request: &Request) -> Answer {
         return refuse(&mut state, 500, errors(&wrong));
     }
     if !state.namespaces.contains(&key.0) {
-        let words = format!("job {id:?} is in nonexistent namespace {:?}", key.0);
-        return Answer::error(500, errors(&[words]));
+        let message = format!("job {id:?} is in nonexistent namespace {:?}", key.0);
+        return Answer::error(500, errors(&[message]));
     }
     let pool = text(&spec, "NodePool");
     if pool != "default" && pool != "all" {
@@ -230,9 +230,9 @@ fn register(cluster: &Arc<Cluster>, request: &Request) -> Answer {
     state.violations.extend(driver);
     let existing = state.jobs.get(&key);
     if body["EnforceIndex"] == json!(true)
-        && let Err(words) = enforce(existing, body["JobModifyIndex"].as_u64().unwrap_or_default())
+        && let Err(message) = enforce(existing, body["JobModifyIndex"].as_u64().unwrap_or_default())
     {
-        return Answer::error(500, words);
+        return Answer::error(500, message);
     }
     // Without a change there is no new version, and the index that is answered is the one that a status changes too.
     let same = existing.filter(|job| is_same(&job.spec, &spec)).map(|job| job.modified);
@@ -285,15 +285,15 @@ fn scale(cluster: &Arc<Cluster>, request: &Request) -> Answer {
         return refuse(&mut state, 400, "scaling action count can't be negative".to_owned());
     }
     if count.is_some() && body["Error"] == json!(true) {
-        let words = "scaling action should not contain count if error is true";
-        return refuse(&mut state, 400, words.to_owned());
+        let message = "scaling action should not contain count if error is true";
+        return refuse(&mut state, 400, message.to_owned());
     }
     let Some(job) = state.jobs.get(&key) else {
         return Answer::error(404, format!("job {:?} not found", key.1));
     };
     let Some(place) = list(&job.spec, "TaskGroups").iter().position(|one| text(one, "Name") == group) else {
-        let words = format!("task group {group:?} specified for scaling does not exist in job");
-        return refuse(&mut state, 400, words);
+        let message = format!("task group {group:?} specified for scaling does not exist in job");
+        return refuse(&mut state, 400, message);
     };
     let before = state.count(&key, &group);
     let mut event = json!({"TaskGroup": group, "Time": nanoseconds(), "Count": count, "PreviousCount": before,
@@ -305,9 +305,9 @@ fn scale(cluster: &Arc<Cluster>, request: &Request) -> Answer {
         }
         let expected = body["JobModifyIndex"].as_u64().unwrap_or_default();
         if expected > 0
-            && let Err(words) = enforce(Some(job), expected)
+            && let Err(message) = enforce(Some(job), expected)
         {
-            return Answer::error(500, words);
+            return Answer::error(500, message);
         }
         let mut spec = job.spec.clone();
         spec["TaskGroups"][place]["Count"] = json!(count);

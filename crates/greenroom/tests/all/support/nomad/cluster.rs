@@ -128,9 +128,9 @@ impl Cluster {
                 state.settle();
                 why_not
             };
-            let Some(words) = why_not else { break };
-            let event = json!({"Type": "Driver Failure", "DisplayMessage": words, "DriverError": words,
-                               "Details": {"driver_error": words}});
+            let Some(message) = why_not else { break };
+            let event = json!({"Type": "Driver Failure", "DisplayMessage": message, "DriverError": message,
+                               "Details": {"driver_error": message}});
             if !self.end(id, event).await {
                 return;
             }
@@ -329,10 +329,10 @@ fn end_tasks(one: &mut Allocation, policy: &Value, how: Value) -> bool {
     for task in one.tasks.values_mut() {
         task.events.push(event(how.clone()));
         if again {
-            let words = format!("Task restarting in {}", duration(number(policy, "Delay")));
+            let message = format!("Task restarting in {}", duration(number(policy, "Delay")));
             task.restarts += 1;
             task.state = "pending";
-            task.events.push(event(json!({"Type": "Restarting", "DisplayMessage": words})));
+            task.events.push(event(json!({"Type": "Restarting", "DisplayMessage": message})));
         } else {
             task.state = "dead";
             task.failed = true;

@@ -56,9 +56,9 @@ impl Reader {
 }
 
 pub fn answer(cluster: &Arc<Cluster>, request: &Request) -> Result<Response<Body>, Answer> {
-    let wrong = |words: &str| {
-        cluster.state().violations.push(words.to_owned());
-        Answer::error(400, words)
+    let wrong = |message: &str| {
+        cluster.state().violations.push(message.to_owned());
+        Answer::error(400, message)
     };
     let task = request.parameter("task").ok_or_else(|| wrong("must provide task name"))?;
     let stream = match request.parameter("type") {
@@ -82,8 +82,8 @@ pub fn answer(cluster: &Arc<Cluster>, request: &Request) -> Result<Response<Body
     match one.tasks.get(task) {
         None => return Err(Answer::error(400, format!("unknown task name {task:?}"))),
         Some(known) if known.started.is_none() => {
-            let words = format!("task {task:?} not started yet. No logs available");
-            return Err(Answer::error(404, words));
+            let message = format!("task {task:?} not started yet. No logs available");
+            return Err(Answer::error(404, message));
         }
         Some(_) => {}
     }

@@ -324,11 +324,11 @@ fn unmet(spec: &Value, group: &Value, node: &NomadNode) -> Option<String> {
             _ => false,
         }
     };
-    let words = |of: &Value| {
+    let message = |of: &Value| {
         let operand = if text(of, "Operand").is_empty() { "=" } else { text(of, "Operand") };
         format!("{} {operand} {}", text(of, "LTarget"), text(of, "RTarget"))
     };
-    constraints.into_iter().find(broken).map(words)
+    constraints.into_iter().find(broken).map(message)
 }
 
 /// Ends an evaluation. What could not be placed waits in a blocked one, of which a job has at most one.

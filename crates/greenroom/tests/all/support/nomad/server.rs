@@ -68,11 +68,11 @@ impl Server {
             Ok(route) => route,
             Err(why) => {
                 self.cluster.state().violations.push(format!("there is no {method} {path}"));
-                let (status, words) = match why {
+                let (status, message) = match why {
                     Unroutable::Path => (404, "404 page not found"),
                     Unroutable::Method => (405, "Invalid method"),
                 };
-                return Ok(self.respond(Answer::error(status, words)));
+                return Ok(self.respond(Answer::error(status, message)));
             }
         };
         let operation = route.operation;
@@ -98,17 +98,17 @@ impl Server {
             Some(NomadFault::Hanging) => std::future::pending().await,
             Some(NomadFault::NoLeader) => self.respond(Answer::error(500, "No cluster leader")),
             Some(NomadFault::Throttled) => {
-                let words = "Your IP is issuing too many concurrent connections, please rate limit your calls\n";
-                self.respond(Answer::error(429, words))
+                let message = "Your IP is issuing too many concurrent connections, please rate limit your calls\n";
+                self.respond(Answer::error(429, message))
             }
             _ => {
                 let checked = check(operation, &query, json.map_err(|error| error.to_string()));
                 let result = match checked {
                     Ok(body) => self.act(&parts.headers, Request { operation, name: route.name, query, body }).await,
                     Err(wrong) => {
-                        let words = wrong.join("; ");
+                        let message = wrong.join("; ");
                         self.cluster.state().violations.extend(wrong);
-                        Err(Answer::error(400, words))
+                        Err(Answer::error(400, message))
                     }
                 };
                 result.unwrap_or_else(|answer| self.respond(answer))
@@ -183,9 +183,9 @@ impl Server {
         let builder = Response::builder().header("X-Nomad-Index", index);
         let builder = builder.header("X-Nomad-KnownLeader", "true").header("X-Nomad-LastContact", 0);
         match answer {
-            Answer::Text { status, words } => {
+            Answer::Text { status, message } => {
                 let builder = Response::builder().status(status).header("Content-Type", "text/plain; charset=utf-8");
-                builder.body(Body::from(words)).unwrap()
+                builder.body(Body::from(message)).unwrap()
             }
             Answer::Json { body, next_token } => {
                 let builder = match next_token {
