@@ -89,8 +89,8 @@ async fn a_slot_has_one_runner_and_the_other_stays_to_be_claimed() {
     let pool = world.pool().await;
     world.idle(&pool, "large", &["i-1", "i-2"]).await;
     let first = pool.claim_unchecked(None, &holder("pool-a-001")).await.unwrap().unwrap();
-    let again = pool.claim_unchecked(None, &holder("pool-a-001")).await.unwrap_err();
-    assert_eq!(again, AwsError::Taken { slot: "pool-a-001".into() });
+    let second = pool.claim_unchecked(None, &holder("pool-a-001")).await.unwrap_err();
+    assert_eq!(second, AwsError::Taken { slot: "pool-a-001".into() });
     let second =
         eventually("the other runner", async || pool.claim_unchecked(None, &holder("pool-a-002")).await.unwrap());
     assert_ne!(second.await.instance, first.instance);
@@ -214,12 +214,12 @@ async fn on_a_shortfall_none_is_claimed_and_those_that_were_are_claimable_under_
     for seen in watching {
         assert_eq!(seen.await.unwrap(), None);
     }
-    let mut again = Vec::new();
+    let mut second = Vec::new();
     for slot in ["pool-a-001", "pool-a-002"] {
-        again.push(pool.claim_unchecked(None, &holder(slot)).await.unwrap().unwrap().instance);
+        second.push(pool.claim_unchecked(None, &holder(slot)).await.unwrap().unwrap().instance);
     }
-    again.sort();
-    assert_eq!(again, ["i-1", "i-2"]);
+    second.sort();
+    assert_eq!(second, ["i-1", "i-2"]);
 }
 
 #[tokio::test]

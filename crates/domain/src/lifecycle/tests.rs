@@ -95,13 +95,13 @@ proptest! {
         }
         if matches!(follow(&mut bot, &last), Verdict::Move { .. } | Verdict::Hold) {
             // The session of this connection is known by now, so a second `started` is not a new one.
-            let again = match last {
+            let repeated = match last {
                 Trigger::Started { .. } => Trigger::Started { new_session: false },
                 Trigger::Passed(_) => return Ok(()),
                 other => other,
             };
             let before = bot;
-            prop_assert_eq!(follow(&mut bot, &again), Verdict::Hold);
+            prop_assert_eq!(follow(&mut bot, &repeated), Verdict::Hold);
             prop_assert_eq!(bot, before);
         }
     }

@@ -159,7 +159,7 @@ pub enum GateState {
     Waiting,
     Active,
     /// It failed, and is to be tried again.
-    Again,
+    Retry,
 }
 
 #[derive(Clone, Debug, PartialEq)]

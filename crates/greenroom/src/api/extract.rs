@@ -55,7 +55,7 @@ pub enum Newcomer {
     /// Of this pool.
     OfPool(String),
     /// It has been one before.
-    Again(RunnerClaim),
+    Known(RunnerClaim),
 }
 
 /// A JSON body of a known type.
@@ -148,8 +148,8 @@ impl FromRequestParts<App> for Newcomer {
         let token = bearer(parts)
             .ok_or_else(|| Problem::unauthorized("send the pool's runner token as `Authorization: Bearer <token>`"))?;
         let tokens = &app.lifecycle.tokens;
-        let again = tokens.read_runner(token).map(Newcomer::Again);
-        let newcomer = again.or_else(|| tokens.read_pool(token).map(Newcomer::OfPool));
+        let known = tokens.read_runner(token).map(Newcomer::Known);
+        let newcomer = known.or_else(|| tokens.read_pool(token).map(Newcomer::OfPool));
         newcomer.ok_or_else(|| Problem::unauthorized("the token is neither a pool's runner token nor a runner's own"))
     }
 }

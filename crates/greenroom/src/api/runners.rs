@@ -82,8 +82,8 @@ pub async fn register(
     }
     let (pool, is_known) = match newcomer {
         Newcomer::OfPool(pool) => (pool, false),
-        Newcomer::Again(claim) if claim.instance == instance => (claim.pool, true),
-        Newcomer::Again(_) => return Err(Problem::unauthorized("the token is that of another machine")),
+        Newcomer::Known(claim) if claim.instance == instance => (claim.pool, true),
+        Newcomer::Known(_) => return Err(Problem::unauthorized("the token is that of another machine")),
     };
     let runners = runners(&app, &pool)?;
     let runner = runners.register_as(&instance, is_known, body.agent.as_deref()).await?;

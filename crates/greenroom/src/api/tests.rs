@@ -117,13 +117,13 @@ async fn a_key_that_is_refused_again_and_again_is_held_and_refused_before_its_bo
     let (_, other) = app.admission.create_user(new_user()).await.unwrap();
     let quota = app.quotas.of(&quota::QuotaOwner::User(user.id));
     (0..2_000).for_each(|_| quota.refused());
-    let never = || Body::from_stream(futures_util::stream::pending::<Result<&'static str, std::io::Error>>());
+    let endless = || Body::from_stream(futures_util::stream::pending::<Result<&'static str, std::io::Error>>());
     let asked = |key: &crate::admission::keys::ApiKey, body| {
         let asked = Request::builder().method("POST").uri("/bots").header("x-api-key", key.reveal());
         router(app.clone()).oneshot(asked.header("content-length", "2").body(body).unwrap())
     };
     // Of its body nothing comes, and nobody waits for it.
-    let answer = asked(&key, never()).await.unwrap();
+    let answer = asked(&key, endless()).await.unwrap();
     assert_eq!(answer.headers()["retry-after"], "1");
     let (status, code, _) = problem(answer).await;
     assert_eq!((status, code), (StatusCode::SERVICE_UNAVAILABLE, "overloaded".into()));
@@ -165,8 +165,8 @@ async fn a_body_that_is_too_large_is_refused_and_one_that_just_fits_is_taken() {
 #[tokio::test]
 async fn a_body_that_does_not_arrive_is_a_408() {
     let (router, _folder) = served().await;
-    let never = futures_util::stream::pending::<Result<&'static str, std::io::Error>>();
-    let asked = request("POST", "/echo").body(Body::from_stream(never)).unwrap();
+    let endless = futures_util::stream::pending::<Result<&'static str, std::io::Error>>();
+    let asked = request("POST", "/echo").body(Body::from_stream(endless)).unwrap();
     let (status, code, _) = problem(router.oneshot(asked).await.unwrap()).await;
     assert_eq!((status, code), (StatusCode::REQUEST_TIMEOUT, "timeout".into()));
 }
@@ -174,16 +174,16 @@ async fn a_body_that_does_not_arrive_is_a_408() {
 #[tokio::test]
 async fn what_the_head_already_refuses_is_not_waited_for() {
     let (router, _folder) = served().await;
-    let never = || Body::from_stream(futures_util::stream::pending::<Result<&'static str, std::io::Error>>());
+    let endless = || Body::from_stream(futures_util::stream::pending::<Result<&'static str, std::io::Error>>());
     let nobody =
-        Request::builder().method("POST").uri("/bots/echo").header("content-length", "9").body(never()).unwrap();
+        Request::builder().method("POST").uri("/bots/echo").header("content-length", "9").body(endless()).unwrap();
     let (status, code, _) = problem(router.clone().oneshot(nobody).await.unwrap()).await;
     assert_eq!((status, code), (StatusCode::UNAUTHORIZED, "unauthorized".into()));
-    let nowhere = request("POST", "/nowhere").body(never()).unwrap();
+    let nowhere = request("POST", "/nowhere").body(endless()).unwrap();
     let (status, code, _) = problem(router.clone().oneshot(nowhere).await.unwrap()).await;
     assert_eq!((status, code), (StatusCode::NOT_FOUND, "not_found".into()));
     let huge = Request::builder().method("POST").uri("/echo").header("authorization", "Bearer x");
-    let huge = huge.header("content-length", "99999999999").body(never()).unwrap();
+    let huge = huge.header("content-length", "99999999999").body(endless()).unwrap();
     let (status, code, _) = problem(router.oneshot(huge).await.unwrap()).await;
     assert_eq!((status, code), (StatusCode::PAYLOAD_TOO_LARGE, "too_large".into()));
 }

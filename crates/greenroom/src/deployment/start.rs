@@ -57,7 +57,7 @@ enum Outcome {
     },
     Failed(ProviderError),
     /// There is no room for what its bot asks, in these words.
-    Full(String),
+    NoCapacity(String),
     /// Nobody wants it any more.
     NotWanted,
     /// It failed, and is tried again after this; others may go meanwhile.
@@ -128,7 +128,7 @@ impl Deployment {
                 self.0.placement.report(slot.clone(), news).await.map(drop)
             }
             Ok(Outcome::Failed(error)) => self.failed(&deployment, error.message).await,
-            Ok(Outcome::Full(message)) => self.full(&deployment, message).await,
+            Ok(Outcome::NoCapacity(message)) => self.no_capacity(&deployment, message).await,
             Ok(Outcome::NotWanted) => self.not_wanted(&deployment).await,
             Ok(Outcome::Later(pause)) => {
                 kept.given_back();
@@ -181,7 +181,7 @@ impl Deployment {
     }
 
     /// The bot goes back in line, and the slot is free.
-    async fn full(&self, deployment: &Passed, message: String) -> Result<(), StoreError> {
+    async fn no_capacity(&self, deployment: &Passed, message: String) -> Result<(), StoreError> {
         let slot = &deployment.row.slot;
         let Some(bot) = deployment.row.bot_id else { return self.failed(deployment, message).await };
         tracing::info!(%slot, %bot, message, "no capacity for a bot; it is queued again");
@@ -234,8 +234,8 @@ impl Deployment {
                     Outcome::Failed(error) => error,
                     outcome => return Ok(outcome),
                 };
-            let again = self.0.lifecycle.clock.now().saturating_add(pause).unwrap_or(Timestamp::MAX);
-            let is_late = again >= deployment.timeout_at;
+            let next_try = self.0.lifecycle.clock.now().saturating_add(pause).unwrap_or(Timestamp::MAX);
+            let is_late = next_try >= deployment.timeout_at;
             if error.is_unavailable {
                 self.note_away(&slot.pool, &error);
             }
@@ -253,9 +253,9 @@ impl Deployment {
                 let own = self.note_error(passed, &error.message).await.unwrap_or(false);
                 return Ok(if own { Outcome::Failed(error) } else { Outcome::Lost });
             }
-            if error.is_full && deployment.bot_id.is_some() {
+            if error.lacks_capacity && deployment.bot_id.is_some() {
                 let own = self.note_error(passed, &error.message).await.unwrap_or(false);
-                return Ok(if own { Outcome::Full(error.message) } else { Outcome::Lost });
+                return Ok(if own { Outcome::NoCapacity(error.message) } else { Outcome::Lost });
             }
             tracing::warn!(slot = %slot.name, error = %error.message, retry_in_ms = pause.as_millis(), "slot start failed");
             if pause > LONGEST_IN_PLACE {

@@ -255,7 +255,7 @@ impl Follower {
             None => false,
         };
         let read = store.events_after(last, BATCH).await?;
-        let full = i64::try_from(read.len()).is_ok_and(|n| n == BATCH);
+        let batch_is_full = i64::try_from(read.len()).is_ok_and(|n| n == BATCH);
         let mut step = Step::default();
         let (mut at, mut settled) = (last, settled);
         for event in read {
@@ -277,7 +277,7 @@ impl Follower {
         }
         self.stands = Stands::At(at);
         step.position = Some(at);
-        step.more = full && !step.missing;
+        step.more = batch_is_full && !step.missing;
         Ok(step)
     }
 }

@@ -78,7 +78,7 @@ pub async fn answer(
         let bot = match &found {
             Ok(rows) => rows.iter().find(|row| row.id == reserved.bot).cloned(),
             Err(error) => {
-                let _ = reply.send(Err(error.again().into()));
+                let _ = reply.send(Err(error.copy().into()));
                 continue;
             }
         };

@@ -45,10 +45,10 @@ impl Reply {
     /// Tells that the job could not be done. Who no longer waits has gone away.
     pub fn refuse(self, error: &StoreError) {
         match self {
-            Reply::Reserve(reply, _permit) => drop(reply.send(Err(error.again().into()))),
-            Reply::End(reply) => drop(reply.send(Err(error.again().into()))),
-            Reply::Slot(reply) => drop(reply.send(Err(error.again()))),
-            Reply::KeepWarm(reply) => drop(reply.send(Err(error.again()))),
+            Reply::Reserve(reply, _permit) => drop(reply.send(Err(error.copy().into()))),
+            Reply::End(reply) => drop(reply.send(Err(error.copy().into()))),
+            Reply::Slot(reply) => drop(reply.send(Err(error.copy()))),
+            Reply::KeepWarm(reply) => drop(reply.send(Err(error.copy()))),
             Reply::None => {}
         }
     }

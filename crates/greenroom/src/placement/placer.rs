@@ -205,10 +205,10 @@ impl Placer {
 
     /// Plans and writes once. Mostly nobody else changes anything meanwhile, and the write finds out if somebody did. Who
     /// lost that way holds the token first: others then wait until it has written.
-    async fn plan_and_write(&mut self, batch: &Batch, again: bool) -> Result<(Applied, Written), StoreError> {
+    async fn plan_and_write(&mut self, batch: &Batch, is_retry: bool) -> Result<(Applied, Written), StoreError> {
         // Before the token is held: to read everything may take longer than anybody may hold it.
         self.cache.bring_up_to_date().await?;
-        let held = if again || self.is_contended() {
+        let held = if is_retry || self.is_contended() {
             // The token keeps all others out. The turn would only hold one of two connections.
             self.end_turn(true).await;
             Some(self.store.hold_token().await?)
@@ -219,7 +219,7 @@ impl Placer {
             self.cache.follow().await?;
         }
         self.cache.look_up(&batch.jobs).await?;
-        if again {
+        if is_retry {
             self.cache.look_again(&batch.jobs).await?;
         }
         let Some((snapshot, position)) = self.cache.get() else { return Err(nothing_read()) };

@@ -163,7 +163,7 @@ pub struct ProviderError {
     /// Whether trying again may help.
     pub retryable: bool,
     /// Whether there is no room for a bot of these requirements now: it waits in line, not at the gate.
-    pub is_full: bool,
+    pub lacks_capacity: bool,
     /// Whether the provider could not be reached at all: this says nothing about the slot.
     pub is_unavailable: bool,
 }
@@ -171,7 +171,7 @@ pub struct ProviderError {
 impl ProviderError {
     /// Too many requests, a timeout, an error of the provider's own.
     pub fn transient(message: impl Into<String>) -> Self {
-        Self { message: without_nul(message.into()), retryable: true, is_full: false, is_unavailable: false }
+        Self { message: without_nul(message.into()), retryable: true, lacks_capacity: false, is_unavailable: false }
     }
 
     /// The provider cannot be reached: nobody listens, the connection broke, or a proxy says that it is down.
@@ -181,7 +181,7 @@ impl ProviderError {
 
     /// All that would do is taken, and there can be no more of it.
     pub fn no_capacity(message: impl Into<String>) -> Self {
-        Self { is_full: true, ..Self::transient(message) }
+        Self { lacks_capacity: true, ..Self::transient(message) }
     }
 
     /// What stays wrong however often it is tried, such as a bad image name.

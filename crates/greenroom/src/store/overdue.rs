@@ -78,7 +78,7 @@ impl Store {
 impl Tx {
     /// Looks once more at one bot, which is held by now.
     pub async fn is_overdue(&mut self, bot: BotId, overdue: Overdue, since: Timestamp) -> Result<bool, StoreError> {
-        let Some((_, again)) = watched(overdue) else { return Ok(false) };
-        Ok(self.first(again, args![since, bot]).await?.is_some())
+        let Some((_, sql)) = watched(overdue) else { return Ok(false) };
+        Ok(self.first(sql, args![since, bot]).await?.is_some())
     }
 }

@@ -112,8 +112,8 @@ async fn the_same_idempotency_key_finds_the_same_bot_and_another_body_is_refused
     let (status, first) = ask(&user, json!({"meeting_url": meet_link(1), "priority": 5})).await;
     assert_eq!(status, StatusCode::CREATED);
     // The limit is reached and the meeting taken: neither is in the way of finding it again.
-    let (status, again) = ask(&user, json!({"priority": 5, "meetingUrl": meet_link(1)})).await;
-    assert_eq!((status, &again["bot"]["id"]), (StatusCode::OK, &first["bot"]["id"]));
+    let (status, repeated) = ask(&user, json!({"priority": 5, "meetingUrl": meet_link(1)})).await;
+    assert_eq!((status, &repeated["bot"]["id"]), (StatusCode::OK, &first["bot"]["id"]));
     let (status, refused) = ask(&user, json!({"meeting_url": meet_link(2)})).await;
     assert_eq!((status, &refused["code"]), (StatusCode::UNPROCESSABLE_ENTITY, &json!("idempotency_mismatch")));
     let (status, theirs) = ask(&other, json!({"meeting_url": meet_link(1), "priority": 5})).await;

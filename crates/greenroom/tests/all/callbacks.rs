@@ -36,12 +36,12 @@ async fn a_bot_goes_through_its_whole_life_and_every_repeat_changes_nothing(#[ca
     ] {
         let first = life.well(callback, body.clone()).await;
         let events = user.get(&format!("/bots/{bot}/events")).await;
-        let again = life.well(callback, body).await;
+        let repeated = life.well(callback, body).await;
         if callback == "transcript" {
-            assert_eq!((&first["stored"], &again["stored"]), (&json!(1), &json!(0)));
+            assert_eq!((&first["stored"], &repeated["stored"]), (&json!(1), &json!(0)));
         } else {
             assert_eq!(first["status"], status, "{callback}");
-            assert_eq!(first, again, "{callback}");
+            assert_eq!(first, repeated, "{callback}");
         }
         assert_eq!(user.get(&format!("/bots/{bot}/events")).await, events, "a repeat of {callback} told something");
     }

@@ -43,7 +43,7 @@ async fn a_slot_that_is_made_twice_is_there_once_and_nothing_runs_in_it(#[case] 
     let kind = kind.await;
     let first = kind.provider.create(&kind.waiting(1)).await.unwrap();
     assert_eq!(kind.look(1).await, Some(false));
-    assert_eq!((kind.again)().create(&kind.waiting(1)).await.unwrap(), first);
+    assert_eq!((kind.reopen)().create(&kind.waiting(1)).await.unwrap(), first);
     assert_eq!(kind.list().await, [kind.there(1, false)]);
     kind.end().await;
 }
@@ -80,7 +80,7 @@ async fn a_start_that_is_repeated_leaves_what_it_started_running(#[case] kind: M
         let first = kind.provider.start(&spec).await.unwrap();
         until("it runs", async || kind.provider.inspect(&spec.slot).await.unwrap().is_some_and(|it| it.running)).await;
         // Its answer was lost, and another process asks.
-        assert_eq!((kind.again)().start(&spec).await.unwrap(), first);
+        assert_eq!((kind.reopen)().start(&spec).await.unwrap(), first);
     }
     assert_eq!(kind.list().await, [kind.there(1, true), kind.there(2, true)]);
     kind.end().await;
@@ -156,7 +156,7 @@ async fn what_was_made_before_a_crash_is_listed_after_it_and_nothing_of_anyone_e
     kind.provider.start(&kind.spec(1, "a")).await.unwrap();
     kind.provider.start(&kind.spec(2, "b")).await.unwrap();
     kind.provider.stop(&kind.slot(2), true).await.unwrap();
-    let after = (kind.again)();
+    let after = (kind.reopen)();
     let expected = [kind.there(1, true), kind.there(2, false)];
     until("all of it is listed", async || list(&*after).await == expected).await;
     assert_eq!(list(&*kind.stranger).await, []);
@@ -184,7 +184,7 @@ async fn a_start_that_is_given_up_at_any_moment_can_be_made_again(#[case] kind: 
         let spec = kind.spec(1, &format!("connection-{number}"));
         let patience = Duration::from_millis(moment);
         let _ = tokio::time::timeout(patience, kind.provider.start(&spec)).await;
-        (kind.again)().start(&spec).await.unwrap();
+        (kind.reopen)().start(&spec).await.unwrap();
         kind.runs(1).await;
     }
     until("there is one of it", async || kind.list().await == [kind.there(1, true)]).await;

@@ -146,15 +146,15 @@ async fn asking_twice_is_one_place_in_line_and_leaving_twice_is_nothing(#[case] 
     }
     let line = core.store.deployments().await.unwrap();
     assert_eq!(line.len(), 3);
-    let again = line.iter().rev().map(|row| NewDeployment {
+    let repeated = line.iter().rev().map(|row| NewDeployment {
         slot: row.slot.clone(),
         pool: "meet".to_owned(),
         host: row.host.clone(),
         bot: row.bot_id,
         timeout_at: row.timeout_at.saturating_add(Duration::from_secs(60)).unwrap(),
     });
-    let again = Changes { deployments: again.collect(), ..Changes::default() };
-    write(&core.store, &again, &Default::default(), core.clock.now()).await.unwrap();
+    let repeated = Changes { deployments: repeated.collect(), ..Changes::default() };
+    write(&core.store, &repeated, &Default::default(), core.clock.now()).await.unwrap();
     assert_eq!(core.store.deployments().await.unwrap(), line);
 
     let leaves = Changes { cancelled_deployments: vec![line[1].slot.clone()], ..Changes::default() };

@@ -350,7 +350,7 @@ fn deployment_row(slot: &SlotName, found: &Deployment) -> String {
     let state = match found.state {
         GateState::Waiting => "waiting",
         GateState::Active => "active",
-        GateState::Again => "again",
+        GateState::Retry => "again",
     };
     let (state, holder) = (text(state), value(found.holder));
     format!("UPDATE deployments SET state = {state}, holder = {holder} WHERE slot = {};", text(slot))

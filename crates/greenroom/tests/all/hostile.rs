@@ -157,8 +157,11 @@ async fn an_assignment_is_handed_to_one_agent_process_and_repeated_only_to_it_un
     let (status, next, data) = assignment_and_next(&first, Some("b")).await;
     assert_eq!((status, &data["bot_id"]), (StatusCode::OK, &json!(bot)));
     // The answer may have been lost.
-    let again = assignment_and_next(&first, Some("b")).await;
-    assert_eq!((again.0, &again.1, &again.2["connection_id"]), (StatusCode::OK, &next, &data["connection_id"]));
+    let repeated = assignment_and_next(&first, Some("b")).await;
+    assert_eq!(
+        (repeated.0, &repeated.1, &repeated.2["connection_id"]),
+        (StatusCode::OK, &next, &data["connection_id"])
+    );
     let life = Life::from_data(&fixture.admin, &data);
     life.well("started", json!({})).await;
     assert_eq!(assignment(&first, Some("b")).await.0, StatusCode::UNAUTHORIZED);

@@ -236,8 +236,8 @@ async fn an_idempotency_key_finds_its_bot_at_a_server_that_has_not_seen_it(#[cas
     let made = first.ask(request.clone()).await;
     // The bot runs, so without its key the request would be one for a second bot at the same meeting.
     let second = CoreFixture::planned(database, &plan).await;
-    let again = second.placement.reserve(first.key(), request.clone()).await.unwrap();
-    assert_eq!((again.bot.id, again.is_new), (made.bot.id, false));
+    let repeated = second.placement.reserve(first.key(), request.clone()).await.unwrap();
+    assert_eq!((repeated.bot.id, repeated.is_new), (made.bot.id, false));
     let other = BotRequest { idempotency: Some(("a key".to_owned(), "another".to_owned())), ..request.clone() };
     let refused = second.placement.reserve(first.key(), other).await.unwrap_err();
     assert!(refused.to_string().contains("another body"), "{refused}");

@@ -1,6 +1,6 @@
 //! Slots by requirements: what fits, the smallest first, and what is told to who asks for what is not there.
 
-mod full;
+mod no_capacity;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -127,8 +127,8 @@ async fn of_many_kinds_in_one_pool_the_one_that_fits_is_found(#[case] backend: B
     assert_eq!(slot_of(&answer), "pool-meet-074");
     let answer = core.ask(bot_request(3)).await;
     assert_eq!(slot_of(&answer), "pool-meet-001");
-    let never = core.placement.reserve(core.key(), cpus(4, 101)).await;
-    assert!(matches!(never, Err(PlacementError::NoneFits(Platform::GoogleMeet))), "{never:?}");
+    let impossible = core.placement.reserve(core.key(), cpus(4, 101)).await;
+    assert!(matches!(impossible, Err(PlacementError::NoneFits(Platform::GoogleMeet))), "{impossible:?}");
 }
 
 /// Fills a pool with idle slots: their number, what they have, and since when they were not used.

@@ -217,10 +217,10 @@ async fn a_move_keeps_the_first_start_and_tells_the_end(#[case] backend: Backend
     let first = store.bot(id).await.unwrap().unwrap();
     move_bot(&store, id, Status::Active).await;
     move_bot(&store, id, Status::Starting).await;
-    let again = store.bot(id).await.unwrap().unwrap();
+    let repeated = store.bot(id).await.unwrap().unwrap();
     assert!(first.start_time.is_some());
-    assert_eq!(again.start_time, first.start_time);
-    assert_eq!(again.end_time, None);
+    assert_eq!(repeated.start_time, first.start_time);
+    assert_eq!(repeated.end_time, None);
     move_bot(&store, id, Status::Failed).await;
     let ended = store.bot(id).await.unwrap().unwrap();
     assert_eq!((ended.status, ended.reason.as_deref()), (Status::Failed, Some("why")));

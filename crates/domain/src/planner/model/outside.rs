@@ -76,7 +76,7 @@ fn pass_gate(world: &mut World, random: &mut Random) -> String {
     let at = usize::try_from(random.below(count)).unwrap_or(0);
     let Some((slot, found)) = world.reference.deployments.get_mut(at) else { return "nobody at the gate".to_owned() };
     if found.state == GateState::Active && random.percent(60) {
-        (found.state, found.holder) = (GateState::Again, None);
+        (found.state, found.holder) = (GateState::Retry, None);
     } else {
         (found.state, found.holder) = (GateState::Active, Some(random.uuid()));
     }

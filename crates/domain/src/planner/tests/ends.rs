@@ -119,9 +119,9 @@ fn a_slot_whose_bot_never_passed_the_gate_goes_to_the_next() {
 #[test]
 fn a_deployment_that_is_tried_again_leaves_a_slot_to_be_cleared() {
     let (mut planner, name) = running(pool("cold", 0, 1));
-    planner.snapshot.facts.deployments.get_mut(&name).unwrap().state = GateState::Again;
+    planner.snapshot.facts.deployments.get_mut(&name).unwrap().state = GateState::Retry;
     let changes = planner.run(&[give_up(1, Overdue::DeployTimeout)]);
-    assert_eq!(changes.ends[0].at_gate, Some((name, GateState::Again)));
+    assert_eq!(changes.ends[0].at_gate, Some((name, GateState::Retry)));
     assert!(changes.actions.contains(&Action::Clear(bot(1))));
 }
 

@@ -3,7 +3,7 @@
 use super::*;
 
 /// A pool with one slot, which bot 1 has.
-fn full() -> Planner {
+fn full_pool() -> Planner {
     let mut planner = Planner::new(&[hot_pool("hot", 0, 1)]);
     planner.add_idle("hot", 1, |_| {});
     planner.run(&[reserve(request(1, 1))]);
@@ -23,7 +23,7 @@ fn next(planner: &mut Planner) -> BotId {
 
 #[test]
 fn the_queue_is_served_by_priority_and_then_by_arrival() {
-    let mut planner = full();
+    let mut planner = full_pool();
     let of = |number, priority| reserve(ReserveRequest { priority, ..request(number, 1) });
     let changes = planner.run(&[of(2, 100), of(3, 10), of(4, 100)]);
     let positions: Vec<_> = (0..3).map(|job| reserved(&changes, job).queue_position.unwrap()).collect();
@@ -37,7 +37,7 @@ fn the_queue_is_served_by_priority_and_then_by_arrival() {
 #[test]
 fn who_needs_what_is_not_there_holds_up_nobody() {
     let large = Pool { max_slots: 0, attribute_sets: vec![cpus(8)], ..pool("large", 1, 0) };
-    let mut planner = full();
+    let mut planner = full_pool();
     planner.snapshot.set_pool("large", Some(large));
     let needs = ReserveRequest { requirements: needs_cpus(8), priority: 1, ..request(2, 1) };
     planner.run(&[reserve(needs), reserve(request(3, 1))]);
@@ -47,7 +47,7 @@ fn who_needs_what_is_not_there_holds_up_nobody() {
 
 #[test]
 fn many_bots_of_one_user_do_not_keep_the_first_of_another_waiting() {
-    let mut planner = full().fair();
+    let mut planner = full_pool().fair();
     let many: Vec<Job> = (2..512).map(|number| reserve(request(number, 1))).collect();
     planner.run(&many);
     let changes = planner.run(&[reserve(request(1000, 2)), reserve(request(1001, 2))]);
@@ -61,14 +61,14 @@ fn many_bots_of_one_user_do_not_keep_the_first_of_another_waiting() {
 
 #[test]
 fn without_fair_the_same_user_is_served_by_arrival() {
-    let mut planner = full();
+    let mut planner = full_pool();
     planner.run(&[reserve(request(2, 1)), reserve(request(3, 1)), reserve(request(4, 2))]);
     assert_eq!([2, 3, 4].map(bot), [(); 3].map(|()| next(&mut planner)));
 }
 
 #[test]
 fn the_estimate_is_the_position_divided_by_the_rate_of_free_slots() {
-    let mut planner = full();
+    let mut planner = full_pool();
     planner.wait(60);
     planner.run(&[reserve(request(2, 1))]);
     next(&mut planner);
@@ -83,10 +83,10 @@ fn a_bot_for_which_there_is_no_room_goes_back_to_its_place_and_is_passed_over_fo
     let place = slot("ec2", 1);
     let wait_until = planner.bot(1).wait_until;
     let holder = planner.pass_gate(&place);
-    let full = |holder| SlotEvent::NoCapacity { bot: bot(1), holder, message: "full".to_owned() };
-    assert!(!fits(&planner.event(&place, full(Uuid::nil()))), "another holds the deployment");
+    let no_capacity = |holder| SlotEvent::NoCapacity { bot: bot(1), holder, message: "full".to_owned() };
+    assert!(!fits(&planner.event(&place, no_capacity(Uuid::nil()))), "another holds the deployment");
     planner.wait(1);
-    let changes = planner.event(&place, full(holder));
+    let changes = planner.event(&place, no_capacity(holder));
     assert_eq!((changes.queued, changes.returned.len()), (vec![bot(1)], 1));
     assert_eq!(planner.slot_of(2), None, "who waits for the same behind it would find out the same");
     let back = planner.bot(1).queued.clone().unwrap();

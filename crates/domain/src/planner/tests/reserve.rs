@@ -104,11 +104,11 @@ fn the_same_request_under_one_idempotency_key_is_one_bot() {
 fn a_request_whose_commit_was_not_heard_of_is_not_admitted_twice() {
     let mut planner = Planner::new(&[pool("cold", 0, 5)]);
     planner.run(&[reserve(request(1, 1))]);
-    let again = planner.run(&[reserve(request(1, 1))]);
-    assert!(reserved(&again, 0).is_new && again.is_empty());
+    let second = planner.run(&[reserve(request(1, 1))]);
+    assert!(reserved(&second, 0).is_new && second.is_empty());
     planner.run(&[planner.exits(1, 0)]);
-    let again = planner.run(&[reserve(request(1, 1))]);
-    assert!(again.is_empty(), "it has ended meanwhile");
+    let second = planner.run(&[reserve(request(1, 1))]);
+    assert!(second.is_empty(), "it has ended meanwhile");
 }
 
 #[test]

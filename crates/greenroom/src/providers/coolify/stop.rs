@@ -89,7 +89,7 @@ impl Coolify {
         if !is_shown {
             self.memory().stopped.remove(uuid);
         }
-        let again = match asks.get(uuid) {
+        let ask_again = match asks.get(uuid) {
             None => true,
             Some(ask)
                 if is_shown && (ask.is_shown || (!ask.is_lost && ask.at.elapsed() >= self.pace.settled_after)) =>
@@ -108,7 +108,7 @@ impl Coolify {
             // Queued twice, a stop could be carried out the second time when the next bot runs.
             Some(ask) => ask.is_lost || (!is_shown && self.is_overdue(ask)),
         };
-        if again {
+        if ask_again {
             self.ask_to_stop(application, asks).await?;
         }
         Ok(false)
@@ -159,8 +159,8 @@ impl Coolify {
             match look {
                 Ok(seen) if seen.of(slot).next().is_none() => return Ok(()),
                 Ok(seen) => {
-                    let again = asked.is_none_or(|at| at.elapsed() > self.pace.ended_within / ASKED_AGAIN);
-                    for application in seen.of(slot).filter(|_| again) {
+                    let ask_again = asked.is_none_or(|at| at.elapsed() > self.pace.ended_within / ASKED_AGAIN);
+                    for application in seen.of(slot).filter(|_| ask_again) {
                         self.ask_to_delete(application).await?;
                         asked = Some(Instant::now());
                     }

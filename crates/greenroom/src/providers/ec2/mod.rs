@@ -128,8 +128,8 @@ impl Provider for Ec2Provider {
             Fresh::Coming { group, asked: false } => {
                 ProviderError::transient(format!("no warm runner fits; one is on its way in {group}"))
             }
-            Fresh::Full { message } => ProviderError::no_capacity(message),
-            Fresh::Never { message } => ProviderError::permanent(message),
+            Fresh::NoCapacity { message } => ProviderError::no_capacity(message),
+            Fresh::Impossible { message } => ProviderError::permanent(message),
         })
     }
 

@@ -247,8 +247,8 @@ impl Api {
         query: &[(&str, &str)],
         body: Option<&Value>,
     ) -> Result<Answer, Silence> {
-        let never = |message: String| Silence::Final(ProviderError::permanent(message));
-        let (client, url) = self.client.as_ref().map_err(|message| never(message.clone()))?;
+        let permanent = |message: String| Silence::Final(ProviderError::permanent(message));
+        let (client, url) = self.client.as_ref().map_err(|message| permanent(message.clone()))?;
         let mut url = url.clone();
         if let Ok(mut parts) = url.path_segments_mut() {
             parts.pop_if_empty().push("v1").extend(path);

@@ -196,10 +196,10 @@ mod tests {
             let evaluation = json!({"Status": status, "WaitUntil": time, "CreateIndex": 11});
             serde_json::from_value(evaluation).unwrap()
         };
-        for never in [json!("0001-01-01T00:00:00Z"), Value::Null] {
-            assert!(evaluation("pending", never.clone()).is_open());
-            assert!(!evaluation("complete", never.clone()).is_open());
-            assert!(!evaluation("blocked", never).is_open());
+        for unset in [json!("0001-01-01T00:00:00Z"), Value::Null] {
+            assert!(evaluation("pending", unset.clone()).is_open());
+            assert!(!evaluation("complete", unset.clone()).is_open());
+            assert!(!evaluation("blocked", unset).is_open());
         }
         assert!(!evaluation("pending", json!("2026-11-17T08:30:00.123456789Z")).is_open());
     }

@@ -101,8 +101,8 @@ fn become_command(
     user: &OsStr,
     command: &[OsString],
 ) -> Result<std::convert::Infallible, ProviderError> {
-    let never = |text: String| ProviderError::permanent(text);
-    let (program, arguments) = command.split_first().ok_or_else(|| never("the pool has no command".to_owned()))?;
+    let permanent = |text: String| ProviderError::permanent(text);
+    let (program, arguments) = command.split_first().ok_or_else(|| permanent("the pool has no command".to_owned()))?;
     let (work, leader) = (folder.join("work"), folder.join(LEADER));
     // The server has opened the log.
     let log = io::stderr().as_fd().try_clone_to_owned().map_err(|error| failed("open the log in", folder, &error))?;
@@ -117,8 +117,8 @@ fn become_command(
             let mut log = &log;
             let _ = writeln!(log, "greenroom: /tmp and /dev/shm are shared with other slots: {error}");
         }
-        account.become_it().map_err(never)?;
-        nix::sys::prctl::set_no_new_privs().map_err(|error| never(error.to_string()))?;
+        account.become_it().map_err(permanent)?;
+        nix::sys::prctl::set_no_new_privs().map_err(|error| permanent(error.to_string()))?;
     }
     std::env::set_current_dir(&work).map_err(|error| failed("enter the slot's folder", &work, &error))?;
     let mut command = Command::new(program);
@@ -126,7 +126,7 @@ fn become_command(
     let error = command.stdin(Stdio::null()).stdout(log).exec();
     let text = format!("cannot run {}: {error}", program.display());
     Err(match error.kind() {
-        io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied => never(text),
+        io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied => permanent(text),
         _ => ProviderError::transient(text),
     })
 }

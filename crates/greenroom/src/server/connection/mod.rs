@@ -145,7 +145,7 @@ pub async fn serve(
         };
         let serving = serve_requests(idle, turn, peer, router.clone(), times, head, &stopping);
         match Box::pin(serving).await {
-            Served::Idle(again) => idle = again,
+            Served::Idle(next) => idle = next,
             Served::Ended { was_cut } => return !was_cut,
         }
     }

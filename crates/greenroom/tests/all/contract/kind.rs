@@ -19,7 +19,7 @@ use crate::support::{
 /// A provider, and how to have another one for the same slots, as after a crash.
 pub struct Kind {
     pub provider: Arc<dyn Provider>,
-    pub again: Box<dyn Fn() -> Arc<dyn Provider>>,
+    pub reopen: Box<dyn Fn() -> Arc<dyn Provider>>,
     /// The same provider for another installation.
     pub stranger: Arc<dyn Provider>,
     /// Its slots have names of their own, because what runs them may be shared by many tests.
@@ -67,9 +67,9 @@ impl Kind {
         trouble: impl Trouble + 'static,
     ) -> Self {
         let (provider, stranger) = (made(installation.clone()), made(new_installation()));
-        let again = Box::new(move || made(installation.clone()));
+        let reopen = Box::new(move || made(installation.clone()));
         let pool = format!("c{}", &uuid::Uuid::new_v4().simple().to_string()[..12]);
-        Self { provider, stranger, again, pool, trouble: Box::new(trouble) }
+        Self { provider, stranger, reopen, pool, trouble: Box::new(trouble) }
     }
 
     pub fn slot(&self, number: i64) -> SlotName {

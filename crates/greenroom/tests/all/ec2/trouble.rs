@@ -85,10 +85,10 @@ async fn a_bot_runs_once_on_moto_when_the_server_is_killed_before_its_runner_has
     let _server = Process::spawn(command).await;
     // Another one that could take it.
     let _idle = Machine::up(&fixture.admin, &fixture.token, &instances[1]).await;
-    let again = machine.bot().await;
-    assert_eq!((&again["run_id"], &again["connection_id"]), (&data["run_id"], &data["connection_id"]));
-    assert_eq!(machine.acknowledge(&again).await, StatusCode::OK);
-    let life = Life::from_data(&machine.client, &again);
+    let repeated = machine.bot().await;
+    assert_eq!((&repeated["run_id"], &repeated["connection_id"]), (&data["run_id"], &data["connection_id"]));
+    assert_eq!(machine.acknowledge(&repeated).await, StatusCode::OK);
+    let life = Life::from_data(&machine.client, &repeated);
     life.well("started", json!({})).await;
     life.well("joined", json!({})).await;
     // Whoever was starting it is gone, and its deployment is found when its lease has ended.

@@ -27,8 +27,8 @@ use super::{Backend, Database, meet_link};
 /// The defaults, with a sweeper that the test runs when it likes and no polls: what is to happen at once must not
 /// depend on them.
 fn deadlines() -> Deadlines {
-    let never = Duration::from_secs(10_000_000);
-    Deadlines { sweeper_interval: never, queue_poll: never, ..Deadlines::default() }
+    let far_off = Duration::from_secs(10_000_000);
+    Deadlines { sweeper_interval: far_off, queue_poll: far_off, ..Deadlines::default() }
 }
 
 /// A pool of the provider `process`, with stopped slots.

@@ -131,7 +131,7 @@ fn look_at_provider(folder: &std::path::Path, over: &CancellationToken) -> (usiz
         for (slot, found) in in_slot {
             let Some(other) = found.iter().find(|one| one.bot != found[0].bot) else { continue };
             // They were not read at the same moment: if the first is still there, it was when the second was read.
-            if Process::read(found[0].path.clone()).is_some_and(|again| again.bot == found[0].bot) {
+            if Process::read(found[0].path.clone()).is_some_and(|reread| reread.bot == found[0].bot) {
                 broken.push(format!("{slot} runs the bots {} and {}", found[0].bot, other.bot));
             }
         }

@@ -208,7 +208,7 @@ fn of_application(world: &mut World, asked: &Asked) -> Answer {
 fn started(queued: Queued, message: &str) -> Answer {
     match queued {
         Queued::As(uuid) => Answer::json(200, json!({ "message": message, "deployment_uuid": uuid })),
-        Queued::Full => Answer::json(200, json!({ "message": message, "deployment_uuid": world::new_uuid() })),
+        Queued::QueueFull => Answer::json(200, json!({ "message": message, "deployment_uuid": world::new_uuid() })),
         Queued::Skipped => Answer::message(200, "Deployment already queued for this commit."),
     }
 }
@@ -291,7 +291,7 @@ fn deploy(world: &mut World, asked: &Asked) -> Answer {
         let (message, deployment) = match world.deploy(&uuid, asked.flag("force", false), false, false) {
             Queued::As(deployment) => (format!("Application {name} deployment queued."), deployment),
             Queued::Skipped => ("Deployment already queued for this commit.".to_owned(), world::new_uuid()),
-            Queued::Full => {
+            Queued::QueueFull => {
                 let message = "Deployment queue is full. Please wait for existing deployments to complete.";
                 return Answer::message(429, message).header("Retry-After", 60);
             }

@@ -57,7 +57,7 @@ pub enum Queued {
     /// One is under way already.
     Skipped,
     /// The server's queue is full, and nothing was queued.
-    Full,
+    QueueFull,
 }
 
 impl World {
@@ -65,7 +65,7 @@ impl World {
     pub fn deploy(&mut self, uuid: &str, forced: bool, at_once: bool, is_restart: bool) -> Queued {
         let queued = self.deployments.iter().filter(|deployment| deployment.state == DeploymentState::Queued).count();
         if queued >= self.settings.queue {
-            return Queued::Full;
+            return Queued::QueueFull;
         }
         let is_under_way = |deployment: &Deployment| deployment.application == uuid && deployment.state.is_open();
         if self.deployments.iter().any(is_under_way) && !forced && !at_once {

@@ -15,7 +15,7 @@ fn places(max_slots: i64) -> PoolRow {
     PoolRow { provider: "ec2".to_owned(), max_slots, ..pool("meet") }
 }
 
-fn full() -> ProviderError {
+fn no_capacity() -> ProviderError {
     ProviderError::no_capacity("all of large are taken")
 }
 
@@ -24,7 +24,7 @@ fn full() -> ProviderError {
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
 async fn a_bot_for_which_the_provider_has_no_room_goes_back_to_its_place_in_line(#[case] backend: Backend) {
-    let fake = Fake::default().failing_starts([full(), full()]);
+    let fake = Fake::default().failing_starts([no_capacity(), no_capacity()]);
     let fixture = DeploymentFixture::with(backend, [places(2)], 1, fake).await;
     let first = fixture.core.reserved(1).await;
     let second = fixture.core.reserved(2).await;
@@ -62,7 +62,7 @@ async fn a_bot_that_comes_back_keeps_its_place_and_its_patience(#[case] backend:
     let later = fixture.core.ask(bot_request(2)).await.bot.id;
     let until_when = fixture.core.store.queue().await.unwrap()[0].timeout_at;
     fixture.core.clock.advance(Duration::from_secs(5));
-    fixture.fake.fail_starts((0..50).map(|_| full()));
+    fixture.fake.fail_starts((0..50).map(|_| no_capacity()));
     fixture.lives(runs).await;
     // It finds no room; whoever waits for the same behind it would find none either.
     until("it was tried", async || fixture.fake.starts().len() == 2).await;
@@ -89,7 +89,7 @@ async fn a_bot_that_comes_back_keeps_its_place_and_its_patience(#[case] backend:
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
 async fn a_bot_that_is_stopped_while_there_is_no_room_for_it_ends(#[case] backend: Backend) {
-    let fake = Fake::hanging().failing_starts([full()]);
+    let fake = Fake::hanging().failing_starts([no_capacity()]);
     let fixture = DeploymentFixture::with(backend, [places(1)], 1, fake).await;
     let bot = fixture.core.reserved(1).await;
     until("its start is under way", async || fixture.fake.starts().len() == 1).await;
@@ -102,7 +102,7 @@ async fn a_bot_that_is_stopped_while_there_is_no_room_for_it_ends(#[case] backen
 
 #[tokio::test]
 async fn a_bot_that_was_assigned_by_hand_meanwhile_is_left_alone() {
-    let fake = Fake::hanging().failing_starts([full()]);
+    let fake = Fake::hanging().failing_starts([no_capacity()]);
     let fixture = DeploymentFixture::with(Backend::Sqlite, [places(1)], 1, fake).await;
     let bot = fixture.core.reserved(1).await;
     until("its start is under way", async || fixture.fake.starts().len() == 1).await;
