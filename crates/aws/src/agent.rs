@@ -119,7 +119,7 @@ impl RunnerPool {
     pub async fn await_claim(&self, instance: &str, wait: Duration) -> Result<Option<Run>, AwsError> {
         let _waiting = self.watch();
         // Whatever is heard of it: in time for what may be waited for.
-        let look_again = self.0.settings.pace.registration / 3;
+        let poll_interval = self.0.settings.pace.registration / 3;
         let bell = self.0.signals.of(instance);
         let deadline = Instant::now() + wait;
         loop {
@@ -148,7 +148,7 @@ impl RunnerPool {
                 return Ok(None);
             }
             tokio::select! {
-                () = tokio::time::sleep_until(deadline.min(Instant::now() + look_again)) => {}
+                () = tokio::time::sleep_until(deadline.min(Instant::now() + poll_interval)) => {}
                 () = rung => {}
             }
         }

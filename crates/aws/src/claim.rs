@@ -17,7 +17,7 @@ use crate::table::Changed;
 use crate::{AwsError, Class, Holder, Runner, RunnerPool, RunnerState};
 
 /// How often to look whether another process was told that the runner is acknowledged.
-const LOOK_AGAIN: Duration = Duration::from_millis(250);
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
 /// What one request looks for, and where it has not looked in vain.
 pub(crate) struct Search<'a> {
@@ -199,7 +199,7 @@ impl RunnerPool {
                     return Ok(None);
                 }
             }
-            let until = deadline.min(Instant::now() + LOOK_AGAIN).max(Instant::now() + Duration::from_millis(10));
+            let until = deadline.min(Instant::now() + POLL_INTERVAL).max(Instant::now() + Duration::from_millis(10));
             tokio::select! {
                 () = tokio::time::sleep_until(until) => {}
                 () = rung => {}

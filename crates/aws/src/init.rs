@@ -25,7 +25,7 @@ use crate::{AwsError, Settings};
 
 /// How long a new table may take. AWS needs some seconds.
 const TABLE_PATIENCE: Duration = Duration::from_mins(5);
-const TABLE_LOOK: Duration = Duration::from_secs(1);
+const TABLE_POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What became of each thing, in the order in which they were looked at.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -79,7 +79,7 @@ pub async fn init(settings: &Settings) -> Result<Made, AwsError> {
 // --- The table ----------------------------------------------------------------------------------------------------
 
 async fn table(client: &aws_sdk_dynamodb::Client, name: &str) -> Result<Outcome, AwsError> {
-    let made = match look_at_table(client, name).await? {
+    let made = match describe_table(client, name).await? {
         Some(there) => {
             check_table(name, &there)?;
             false
@@ -95,7 +95,7 @@ async fn table(client: &aws_sdk_dynamodb::Client, name: &str) -> Result<Outcome,
     })
 }
 
-async fn look_at_table(client: &aws_sdk_dynamodb::Client, name: &str) -> Result<Option<TableDescription>, AwsError> {
+async fn describe_table(client: &aws_sdk_dynamodb::Client, name: &str) -> Result<Option<TableDescription>, AwsError> {
     match client.describe_table().table_name(name).send().await {
         Ok(answer) => Ok(answer.table),
         Err(error) if error.as_service_error().is_some_and(|error| error.is_resource_not_found_exception()) => Ok(None),
@@ -151,7 +151,7 @@ fn table_shape() -> Result<(Vec<AttributeDefinition>, KeySchemaElement, GlobalSe
 async fn await_table(client: &aws_sdk_dynamodb::Client, name: &str) -> Result<(), AwsError> {
     let deadline = Instant::now() + TABLE_PATIENCE;
     loop {
-        let status = look_at_table(client, name).await?.and_then(|there| there.table_status);
+        let status = describe_table(client, name).await?.and_then(|there| there.table_status);
         // One that is being changed can be used.
         if matches!(status, Some(TableStatus::Active | TableStatus::Updating)) {
             return Ok(());
@@ -161,7 +161,7 @@ async fn await_table(client: &aws_sdk_dynamodb::Client, name: &str) -> Result<()
                 format!("the table {name} is still {}", status.as_ref().map_or("missing", TableStatus::as_str));
             return Err(AwsError::Busy { operation: "DescribeTable", message });
         }
-        tokio::time::sleep(TABLE_LOOK).await;
+        tokio::time::sleep(TABLE_POLL_INTERVAL).await;
     }
 }
 

@@ -22,7 +22,7 @@ const EMPTY_IN_A_ROW: usize = 3;
 /// How much later than it should a message may be back.
 const LATE: Duration = Duration::from_millis(500);
 /// How often to look while everyone waits for what is on its way back: others may announce something meanwhile.
-const LOOK_AGAIN: Duration = Duration::from_millis(250);
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
 #[derive(Debug)]
 pub(crate) struct Manager {
@@ -46,7 +46,7 @@ struct Desk {
     /// A task receives.
     is_open: bool,
     /// How many messages were ever looked at.
-    looked_at: u64,
+    examined: u64,
     away: Vec<Away>,
 }
 
@@ -179,14 +179,14 @@ impl Manager {
     }
 
     /// How many messages it has ever looked at.
-    pub fn looked_at(&self) -> u64 {
-        self.desk().looked_at
+    pub fn examined(&self) -> u64 {
+        self.desk().examined
     }
 
     /// In one step, so that nobody arrives or leaves meanwhile.
     fn offer(&self, announced: Vec<Announcement>) -> Vec<Fate> {
         let mut desk = self.desk();
-        desk.looked_at += announced.len() as u64;
+        desk.examined += announced.len() as u64;
         let now = Instant::now();
         desk.away.retain(|away| away.until > now && announced.iter().all(|here| here.instance != away.instance));
         for waiter in &mut desk.waiting {
@@ -220,7 +220,7 @@ impl Manager {
             let now = Instant::now();
             desk.away.retain(|away| away.until > now);
             let Desk { waiting, away, .. } = &mut *desk;
-            let mut pause = Some(LOOK_AGAIN);
+            let mut pause = Some(POLL_INTERVAL);
             for mut waiter in std::mem::take(waiting) {
                 if waiter.number <= last {
                     waiter.empty += 1;

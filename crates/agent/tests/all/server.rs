@@ -262,7 +262,7 @@ async fn connection(stream: TcpStream, shared: Arc<Shared>) {
 
 /// One of the looks at what there is to answer, while the caller waits.
 #[derive(Clone, Copy, Debug)]
-struct Look {
+struct Poll {
     first: bool,
     last: bool,
 }
@@ -284,8 +284,8 @@ async fn answer(request: Request, shared: &Shared) -> Answer {
     let mut first = true;
     loop {
         // Looks again when something has changed, for as long as the caller waits.
-        let look = Look { first, last: tokio::time::Instant::now() >= deadline };
-        if let Some(answer) = answer_now(&request, &name, &mut shared.state(), look) {
+        let poll = Poll { first, last: tokio::time::Instant::now() >= deadline };
+        if let Some(answer) = answer_now(&request, &name, &mut shared.state(), poll) {
             return answer;
         }
         first = false;
@@ -293,34 +293,34 @@ async fn answer(request: Request, shared: &Shared) -> Answer {
     }
 }
 
-fn answer_now(request: &Request, name: &str, state: &mut State, look: Look) -> Option<Answer> {
+fn answer_now(request: &Request, name: &str, state: &mut State, poll: Poll) -> Option<Answer> {
     let body = if request.body.is_empty() { json!({}) } else { serde_json::from_slice(&request.body).unwrap() };
     let scripted = state.scripted.get_mut(name).and_then(VecDeque::pop_front);
     let scripted = scripted.or_else(|| state.scripted_always.get(name).cloned());
     let answer = match scripted {
         Some(scripted) => scripted,
-        None if name == "assignment" && request.token == side::OWN_TOKEN => side::assignment(state, look.last)?,
-        None if name == "assignment" => assignment(request, state, look)?,
+        None if name == "assignment" && request.token == side::OWN_TOKEN => side::assignment(state, poll.last)?,
+        None if name == "assignment" => assignment(request, state, poll)?,
         None if side::name(&request.path).is_some() => side::answer(request, name, &body, state),
-        None => callback(request, name, &body, state, look)?,
+        None => callback(request, name, &body, state, poll)?,
     };
     let token = request.token.clone();
     state.calls.push(Call { name: name.to_owned(), token, body, status: answer.0, at: Instant::now() });
     Some(answer)
 }
 
-fn assignment(request: &Request, state: &mut State, look: Look) -> Option<Answer> {
+fn assignment(request: &Request, state: &mut State, poll: Poll) -> Option<Answer> {
     if request.token != SLOT_TOKEN {
         return Some((401, json!({"code": "unauthorized", "detail": "this is not a slot"}), None));
     }
     match state.assignments.pop_front() {
         Some(data) => Some((200, data, None)),
-        None if !look.last => None,
+        None if !poll.last => None,
         None => Some((204, Value::Null, None)),
     }
 }
 
-fn callback(request: &Request, name: &str, body: &Value, state: &mut State, look: Look) -> Option<Answer> {
+fn callback(request: &Request, name: &str, body: &Value, state: &mut State, poll: Poll) -> Option<Answer> {
     let problem = |status: u16, code: &str| Some((status, json!({"code": code, "detail": "no"}), None));
     let (method, fields): (&str, &[&str]) = match name {
         "started" => ("POST", &["connection_id", "container_id"]),
@@ -359,7 +359,7 @@ fn callback(request: &Request, name: &str, body: &Value, state: &mut State, look
     }
     if bot.status == "ended" {
         // What was asked in time is no mistake because the end came before the answer.
-        if look.first {
+        if poll.first {
             state.mistakes.push(format!("{name} after the end"));
         }
         return problem(410, "bot_ended");
@@ -376,7 +376,7 @@ fn callback(request: &Request, name: &str, body: &Value, state: &mut State, look
             bot.commands.retain(|command| !acked.contains(&command["id"]));
             return Some((200, json!({"status": bot.status, "commands": bot.commands}), None));
         }
-        "commands" if bot.commands.is_empty() && !look.last => return None,
+        "commands" if bot.commands.is_empty() && !poll.last => return None,
         "commands" => return Some((200, json!({"commands": bot.commands}), None)),
         "transcript" => {
             let segments = body["segments"].as_array().unwrap();

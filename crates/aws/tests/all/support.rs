@@ -213,10 +213,10 @@ pub fn agent(pool: &RunnerPool, instance: &str) -> JoinHandle<()> {
 }
 
 /// Waits until there is something.
-pub async fn eventually<T>(what: &str, look: impl AsyncFn() -> Option<T>) -> T {
+pub async fn eventually<T>(what: &str, probe: impl AsyncFn() -> Option<T>) -> T {
     let deadline = Instant::now() + PATIENCE;
     loop {
-        if let Some(found) = look().await {
+        if let Some(found) = probe().await {
             return found;
         }
         assert!(Instant::now() < deadline, "there was never {what}");

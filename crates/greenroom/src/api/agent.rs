@@ -19,7 +19,7 @@ use domain::SlotClaim;
 const LONGEST_WAIT_MS: u64 = 60_000;
 const DEFAULT_WAIT_MS: u64 = 30_000;
 /// Who waits looks by itself as well, should the feed be held up.
-const LOOK_AGAIN: Duration = Duration::from_secs(2);
+const POLL_INTERVAL: Duration = Duration::from_secs(2);
 /// With the bot's data: the token under which its agent waits again.
 const SLOT_TOKEN: &str = "greenroom-slot-token";
 /// The name that an agent process gives itself.
@@ -74,19 +74,19 @@ async fn wait_in_slot(app: &App, claim: &SlotClaim, agent: &str, wait: Duration)
     let mut listener = app.lifecycle.feed.listen_to_slot(&claim.slot);
     let deadline = tokio::time::sleep(wait);
     tokio::pin!(deadline);
-    let (mut over, mut is_first_look) = (false, true);
+    let (mut over, mut is_first_poll) = (false, true);
     loop {
-        match app.deployment.offer(claim, agent, is_first_look).await? {
+        match app.deployment.offer(claim, agent, is_first_poll).await? {
             Offer::Bot { data, next_token } => {
                 return Ok(([(SLOT_TOKEN, next_token)], axum::Json(data)).into_response());
             }
             Offer::Refused(why) => return Err(Problem::unauthorized(why)),
             Offer::NoneYet if over => return Ok(StatusCode::NO_CONTENT.into_response()),
-            Offer::NoneYet => is_first_look = false,
+            Offer::NoneYet => is_first_poll = false,
         }
         tokio::select! {
             _ = listener.recv() => {}
-            () = tokio::time::sleep(LOOK_AGAIN) => {}
+            () = tokio::time::sleep(POLL_INTERVAL) => {}
             () = &mut deadline => over = true,
             () = app.stopping.cancelled() => over = true,
         }

@@ -23,7 +23,7 @@ use crate::store::{Beat, BotRow, StoreError};
 /// How long a runner that has no bot and hears nothing of the server goes on.
 const ORPHANED_AFTER: Duration = Duration::from_mins(30);
 /// How often to look whether the bot of a run is there.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 const LONGEST_ID: usize = 64;
 const LONGEST_REASON: usize = 200;
 
@@ -253,11 +253,11 @@ pub async fn wait(app: &App, claim: &RunnerClaim, wait: Duration) -> Result<Resp
             return Ok(axum::Json(data).into_response());
         }
         // Its bot has come to an end, and whoever claimed the runner takes it back.
-        if left <= LOOK_AGAIN {
+        if left <= POLL_INTERVAL {
             return Ok(StatusCode::NO_CONTENT.into_response());
         }
         tokio::select! {
-            () = tokio::time::sleep(LOOK_AGAIN) => {}
+            () = tokio::time::sleep(POLL_INTERVAL) => {}
             () = app.stopping.cancelled() => return Ok(StatusCode::NO_CONTENT.into_response()),
         }
     }

@@ -168,7 +168,7 @@ async fn picked(pool: &RunnerPool, options: &Options) -> Done<(Vec<f64>, f64)> {
     let wanted = Requirements { allowed_instance_types: Some(types), ..Requirements::default() };
     let picks = options.picks.min(usize::try_from(options.runners / KINDS)?).max(1);
     let mut times = Vec::new();
-    let before = pool.looked_at();
+    let before = pool.examined();
     for number in 0..picks {
         let holder = Holder { slot: format!("bench-{number}"), connection: None };
         let begun = Instant::now();
@@ -178,6 +178,6 @@ async fn picked(pool: &RunnerPool, options: &Options) -> Done<(Vec<f64>, f64)> {
             return Err(format!("{} does not fit", runner.instance).into());
         }
     }
-    let looked_at = (pool.looked_at() - before) as f64 / picks as f64;
-    Ok((times, looked_at))
+    let examined = (pool.examined() - before) as f64 / picks as f64;
+    Ok((times, examined))
 }

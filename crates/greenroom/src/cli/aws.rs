@@ -10,7 +10,7 @@ use crate::config::Config;
 use crate::lifecycle::tokens::Tokens;
 use crate::providers::ec2::runners;
 use crate::server::first::SIGNING_SECRET;
-use crate::store::{Looked, Store};
+use crate::store::{Store, StoreInspection};
 
 /// Longer than a database takes that answers at all.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -108,9 +108,9 @@ async fn runner_token(config: &Config, pool: &str) -> Result<String, Box<dyn std
         return Err(no_runners(config, pool).into());
     }
     const NOT_YET: &str = "there is no secret to sign it with yet: the first start of the server makes it";
-    let looked = tokio::time::timeout(PATIENCE, Store::look_at(config.database.expose_secret())).await;
-    let looked = looked.map_err(|_| "the database does not answer")??;
-    let Looked { store, .. } = looked.filter(|looked| looked.found > 0).ok_or(NOT_YET)?;
+    let inspected = tokio::time::timeout(PATIENCE, Store::inspect(config.database.expose_secret())).await;
+    let inspected = inspected.map_err(|_| "the database does not answer")??;
+    let StoreInspection { store, .. } = inspected.filter(|inspected| inspected.found > 0).ok_or(NOT_YET)?;
     let secret = store.setting(SIGNING_SECRET).await?;
     store.close().await;
     Ok(Tokens::new(&secret.ok_or(NOT_YET)?).make_pool(pool))

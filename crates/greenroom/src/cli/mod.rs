@@ -221,8 +221,8 @@ async fn migrate(settings: Settings) -> Done {
         Ok(_lock) => Store::open(database).await?.close().await,
         // A server that runs has migrated it; one of another version must be stopped first.
         Err(in_use @ StoreError::InUse { .. }) => {
-            let looked = Store::look_at(database).await?;
-            if looked.is_none_or(|looked| looked.found != looked.known) {
+            let inspected = Store::inspect(database).await?;
+            if inspected.is_none_or(|inspected| inspected.found != inspected.known) {
                 return Err(in_use.into());
             }
         }

@@ -65,7 +65,7 @@ impl<'a> Section<'a> {
     }
 
     /// A key as it is set, without reading it.
-    pub fn look_at(&self, key: &str) -> Option<&Tree> {
+    pub fn peek(&self, key: &str) -> Option<&Tree> {
         self.entries.get(key)
     }
 

@@ -77,7 +77,7 @@ impl Deployment {
     async fn keep_pinging_one(&self, pool: &str, provider: &dyn Provider) {
         let availability = &self.0.availability;
         loop {
-            let answer = verify::within(self.0.patience.look, "was pinged", provider.ping()).await;
+            let answer = verify::within(self.0.patience.inspect, "was pinged", provider.ping()).await;
             if availability.note(pool, &answer, self.0.lifecycle.clock.now()) {
                 self.provider_returned(pool).await;
             }
@@ -155,7 +155,7 @@ impl Deployment {
 
     /// Whether the provider of a pool answers now.
     pub(super) async fn answers(&self, pool: &str, provider: &dyn Provider) -> bool {
-        match verify::within(self.0.patience.look, "was pinged", provider.ping()).await {
+        match verify::within(self.0.patience.inspect, "was pinged", provider.ping()).await {
             Err(error) if error.retryable => {
                 self.note_away(pool, &error);
                 false
@@ -167,7 +167,7 @@ impl Deployment {
     /// Asks the provider of a pool whether it answers, and notes what it says.
     pub(crate) async fn ping(&self, pool: &str) {
         let Some(provider) = self.provider(pool) else { return };
-        let answer = verify::within(self.0.patience.look, "was pinged", provider.ping()).await;
+        let answer = verify::within(self.0.patience.inspect, "was pinged", provider.ping()).await;
         self.0.availability.note(pool, &answer, self.0.lifecycle.clock.now());
     }
 

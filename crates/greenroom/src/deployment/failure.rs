@@ -10,7 +10,7 @@ use crate::providers::ProviderError;
 use crate::store::{FailureRow, SlotRow};
 
 /// Nobody waits longer for a log.
-const LONGEST_LOOK: Duration = Duration::from_secs(10);
+const LONGEST_INSPECT: Duration = Duration::from_secs(10);
 
 impl Deployment {
     /// Keeps what went wrong in a slot, for this bot or for none. What cannot be kept is in the log of this process.
@@ -45,7 +45,7 @@ impl Deployment {
 
     pub(super) async fn slot_log(&self, slot: &SlotRow) -> Result<Option<String>, ProviderError> {
         let Some(provider) = self.provider(&slot.pool) else { return Ok(None) };
-        let patience = self.0.patience.look.min(LONGEST_LOOK);
+        let patience = self.0.patience.inspect.min(LONGEST_INSPECT);
         let log = verify::within(patience, "was asked for a log", provider.last_lines(&slot.name)).await;
         log.inspect_err(|error| tracing::warn!(slot = %slot.name, error = error.message, "slot log not read"))
     }

@@ -61,7 +61,7 @@ pub struct Patience {
     pub start: Duration,
     pub stop: Duration,
     /// For what only looks.
-    pub look: Duration,
+    pub inspect: Duration,
     /// How long a pull may stand still.
     pub pull_stall: Duration,
 }
@@ -71,7 +71,7 @@ impl Default for Patience {
         Self {
             start: Duration::from_mins(15),
             stop: Duration::from_mins(2),
-            look: Duration::from_secs(30),
+            inspect: Duration::from_secs(30),
             pull_stall: Duration::from_mins(2),
         }
     }

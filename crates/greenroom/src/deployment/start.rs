@@ -23,7 +23,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 /// For a longer pause the place behind the gate is given to others.
 const LONGEST_IN_PLACE: Duration = Duration::from_secs(1);
 /// How often to look whether somebody else is done with what has the slot's name.
-const LOOK_AGAIN: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// A deployment that was let through the gate, and as whose.
 struct Passed {
@@ -293,13 +293,13 @@ impl Deployment {
     ) -> Result<Brought, ProviderError> {
         let removed = |error: StoreError| ProviderError::transient(error.to_string());
         while is_new && self.is_being_removed(&wanted.spec.slot).await.map_err(removed)? {
-            tokio::time::sleep(LOOK_AGAIN).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
         // A replica that stood still may have said that the slot is clear, while another was already clearing it in its place:
         // what that one is about to end must not be what is started here.
         let locked = || self.0.store.is_locked_elsewhere(&wanted.spec.slot, passed.replica);
         while self.0.store.is_shared() && locked().await.map_err(removed)? {
-            tokio::time::sleep(LOOK_AGAIN).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
         let wanting = Wanting { slot: &passed.row.slot, holder: passed.holder };
         match self.ensure_image(provider, wanting).await? {

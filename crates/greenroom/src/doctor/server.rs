@@ -33,7 +33,7 @@ impl Servers {
 }
 
 /// Asks the servers of a database.
-pub async fn look(config: &Config, store: Option<&Store>) -> Servers {
+pub async fn check(config: &Config, store: Option<&Store>) -> Servers {
     let mut servers = Servers::default();
     let rows = match store {
         Some(store) => match store.servers_seen_within(record::ALIVE_WITHIN).await {

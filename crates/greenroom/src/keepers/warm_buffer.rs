@@ -17,7 +17,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use domain::planner::job::WarmReport;
 
-use super::{Did, Keeper};
+use super::{Keeper, RunReport};
 use crate::placement::Placement;
 use crate::store::StoreError;
 
@@ -43,10 +43,10 @@ impl Keeper for WarmBuffer {
         self.every
     }
 
-    async fn run(&self) -> Result<Did, StoreError> {
-        let looked = self.placement.keep_warm().await?;
-        let WarmReport { made, let_go, stopped, replaced } = looked;
-        Ok(Did::of([("made", made), ("let_go", let_go), ("stopped", stopped), ("replaced", replaced)]))
+    async fn run(&self) -> Result<RunReport, StoreError> {
+        let warmed = self.placement.keep_warm().await?;
+        let WarmReport { made, let_go, stopped, replaced } = warmed;
+        Ok(RunReport::of([("made", made), ("let_go", let_go), ("stopped", stopped), ("replaced", replaced)]))
     }
 
     async fn woken(&self) {

@@ -10,7 +10,7 @@ use super::{Lifecycle, LifecycleError};
 use crate::store::{CommandRow, Kind};
 
 /// Who waits looks by itself as well, should the feed be held up.
-const LOOK_AGAIN: Duration = Duration::from_secs(15);
+const POLL_INTERVAL: Duration = Duration::from_secs(15);
 
 impl Lifecycle {
     /// The commands that the bot has not acknowledged; when there are none, waits for one, as long as `wait`, the
@@ -33,12 +33,12 @@ impl Lifecycle {
             if !open.is_empty() || over {
                 return Ok(open);
             }
-            let look_again = tokio::time::sleep(LOOK_AGAIN);
-            tokio::pin!(look_again);
+            let next_poll = tokio::time::sleep(POLL_INTERVAL);
+            tokio::pin!(next_poll);
             loop {
                 let heard = tokio::select! {
                     heard = listener.live.recv() => heard,
-                    () = &mut look_again => break,
+                    () = &mut next_poll => break,
                     () = &mut deadline => { over = true; break }
                     () = stopping.cancelled() => { over = true; break }
                 };

@@ -117,7 +117,7 @@ impl Feed {
         let (mut follower, mut others) = (Follower::default(), bus.listen());
         let mut failing = false;
         loop {
-            let looked = Instant::now();
+            let begun = Instant::now();
             let step = tokio::select! {
                 step = follower.step(&store) => step,
                 () = stopping.cancelled() => return,
@@ -148,7 +148,7 @@ impl Feed {
             }
             // Under load events are read in groups, not one commit at a time.
             let pause = if self.is_heard() { SHORTEST_PAUSE } else { PAUSE_UNHEARD };
-            let rest = pause.saturating_sub(looked.elapsed());
+            let rest = pause.saturating_sub(begun.elapsed());
             if !rest.is_zero() {
                 tokio::time::sleep(rest).await;
             }
@@ -244,11 +244,11 @@ impl Follower {
                 self.stands = Stands::At(last);
                 Ok(Step { position: Some(last), more: true, ..Step::default() })
             }
-            Stands::At(last) => self.look(store, last).await,
+            Stands::At(last) => self.read_next(store, last).await,
         }
     }
 
-    async fn look(&mut self, store: &Store, last: EventId) -> Result<Step, StoreError> {
+    async fn read_next(&mut self, store: &Store, last: EventId) -> Result<Step, StoreError> {
         // Before the events are read: what these had written is visible below once they have ended.
         let settled = match &self.awaited {
             Some(awaited) => store.event_writers().await?.is_disjoint(awaited),

@@ -16,13 +16,13 @@ type Sender<T, E> = oneshot::Sender<Result<T, E>>;
 
 pub enum Message {
     Job(Box<Submitted>),
-    Look(Look),
+    ReadSnapshot(SnapshotReader),
     /// Rows to be compared while nobody can change them.
     Verify(Scope, Sender<Vec<CopyDifference>, StoreError>),
 }
 
 /// Gets to see the snapshot and its token, or why it could not be read.
-pub type Look = Box<dyn FnOnce(Result<(&Snapshot, Uuid), StoreError>) + Send>;
+pub type SnapshotReader = Box<dyn FnOnce(Result<(&Snapshot, Uuid), StoreError>) + Send>;
 
 /// A job, and whom to answer.
 pub struct Submitted {

@@ -197,13 +197,13 @@ impl Placement {
     }
 
     /// Looks at placement's copy in memory, brought up to date before, and at the token that it is of.
-    pub async fn look<T: Send + 'static>(
+    pub async fn read_snapshot<T: Send + 'static>(
         &self,
-        look: impl FnOnce(&Snapshot, Uuid) -> T + Send + 'static,
+        read: impl FnOnce(&Snapshot, Uuid) -> T + Send + 'static,
     ) -> Result<T, StoreError> {
         let (reply, answer) = oneshot::channel();
-        let message = Message::Look(Box::new(move |found| {
-            let _ = reply.send(found.map(|(snapshot, token)| look(snapshot, token)));
+        let message = Message::ReadSnapshot(Box::new(move |found| {
+            let _ = reply.send(found.map(|(snapshot, token)| read(snapshot, token)));
         }));
         self.inbox.send(message).map_err(|_| stopping())?;
         answer.await.unwrap_or_else(|_| Err(stopping()))

@@ -16,7 +16,7 @@ use uuid::Uuid;
 use super::answer;
 use super::batch::{Batch, Written};
 use super::copy_check::CopyDifference;
-use super::message::{Look, Message, Reply, Submitted};
+use super::message::{Message, Reply, SnapshotReader, Submitted};
 use super::snapshot_cache::SnapshotCache;
 use crate::admission::Admission;
 use crate::clock::Clock;
@@ -101,7 +101,7 @@ impl Placer {
             for message in inbox.drain(..) {
                 match message {
                     Message::Job(job) => submitted.push(*job),
-                    Message::Look(look) => self.answer_look(look).await,
+                    Message::ReadSnapshot(read) => self.answer_read(read).await,
                     Message::Verify(scope, reply) => drop(reply.send(self.verify(&scope).await)),
                 }
             }
@@ -115,13 +115,13 @@ impl Placer {
         }
     }
 
-    async fn answer_look(&mut self, look: Look) {
+    async fn answer_read(&mut self, reader: SnapshotReader) {
         match self.cache.follow().await {
             Ok(_) => {
                 let found = self.cache.get().map(|(snapshot, position)| (snapshot, position.token));
-                look(found.ok_or_else(nothing_read));
+                reader(found.ok_or_else(nothing_read));
             }
-            Err(error) => look(Err(error)),
+            Err(error) => reader(Err(error)),
         }
     }
 
@@ -220,7 +220,7 @@ impl Placer {
         }
         self.cache.look_up(&batch.jobs).await?;
         if is_retry {
-            self.cache.look_again(&batch.jobs).await?;
+            self.cache.refresh_jobs(&batch.jobs).await?;
         }
         let Some((snapshot, position)) = self.cache.get() else { return Err(nothing_read()) };
         let (now, seed) = (self.clock.now(), u64::from_le_bytes(self.random_bytes()?));

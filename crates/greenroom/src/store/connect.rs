@@ -84,7 +84,7 @@ impl PgPools {
 }
 
 /// Connects without changing anything; `None` when there is no such file.
-pub(super) async fn connect_to_look(url: &str) -> Result<Option<Pools>, StoreError> {
+pub(super) async fn connect_to_inspect(url: &str) -> Result<Option<Pools>, StoreError> {
     if !url.starts_with("sqlite:") {
         return connect(url).await.map(Some);
     }

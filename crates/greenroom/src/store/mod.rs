@@ -137,7 +137,7 @@ pub trait Run: Send {
 
 /// A database that was opened for a look.
 #[derive(Debug)]
-pub struct Looked {
+pub struct StoreInspection {
     pub store: Store,
     /// The version of its schema.
     pub found: i64,
@@ -160,11 +160,11 @@ impl Store {
 
     /// Looks at a database without changing anything of it. `None` when there is none yet, where that can be known: of an
     /// SQLite file.
-    pub async fn look_at(url: &str) -> Result<Option<Looked>, StoreError> {
-        let Some(pools) = connect::connect_to_look(url).await? else { return Ok(None) };
+    pub async fn inspect(url: &str) -> Result<Option<StoreInspection>, StoreError> {
+        let Some(pools) = connect::connect_to_inspect(url).await? else { return Ok(None) };
         let store = Self { pools, lane: Lane::Bots, events_written: Arc::default(), placement: Arc::default() };
-        let found = migrate::look(&mut store.reader()).await?.unwrap_or(0);
-        Ok(Some(Looked { store, found, known: migrate::known() }))
+        let found = migrate::find_version(&mut store.reader()).await?.unwrap_or(0);
+        Ok(Some(StoreInspection { store, found, known: migrate::known() }))
     }
 
     /// Begins a transaction that may write. On SQLite it is the only one until it ends.

@@ -68,9 +68,9 @@ impl Store {
         since: Timestamp,
         after: Option<(UserId, BotId)>,
     ) -> Result<Vec<(UserId, BotId)>, StoreError> {
-        let Some((look, _)) = watched(overdue) else { return Ok(Vec::new()) };
+        let Some((sql, _)) = watched(overdue) else { return Ok(Vec::new()) };
         let (user, bot) = after.unwrap_or((UserId(uuid::Uuid::nil()), BotId(uuid::Uuid::nil())));
-        let rows = self.reader().all(look, args![since, user, bot]).await?;
+        let rows = self.reader().all(sql, args![since, user, bot]).await?;
         rows.iter().map(|row| Ok((UserId(row.id("user_id")?), BotId(row.id("id")?)))).collect()
     }
 }

@@ -36,7 +36,7 @@ use crate::providers::ec2::Runners;
 use crate::random::Random;
 use crate::server::first::{INSTALLATION, SIGNING_SECRET};
 use crate::server::{self, pools as configured, record};
-use crate::store::{Holder, Looked, ServerFacts, ServerLock, SlotRow, Store, StoreError};
+use crate::store::{Holder, ServerFacts, ServerLock, SlotRow, Store, StoreError, StoreInspection};
 
 /// So many slots are removed at once.
 const AT_ONCE: usize = 16;
@@ -104,7 +104,7 @@ pub struct Removed {
 /// Opens a database that is there and of this version.
 async fn open(config: &Config) -> Result<Store, TeardownError> {
     let url = config.database.expose_secret();
-    let Some(Looked { store, found, known }) = Store::look_at(url).await? else {
+    let Some(StoreInspection { store, found, known }) = Store::inspect(url).await? else {
         return Err(TeardownError::NoDatabase(config.database_shown()));
     };
     store.close().await;

@@ -8,7 +8,7 @@ use crate::config::Config;
 use crate::store::{Changed, PoolRow, ServerLock};
 
 /// How often it is looked whether bots have ended.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 const ENDED_BY: &str = "ended by `greenroom pools remove`";
 
 /// A pool that can be removed, and what is left of it.
@@ -95,7 +95,7 @@ impl PoolRemoval {
             if busy > 0 && logged.replace(busy) != Some(busy) {
                 waiting(busy);
             }
-            tokio::time::sleep(LOOK_AGAIN).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
         let mut tx = teardown.store.begin_changing(&Changed::everything(), jiff::Timestamp::now()).await?;
         let deleted = tx.delete_pool(&pool.name).await?;

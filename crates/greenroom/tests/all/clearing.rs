@@ -17,12 +17,12 @@ fn pools() -> [PoolRow; 2] {
 }
 
 /// Waits until the safety net of a server has looked at everything.
-async fn looked(fixture: &DeploymentFixture) {
+async fn reconciled(fixture: &DeploymentFixture) {
     let changed = Changed { pools: true, ..Changed::default() };
     let mut tx = fixture.core.store.begin_changing(&changed, fixture.core.clock.now()).await.unwrap();
     tx.resize_pool("sign", 1, 1).await.unwrap();
     tx.commit().await.unwrap();
-    fixture.look();
+    fixture.reconcile();
     fixture.slot_is("pool-sign-001", SlotStatus::Idle).await;
 }
 
@@ -36,7 +36,7 @@ async fn two_servers_on_one_postgres_do_not_clear_a_slot_twice() {
     until("the slot is being cleared", async || left.fake.count(&Call::Stop(slot.clone())) == 1).await;
     // It takes so long that the other server would believe that nobody is at it.
     left.core.clock.advance(Duration::from_secs(5));
-    looked(&right).await;
+    reconciled(&right).await;
     left.fake.release_ends(1);
     left.runs(next).await;
     left.fake.release_ends(9);
@@ -56,15 +56,15 @@ async fn two_servers_on_one_postgres_do_not_delete_a_slot_twice() {
     left.fake.release_ends(1);
     left.lives(first).await;
     until("the slot is being deleted", async || {
-        left.look();
+        left.reconcile();
         left.fake.count(&Call::Delete(slot.clone())) == 1
     })
     .await;
-    looked(&right).await;
+    reconciled(&right).await;
     left.fake.release_ends(1);
     // It has the name of the one that went.
     until("the next in line has a new slot", async || {
-        left.look();
+        left.reconcile();
         left.place_of(next).await.is_some()
     })
     .await;
@@ -88,7 +88,7 @@ async fn a_slot_whose_clearing_was_begun_by_a_replica_that_died_is_cleared_by_an
     tx.commit().await.unwrap();
 
     fixture.lives(bot).await;
-    looked(&fixture).await;
+    reconciled(&fixture).await;
     assert_eq!(fixture.slot(slot.as_str()).await.unwrap().status, SlotStatus::Busy, "it is left to the other replica");
     // It dies: its lease is not renewed any more. Nobody has to look.
     assert!(fixture.core.store.renew_replica(replica.id, Duration::from_millis(1)).await.unwrap());
@@ -107,7 +107,7 @@ async fn nothing_is_started_in_a_slot_that_another_replica_is_still_clearing_on_
     tx.commit().await.unwrap();
     let bot = fixture.core.reserved(0).await;
     until("its start is under way", async || fixture.at_gate().await == (1, 0)).await;
-    looked(&fixture).await;
+    reconciled(&fixture).await;
     assert_eq!(fixture.fake.count(&Call::Start(slot.clone())), 0);
     let mut tx = fixture.core.store.begin().await.unwrap();
     tx.unlock_slot(&slot, holder).await.unwrap();

@@ -69,7 +69,7 @@ async fn bots_are_heard_and_placed_while_reads_hold_every_connection_of_users(#[
         reads.spawn(async move { reader.try_send(Method::GET, &path, None).await });
     }
     until("a user's read finds no connection", async || {
-        tokio::time::timeout(Duration::from_millis(500), user.look_at(&bot)).await.is_err()
+        tokio::time::timeout(Duration::from_millis(500), user.show_bot(&bot)).await.is_err()
     })
     .await;
 

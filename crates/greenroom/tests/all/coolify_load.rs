@@ -20,13 +20,13 @@ use crate::support::{
 const MINUTE: Duration = Duration::from_secs(2);
 /// As long as they are, in minutes: a wait for a turn that took longer would be an error here too.
 const PATIENCE: Patience =
-    Patience { start: MINUTE.saturating_mul(15), stop: MINUTE.saturating_mul(2), look: MINUTE, pull_stall: MINUTE };
+    Patience { start: MINUTE.saturating_mul(15), stop: MINUTE.saturating_mul(2), inspect: MINUTE, pull_stall: MINUTE };
 const DEPLOY: Duration = MINUTE.saturating_mul(30);
 const REQUESTS: u32 = 200;
 const GATE: u32 = 4;
 /// How long a bot stays in its meeting.
 const MEETING: Duration = Duration::from_millis(100);
-const LOOK_AGAIN: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// One server: everything behind the API, and its own hold on Coolify.
 struct Replica {
@@ -127,7 +127,7 @@ impl Agents {
                     None => {}
                 }
             }
-            tokio::time::sleep(LOOK_AGAIN).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     }
 
@@ -220,7 +220,7 @@ async fn many(load: Load) {
                 break;
             }
             assert!(std::time::Instant::now() < patience, "{bot} is {status:?} for ever");
-            tokio::time::sleep(LOOK_AGAIN).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     }
     let took = asked.elapsed();
@@ -240,9 +240,9 @@ async fn many(load: Load) {
     }
     let own = [Operation::Describe, Operation::Start, Operation::Stop, Operation::Deployment, Operation::Logs];
     let counted: Vec<(Operation, usize)> = own.map(|operation| (operation, fixture.count(operation))).to_vec();
-    let looks = fixture.count(Operation::List) + fixture.count(Operation::Deployments);
+    let listings = fixture.count(Operation::List) + fixture.count(Operation::Deployments);
     eprintln!(
-        "{bots} bots in {slots} slots took {took:?}: {} requests, {looks} of them looks, {} refused, {counted:?}",
+        "{bots} bots in {slots} slots took {took:?}: {} requests, {listings} of them looks, {} refused, {counted:?}",
         calls.len(),
         fixture.fake.throttled(),
     );

@@ -135,7 +135,7 @@ async fn an_image_that_docker_cannot_pull_fails_the_bot_in_the_engines_own_words
     .await;
     assert!(said.contains("127.0.0.1:1/nobody/nothing:1 cannot be pulled"), "{said}");
     // Its user sees the same, at the bot and in the list.
-    let shown = fixture.user.look_at(&bot).await;
+    let shown = fixture.user.show_bot(&bot).await;
     assert_eq!((&shown["status"], shown["error"].as_str()), (&json!("deploying"), Some(said.as_str())));
     assert_eq!(fixture.user.get("/bots").await["bots"][0]["error"], json!(said));
     fixture.user.stop(&bot).await;

@@ -59,7 +59,7 @@ async fn nothing_is_left_of_slots_that_are_processes(#[case] backend: Backend, #
     assert!(well && said.contains("nothing is left to end"), "{said}");
 
     let server = Process::start_with(&database, &[]).await;
-    let bot = user.on(&server.url).look_at(bot["id"].as_str().unwrap()).await;
+    let bot = user.on(&server.url).show_bot(bot["id"].as_str().unwrap()).await;
     assert_eq!((&bot["status"], &bot["reason"]), (&"completed".into(), &"stopped".into()), "{bot}");
 }
 

@@ -26,7 +26,7 @@ async fn after(said: &[(&str, Value)], stop: bool) -> (Value, bool) {
         }
         life.well(callback, body.clone()).await;
     }
-    let bot = user.look_at(&bot).await;
+    let bot = user.show_bot(&bot).await;
     (json!([bot["status"], bot["reason"], bot["fault"]]), bot["error"].as_str().is_some_and(|error| error.len() > 10))
 }
 

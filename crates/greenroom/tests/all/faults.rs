@@ -27,7 +27,7 @@ async fn opened(backend: Backend, hot: bool) -> DeploymentFixture {
     let meet = PoolRow { hot, max_slots: 12, min_idle: if hot { 2 } else { 0 }, ..pool("meet") };
     let core = CoreFixture::planned(Database::new(backend).await.into(), &Plan::of([meet])).await;
     let moment = Duration::from_millis(150);
-    let patience = Patience { start: moment, stop: moment, look: moment, pull_stall: moment };
+    let patience = Patience { start: moment, stop: moment, inspect: moment, pull_stall: moment };
     let fixture = DeploymentFixture::patient(core, 4, Arc::new(Fake::default()), patience).await;
     if hot {
         while fixture.core.store.slots(None, None).await.unwrap().iter().all(|slot| slot.bot_id.is_some()) {

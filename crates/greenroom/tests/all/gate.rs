@@ -63,7 +63,7 @@ async fn a_start_that_fails_again_and_again_lets_others_pass_meanwhile(#[case] b
     assert_eq!((waiting[0].active, waiting[0].last_error.as_deref()), (false, Some("no node has room")));
     assert_eq!(fixture.bot(first).await.status, Status::Reserved);
     fixture.core.clock.advance(Duration::from_secs(2));
-    fixture.look();
+    fixture.reconcile();
     assert_eq!(fixture.runs(first).await, slot);
 }
 
@@ -79,7 +79,7 @@ async fn a_bot_that_is_stopped_between_two_tries_leaves_nothing_behind() {
     .await;
     fixture.core.lifecycle.stop(fixture.core.user, bot).await.unwrap();
     fixture.core.clock.advance(Duration::from_secs(2));
-    fixture.look();
+    fixture.reconcile();
     assert_eq!(fixture.end_of(bot).await, (Status::Completed, Some("stopped".to_owned())));
     let slot = fixture.slot_is("pool-meet-001", SlotStatus::Idle).await.name;
     // Something may have been begun: it is ended before anybody else has the slot.
@@ -97,8 +97,8 @@ async fn the_gate_holds_over_two_servers_on_one_postgres() {
     );
     until("four starts hang", async || left.fake.starting() == 4).await;
     // Both look once more, and see that it is full.
-    left.look();
-    right.look();
+    left.reconcile();
+    right.reconcile();
     assert_eq!(right.at_gate().await, (4, 16));
     for _ in 0..20 {
         left.fake.release(1);
@@ -123,7 +123,7 @@ async fn a_bot_that_waits_too_long_at_the_gate_fails_and_its_slot_goes_to_the_ne
     let (late, next) = (fixture.core.reserved(1).await, fixture.core.reserved(2).await);
     assert_eq!(fixture.line().await, [next]);
     fixture.core.clock.advance(Duration::from_secs(10));
-    fixture.look();
+    fixture.reconcile();
     assert_eq!(fixture.end_of(late).await, (Status::Failed, Some("deploy_timeout".to_owned())));
     // In the same moment, since nothing was begun in it.
     assert_eq!(fixture.bot(next).await.slot, fixture.bot(late).await.slot);
@@ -200,7 +200,7 @@ async fn what_a_replica_holds_is_taken_over_when_it_is_dead_and_not_before_on_po
     let fixture = DeploymentFixture::on(core, 2, Fake::default().into()).await;
     let other = fixture.core.reserved(1).await;
     fixture.runs(other).await;
-    fixture.look();
+    fixture.reconcile();
     assert_eq!(fixture.fake.starts(), [fixture.bot(other).await.slot.unwrap()], "it is left to the other replica");
     // It dies: its lease is not renewed any more.
     assert!(fixture.core.store.renew_replica(replica.id, Duration::from_millis(1)).await.unwrap());
@@ -278,7 +278,7 @@ async fn slots_that_are_made_ready_for_nobody_leave_one_place_behind_the_gate_to
     // Passing the gate comes before the start: a bot that passes next must not overtake one of the three.
     until("three of six are being started", async || fixture.at_gate().await == (3, 3) && fixture.fake.starting() == 3)
         .await;
-    fixture.look();
+    fixture.reconcile();
     let bot = fixture.core.reserved(0).await;
     let slot = fixture.bot(bot).await.slot.unwrap();
     until("the bot's is the fourth", async || fixture.fake.starts().get(3) == Some(&slot)).await;
@@ -304,7 +304,7 @@ async fn starts_that_hang_on_one_host_hold_up_nobody_on_another(#[case] backend:
     };
     fixture.core.ask_at_once((0..5).map(zoom)).await;
     until("two more start on the other host", async || fixture.fake.starting() == 4).await;
-    fixture.look();
+    fixture.reconcile();
     let line = fixture.core.store.deployments().await.unwrap();
     for host in ["process here", "docker far"] {
         let at: Vec<bool> = line.iter().filter(|row| row.host == host).map(|row| row.active).collect();

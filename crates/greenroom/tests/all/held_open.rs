@@ -36,10 +36,10 @@ async fn a_row_is_found_on_postgres_however_many_versions_a_transaction_keeps() 
     }
     let mut reader = core.database.reader().await;
     let one = "SELECT token_number FROM slots WHERE name = 'pool-meet-001' ORDER BY epoch DESC LIMIT 1";
-    let looked_at = pages(&mut reader, one).await;
-    assert!(looked_at < 20, "{looked_at} pages for one slot");
-    let looked_at = pages(&mut reader, "SELECT token FROM placement ORDER BY epoch DESC LIMIT 1").await;
-    assert!(looked_at < 20, "{looked_at} pages for the token");
+    let examined = pages(&mut reader, one).await;
+    assert!(examined < 20, "{examined} pages for one slot");
+    let examined = pages(&mut reader, "SELECT token FROM placement ORDER BY epoch DESC LIMIT 1").await;
+    assert!(examined < 20, "{examined} pages for the token");
 
     assert_eq!(core.store.slot(&slot.name).await.unwrap().unwrap().token_number, UPDATES - 1);
     holder.execute("COMMIT;".to_owned()).await;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use domain::SlotStatus;
-use greenroom::keepers::Did;
+use greenroom::keepers::RunReport;
 use greenroom::store::{PoolRow, SlotRow};
 use rstest::rstest;
 
@@ -47,8 +47,8 @@ async fn hot_slots_that_nobody_needs_are_stopped_and_started_again_for_bots(#[ca
     assert_eq!(fixture.keep("warm_buffer").await.counts["stopped"], 0);
     fixture.core.clock.advance(Duration::from_secs(61));
     let stopped = count as u64 - 1;
-    let did = Did::of([("made", 0), ("let_go", 0), ("stopped", stopped), ("replaced", 0)]);
-    assert_eq!(fixture.keep("warm_buffer").await, did);
+    let report = RunReport::of([("made", 0), ("let_go", 0), ("stopped", stopped), ("replaced", 0)]);
+    assert_eq!(fixture.keep("warm_buffer").await, report);
     fixture.keep("deployment").await;
     until_idle(&fixture, count).await;
     let slots = all(&fixture).await;

@@ -46,7 +46,7 @@ async fn a_slot_that_somebody_changed_past_the_server_is_told_and_read_again(#[c
     tamper(&core, "UPDATE slots SET recovery_attempts = 7;".to_owned()).await;
     assert_eq!(violations_reported(&keeper).await, 1);
     assert_eq!(violations_reported(&keeper).await, 0, "it was read again");
-    let attempts = core.placement.look(|copy, _| copy.slots().map(|slot| slot.recovery_attempts).sum::<i64>());
+    let attempts = core.placement.read_snapshot(|copy, _| copy.slots().map(|slot| slot.recovery_attempts).sum::<i64>());
     assert_eq!(attempts.await.unwrap(), 7);
 }
 
@@ -87,7 +87,7 @@ async fn a_second_slot_that_names_a_bot_is_told_and_cleared(#[case] backend: Bac
     let own = row.slot.unwrap();
     change(&core, format!("UPDATE slots SET bot_id = '{one}', status = 'busy' WHERE bot_id = '{other}'")).await;
     assert!(violations_reported(&keeper).await > 0);
-    let waits = core.placement.look(|copy, _| {
+    let waits = core.placement.read_snapshot(|copy, _| {
         copy.slots().filter(|slot| slot.awaits_clearing).map(|slot| slot.name.clone()).collect::<Vec<_>>()
     });
     let waits = waits.await.unwrap();
@@ -124,7 +124,7 @@ async fn a_limit_that_is_lowered_is_no_violation_and_one_that_is_passed_is(#[cas
 
 /// What is violated, in the copy as it is now.
 async fn kinds(core: &CoreFixture) -> Vec<&'static str> {
-    let found = core.placement.look(|copy, _| domain::planner::invariants::violations(copy)).await.unwrap();
+    let found = core.placement.read_snapshot(|copy, _| domain::planner::invariants::violations(copy)).await.unwrap();
     found.iter().map(Violation::kind).collect()
 }
 
@@ -303,7 +303,7 @@ async fn whatever_only_the_tables_or_only_the_copy_has_is_found_and_taken_over(#
         let stored = core.store.load_snapshot().await.unwrap();
         let [copied, read] = core
             .placement
-            .look(move |copy, _| {
+            .read_snapshot(move |copy, _| {
                 [copy, &stored].map(|of| {
                     let mut slots: Vec<_> = of.slots().map(|slot| format!("{slot:?}")).collect();
                     slots.extend(of.bots().map(|bot| format!("{bot:?}")));
@@ -350,7 +350,11 @@ async fn each_replica_of_postgres_finds_what_its_own_copy_has_otherwise() {
     other.reserved(2).await;
     let checks = [&one, &other].map(|core| CopyCheck::new(core.store.clone(), core.placement.clone()));
     for core in [&one, &other] {
-        assert_eq!(core.placement.look(|copy, _| copy.slots().len()).await.unwrap(), 2, "it follows the other");
+        assert_eq!(
+            core.placement.read_snapshot(|copy, _| copy.slots().len()).await.unwrap(),
+            2,
+            "it follows the other"
+        );
     }
     tamper(&one, "UPDATE slots SET recovery_attempts = 7;".to_owned()).await;
     for check in checks {

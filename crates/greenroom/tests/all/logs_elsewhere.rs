@@ -19,7 +19,7 @@ async fn has_lines(user: &Client, bot: &str, lines: &[&str]) -> Value {
     };
     until("what it printed is there while it runs", async || {
         let log = log().await;
-        assert_eq!(user.look_at(bot).await["status"], "deploying");
+        assert_eq!(user.show_bot(bot).await["status"], "deploying");
         texts(&log) == lines
     })
     .await;
@@ -27,7 +27,7 @@ async fn has_lines(user: &Client, bot: &str, lines: &[&str]) -> Value {
     assert_eq!(ended["reason"], "no_start");
     // The slot is cleared after the end, and its log is kept before.
     until("its slot is cleared", async || {
-        user.look_at(bot).await["error"].as_str().is_some_and(|error| error.contains("Last lines:"))
+        user.show_bot(bot).await["error"].as_str().is_some_and(|error| error.contains("Last lines:"))
     })
     .await;
     let log = log().await;

@@ -82,7 +82,7 @@ async fn what_went_wrong_with_a_start_is_kept_with_the_last_lines_also_when_the_
     // What has failed is left alone for half a minute.
     fixture.core.clock.advance(std::time::Duration::from_secs(31));
     until("the slot is gone", async || {
-        fixture.look();
+        fixture.reconcile();
         fixture.slot("pool-meet-001").await.is_none()
     })
     .await;

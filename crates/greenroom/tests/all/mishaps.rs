@@ -192,9 +192,9 @@ async fn a_hot_slot_whose_agent_does_not_take_its_bot_is_started_once_more_and_t
     for _ in 0..2 {
         fixture.core.clock.advance(Duration::from_secs(6));
         // Whoever looks twice has looked after the clock was set.
-        fixture.look();
+        fixture.reconcile();
         until("its agent was missed", async || {
-            fixture.look();
+            fixture.reconcile();
             fixture.fake.starts().len() == 2 && fixture.at_gate().await == (0, 0)
         })
         .await;

@@ -24,7 +24,7 @@ async fn a_bot_that_was_forgotten_at_the_gate_is_started_all_the_same(#[case] ba
     core.database.execute("DELETE FROM deployments").await;
     let fixture = DeploymentFixture::on(core, 1, Fake::default().into()).await;
     fixture.core.clock.advance(Duration::from_secs(6));
-    fixture.look();
+    fixture.reconcile();
     fixture.lives(bot).await;
 }
 
@@ -37,7 +37,7 @@ async fn a_hot_slot_whose_agent_never_waits_goes_to_error_and_is_not_counted_as_
     let slot = fixture.slot_is("pool-meet-001", SlotStatus::Creating).await;
     until("it was started", async || fixture.fake.starts().len() == 1 && fixture.at_gate().await == (0, 0)).await;
     fixture.core.clock.advance(Duration::from_secs(61));
-    fixture.look();
+    fixture.reconcile();
     let slot = fixture.slot_is(slot.name.as_str(), SlotStatus::Error).await;
     assert!(slot.error_message.unwrap().contains("did not begin to wait"));
 }
@@ -51,7 +51,7 @@ async fn a_slot_that_is_made_ready_for_nobody_may_wait_at_the_gate_as_long_as_it
     let fixture = DeploymentFixture::planned(backend, &plan, 1, Fake::hanging()).await;
     until("one starts and one waits", async || fixture.at_gate().await == (1, 1)).await;
     fixture.core.clock.advance(Duration::from_secs(3_600));
-    fixture.look();
+    fixture.reconcile();
     // The lease of the first has ended meanwhile, so it may be started once more.
     fixture.fake.release(3);
     until("both were started", async || fixture.at_gate().await == (0, 0)).await;

@@ -114,7 +114,7 @@ async fn a_busy_slot_that_is_deleted_waits_for_its_bot_and_is_gone_then(#[case] 
     // It goes on, and takes nobody after it.
     let next = fixture.active(1).await;
     assert_ne!(next["slot"], name);
-    assert_eq!(fixture.user.look_at(bot["id"].as_str().unwrap()).await["status"], "active");
+    assert_eq!(fixture.user.show_bot(bot["id"].as_str().unwrap()).await["status"], "active");
     fixture.leave(&bot).await;
     until("the slot is gone", async || fixture.slots().await.iter().all(|slot| slot["name"] != name)).await;
     assert!(!fixture.database.in_slot(name, "").exists(), "its folder too");
@@ -142,7 +142,7 @@ async fn the_line_is_shown_in_the_order_in_which_it_will_be_served(#[case] backe
         let times = ["queued_at", "timeout_at"].map(|key| entry[key].as_str().unwrap().parse::<jiff::Timestamp>());
         let [queued_at, timeout_at] = times.map(Result::unwrap);
         assert_eq!(timeout_at.duration_since(queued_at).as_secs(), 60);
-        let bot = fixture.user.look_at(entry["bot_id"].as_str().unwrap()).await;
+        let bot = fixture.user.show_bot(entry["bot_id"].as_str().unwrap()).await;
         assert_eq!((&bot["status"], &bot["queue_position"]), (&json!("queued"), &json!(place)));
     }
 }

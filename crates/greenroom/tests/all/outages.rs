@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use domain::{SlotName, SlotStatus};
 use greenroom::deployment::assignment::Offer;
-use greenroom::keepers::Did;
+use greenroom::keepers::RunReport;
 use greenroom::store::{PoolRow, SlotRow};
 use rstest::rstest;
 
@@ -106,12 +106,12 @@ async fn hot_slots_that_an_outage_has_ended_are_started_again_at_once_and_it_cos
 
     fixture.fake.go_away();
     before.iter().for_each(|slot| fixture.fake.end(&slot.name));
-    let did = fixture.keep("sync").await;
-    assert!(did.complaints[0].contains("connection refused"), "{did:?}");
+    let report = fixture.keep("sync").await;
+    assert!(report.complaints[0].contains("connection refused"), "{report:?}");
     fixture.fake.come_back();
     tokio::time::timeout(Duration::from_secs(30), fixture.deployment.a_provider_returned()).await.unwrap();
-    let did = fixture.keep("sync").await;
-    assert_eq!((did.counts["made_anew"], did.counts["waiting"]), (4, 0));
+    let report = fixture.keep("sync").await;
+    assert_eq!((report.counts["made_anew"], report.counts["waiting"]), (4, 0));
     nothing_is_marked(&fixture).await;
     until("all run again", async || fixture.fake.has().values().all(|runs| *runs)).await;
     assert_eq!(fixture.bot(bot).await.slot, Some(of_bot), "it goes on where it was");
@@ -175,7 +175,7 @@ async fn a_slot_in_error_is_not_recovered_while_the_provider_is_away() {
     assert_eq!(fixture.slot(SLOT).await.unwrap(), before, "no attempt counts, and its error is still its own");
     fixture.fake.come_back();
     until("the provider is known to be back", async || !fixture.deployment.is_away("meet")).await;
-    assert_eq!(fixture.keep("recovery").await, Did::of([("recovered", 1), ("failed", 0), ("deleted", 0)]));
+    assert_eq!(fixture.keep("recovery").await, RunReport::of([("recovered", 1), ("failed", 0), ("deleted", 0)]));
 }
 
 #[tokio::test]

@@ -58,7 +58,7 @@ fn difference(copy: &Snapshot, stored: &Snapshot) -> Option<String> {
 async fn expect_current(core: &CoreFixture) {
     // Whatever it comes to, after a job the copy was current.
     core.placement.keep_warm().await.unwrap();
-    let (copy, wrong) = core.placement.look(|copy, _| (copy.clone(), violations(copy))).await.unwrap();
+    let (copy, wrong) = core.placement.read_snapshot(|copy, _| (copy.clone(), violations(copy))).await.unwrap();
     let stored = core.store.load_snapshot().await.unwrap();
     assert_eq!(difference(&copy, &stored), None);
     assert_eq!((wrong, violations(&stored)), (vec![], vec![]));
@@ -261,7 +261,8 @@ async fn a_slot_that_is_gone_from_the_table_does_not_keep_bots_from_being_placed
     core.ended(first).await;
     assert!(core.placement.report(slot, SlotEvent::Cleared { bot: first }).await.unwrap());
     core.occupy("meet", SlotStatus::Idle).await;
-    let idle = core.placement.look(|copy, _| copy.slots().filter(|slot| slot.status == SlotStatus::Idle).count());
+    let idle =
+        core.placement.read_snapshot(|copy, _| copy.slots().filter(|slot| slot.status == SlotStatus::Idle).count());
     assert_eq!(idle.await.unwrap(), 1);
     // Past the store and past the token: the copy still has the slot, and it is idle.
     core.database.reader().await.execute("DELETE FROM slots;".to_owned()).await;

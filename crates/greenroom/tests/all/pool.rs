@@ -18,7 +18,7 @@ fn sized(name: &str, max_slots: i64) -> PoolRow {
 async fn drain(fixture: &DeploymentFixture, name: &str) {
     let slot = fixture.slot(name).await.unwrap();
     fixture.core.placement.report(slot.name, SlotEvent::Drain).await.unwrap();
-    fixture.look();
+    fixture.reconcile();
 }
 
 #[rstest]
@@ -64,7 +64,7 @@ async fn the_first_free_number_is_taken_again(#[case] backend: Backend) {
     assert_eq!(fixture.slot("pool-meet-002").await.unwrap().status, SlotStatus::Draining, "it waits for its bot");
     fixture.lives(second).await;
     until("the slot is gone", async || {
-        fixture.look();
+        fixture.reconcile();
         fixture.slot("pool-meet-002").await.is_none()
     })
     .await;
@@ -86,7 +86,7 @@ async fn a_slot_that_goes_makes_room_for_the_next_in_line_under_its_number(#[cas
     drain(&fixture, "pool-meet-001").await;
     fixture.lives(first).await;
     until("the next in line has a slot", async || {
-        fixture.look();
+        fixture.reconcile();
         fixture.place_of(waiting).await.is_some()
     })
     .await;
@@ -238,7 +238,7 @@ async fn a_pool_keeps_slots_ready_and_lets_go_of_them_when_it_shrinks(#[case] ba
     let fixture = DeploymentFixture::new(backend, [PoolRow { min_idle: 2, ..sized("meet", 4) }]).await;
     let count = async |idle: usize, all: usize| {
         until(&format!("{idle} of {all} slots are idle"), async || {
-            fixture.look();
+            fixture.reconcile();
             let slots = fixture.slots().await;
             (in_status(&slots, SlotStatus::Idle), slots.len()) == (idle, all)
         })

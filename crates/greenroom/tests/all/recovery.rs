@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use domain::{SlotName, SlotStatus};
 use greenroom::deployment::Recovery;
-use greenroom::keepers::Did;
+use greenroom::keepers::RunReport;
 use greenroom::placement::SlotEvent;
 use greenroom::providers::ProviderError;
 use greenroom::store::PoolRow;
@@ -19,8 +19,8 @@ fn name() -> SlotName {
     SlotName::stored(SLOT.to_owned())
 }
 
-fn did(recovered: u64, failed: u64, deleted: u64) -> Did {
-    Did::of([("recovered", recovered), ("failed", failed), ("deleted", deleted)])
+fn report(recovered: u64, failed: u64, deleted: u64) -> RunReport {
+    RunReport::of([("recovered", recovered), ("failed", failed), ("deleted", deleted)])
 }
 
 /// A bot whose slot cannot be started: the slot goes to error.
@@ -39,12 +39,12 @@ async fn a_slot_in_error_is_stopped_at_the_provider_and_used_again(#[case] backe
     fails(&fixture, 0).await;
     let slot = fixture.slot_is(SLOT, SlotStatus::Error).await;
     assert_eq!(slot.error_message.as_deref(), Some("it broke on purpose"));
-    assert_eq!(fixture.keep("recovery").await, did(1, 0, 0));
+    assert_eq!(fixture.keep("recovery").await, report(1, 0, 0));
     assert_eq!(fixture.fake.count(&Call::Stop(name())), 1);
     // What never came to be is made first.
     let slot = fixture.slot_is(SLOT, SlotStatus::Idle).await;
     assert_eq!((slot.recovery_attempts, slot.error_message), (1, None));
-    assert_eq!(fixture.keep("recovery").await, did(0, 0, 0), "there is nothing more to do");
+    assert_eq!(fixture.keep("recovery").await, report(0, 0, 0), "there is nothing more to do");
     // A bot that runs well makes it forget.
     let bot = fixture.core.reserved(1).await;
     fixture.lives(bot).await;
@@ -61,7 +61,7 @@ async fn a_bot_that_waits_gets_the_slot_that_was_recovered(#[case] backend: Back
     fails(&fixture, 0).await;
     let bot = fixture.core.reserved(1).await;
     assert_eq!(fixture.line().await, [bot]);
-    assert_eq!(fixture.keep("recovery").await, did(1, 0, 0));
+    assert_eq!(fixture.keep("recovery").await, report(1, 0, 0));
     assert_eq!(fixture.place_of(bot).await.as_deref(), Some(SLOT));
 }
 
@@ -73,13 +73,13 @@ async fn a_flapping_slot_is_deleted_at_its_third_failure_and_the_pool_grows_a_ne
     let fixture = DeploymentFixture::new(backend, [pool("meet")]).await;
     for failure in 0..2 {
         fails(&fixture, failure).await;
-        assert_eq!(fixture.keep("recovery").await, did(1, 0, 0));
+        assert_eq!(fixture.keep("recovery").await, report(1, 0, 0));
         let slot = fixture.slot_is(SLOT, SlotStatus::Idle).await;
         assert_eq!(slot.recovery_attempts, failure as i64 + 1);
     }
     let before = fixture.slot(SLOT).await.unwrap();
     fails(&fixture, 2).await;
-    assert_eq!(fixture.keep("recovery").await, did(0, 0, 1));
+    assert_eq!(fixture.keep("recovery").await, report(0, 0, 1));
     assert_eq!(fixture.fake.count(&Call::Delete(name())), 1);
     assert_eq!(fixture.slots().await, [], "it is gone");
     assert!(fixture.fake.has().is_empty());
@@ -99,12 +99,12 @@ async fn a_slot_that_cannot_be_stopped_is_deleted_at_the_third_attempt(#[case] b
     fails(&fixture, 0).await;
     for attempt in 1..=2 {
         fixture.fake.fail_stop(ProviderError::transient(format!("no, says the provider, {attempt}")));
-        assert_eq!(fixture.keep("recovery").await, did(0, 1, 0));
+        assert_eq!(fixture.keep("recovery").await, report(0, 1, 0));
         let slot = fixture.slot(SLOT).await.unwrap();
         assert_eq!((slot.status, slot.recovery_attempts), (SlotStatus::Error, attempt));
         assert_eq!(slot.error_message, Some(format!("no, says the provider, {attempt}")));
     }
-    assert_eq!(fixture.keep("recovery").await, did(0, 0, 1));
+    assert_eq!(fixture.keep("recovery").await, report(0, 0, 1));
     assert_eq!(fixture.slots().await, []);
 }
 
@@ -152,7 +152,7 @@ async fn slots_that_are_stuck_without_a_bot_are_recovered(#[case] backend: Backe
     }
     fixture.core.database.execute("UPDATE slots SET status = 'creating' WHERE number = 1").await;
     fixture.core.database.execute("UPDATE slots SET status = 'busy' WHERE number = 2").await;
-    assert_eq!(fixture.keep("recovery").await, did(0, 0, 0), "somebody may be at work on them");
+    assert_eq!(fixture.keep("recovery").await, report(0, 0, 0), "somebody may be at work on them");
     fixture.core.clock.advance(Duration::from_secs(61));
     // Whoever cleared them may still be at one of them: that one is left to the next run.
     let mut recovered = 0;
@@ -164,7 +164,7 @@ async fn slots_that_are_stuck_without_a_bot_are_recovered(#[case] backend: Backe
     for (slot, status) in fixture.slots().await {
         assert_eq!(status, SlotStatus::Idle, "{slot}");
     }
-    assert_eq!(fixture.keep("recovery").await, did(0, 0, 0), "each was recovered once");
+    assert_eq!(fixture.keep("recovery").await, report(0, 0, 0), "each was recovered once");
 }
 
 #[tokio::test]
@@ -244,7 +244,7 @@ async fn a_slot_that_somebody_is_at_is_left_to_them() {
     let deployment = fixture.deployment.clone();
     let by_hand = tokio::spawn(async move { deployment.recover(&slot.name).await.unwrap() });
     until("it is being stopped", async || fixture.fake.count(&Call::Stop(name())) == 1).await;
-    assert_eq!(fixture.keep("recovery").await, did(0, 0, 0));
+    assert_eq!(fixture.keep("recovery").await, report(0, 0, 0));
     fixture.fake.release_ends(1);
     assert_eq!(by_hand.await.unwrap(), Some(Recovery::Recovered));
     assert_eq!(fixture.slot(SLOT).await.unwrap().recovery_attempts, 0);

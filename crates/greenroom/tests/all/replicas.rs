@@ -72,7 +72,7 @@ async fn what_speaks_what_commands_and_what_waits_may_be_at_three_replicas_of_po
             let client = life.client.on(&waits);
             tokio::spawn(async move { client.get(&path).await })
         };
-        assert_eq!(user.on(&waits).look_at(&bot).await["status"], "active");
+        assert_eq!(user.on(&waits).show_bot(&bot).await["status"], "active");
         user.on(&commands).stop(&bot).await;
         let answer = waiting.await.unwrap();
         assert_eq!(answer["commands"][0]["action"], "leave", "{answer}");
@@ -172,7 +172,7 @@ async fn a_leader_that_stands_still_for_ten_seconds_does_no_harm_on_postgres_and
         assert_eq!(user.until(bot.as_str().unwrap(), "completed").await["reason"], "finished");
     }
     for bot in &staying {
-        let now = user.look_at(bot["id"].as_str().unwrap()).await;
+        let now = user.show_bot(bot["id"].as_str().unwrap()).await;
         assert_eq!((&now["status"], &now["connection_id"]), (&json!("active"), &bot["connection_id"]), "{now}");
         user.stop(bot["id"].as_str().unwrap()).await;
         assert_eq!(user.until(bot["id"].as_str().unwrap(), "completed").await["reason"], "stopped");

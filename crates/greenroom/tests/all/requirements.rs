@@ -283,7 +283,7 @@ async fn five_hundred_mixed_requests_on_two_hundred_slots_each_run_where_they_fi
     let fixture = DeploymentFixture::with(backend, pools, 16, Fake::default()).await;
     until("all slots are there", async || {
         let slots = fixture.slots().await;
-        fixture.look();
+        fixture.reconcile();
         slots.len() == 200 && slots.iter().all(|(_, status)| *status == SlotStatus::Idle)
     })
     .await;
@@ -355,7 +355,7 @@ async fn a_slot_past_its_time_is_not_given_out_and_is_let_go(#[case] backend: Ba
     assert_eq!(fixture.core.placement.keep_warm().await.unwrap().let_go, 2);
     assert_eq!(fixture.core.placement.keep_warm().await.unwrap().let_go, 0);
     until("three fresh ones are ready", async || {
-        fixture.look();
+        fixture.reconcile();
         let all = fixture.core.store.slots(None, Some(SlotStatus::Idle)).await.unwrap();
         all.iter().filter(|slot| slot.expires_at > Some(fixture.core.clock.now())).count() == 3
     })
@@ -433,7 +433,7 @@ async fn idle_slots_that_have_what_the_pool_once_said_make_room_for_new_ones(#[c
     configure(&fixture.core.store, &PoolRow { attribute_sets: vec![kinds[1].clone()], ..old }).await;
     let waits = fixture.core.ask(cpus(1, 8)).await.bot.id;
     until("all slots have what the pool says", async || {
-        fixture.look();
+        fixture.reconcile();
         let slots = fixture.core.store.slots(None, None).await.unwrap();
         slots.len() == 2 && slots.iter().all(|slot| slot.attributes == kinds[1])
     })

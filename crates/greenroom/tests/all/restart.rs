@@ -110,14 +110,14 @@ async fn everything_goes_on_after_kill_9_while_bots_run_wait_and_are_deployed(#[
 
     assert_eq!(line(&fixture).await, line_before);
     for bot in &running {
-        let now = fixture.user.look_at(id(bot)).await;
+        let now = fixture.user.show_bot(id(bot)).await;
         assert_eq!((&now["status"], &now["connection_id"]), (&json!("active"), &bot["connection_id"]));
     }
     // Those that were being deployed are found when the lease of the killed server ends.
     for bot in &deploying {
         until("it is in its meeting", async || {
             at_gate(&fixture).await;
-            fixture.user.look_at(id(bot)).await["status"] == "active"
+            fixture.user.show_bot(id(bot)).await["status"] == "active"
         })
         .await;
     }

@@ -85,7 +85,7 @@ impl Situation {
 
     /// All that is said of a bot, printed for people.
     async fn diagnose(&self, bot: &str) -> Diagnosis {
-        let shown = self.user.look_at(bot).await;
+        let shown = self.user.show_bot(bot).await;
         let events = self.user.get(&format!("/bots/{bot}/events")).await;
         let shown_event = |event: &Value| {
             let to = event["to"].as_str().or(event["kind"].as_str()).unwrap_or_default();
@@ -267,7 +267,7 @@ async fn a_bot_on_docker_never_joins() {
     assert_eq!(diagnosis.ended(), json!(["failed", "no_join", "bot"]));
     assert!(diagnosis.error().contains("still starting"), "{}", diagnosis.error());
     let lines = found("its last lines are told", async || {
-        let error = here.user.look_at(&bot).await["error"].as_str().unwrap().to_owned();
+        let error = here.user.show_bot(&bot).await["error"].as_str().unwrap().to_owned();
         error.contains("looking for the meeting").then_some(error)
     });
     println!("later: {}", lines.await);

@@ -113,5 +113,5 @@ async fn a_request_that_takes_its_time_is_finished_by_a_stop() {
     let bot = requests.await.unwrap();
     assert!(tokio::time::timeout(STOPS_WITHIN, server.wait()).await.expect("it stops in time"));
     let server = Process::start(&database).await;
-    user.on(&server.url).look_at(bot["id"].as_str().unwrap()).await;
+    user.on(&server.url).show_bot(bot["id"].as_str().unwrap()).await;
 }

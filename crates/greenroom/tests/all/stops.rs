@@ -78,7 +78,7 @@ async fn a_bot_that_hears_nothing_is_killed_with_everything_below_it_when_its_ti
     let bot = ask(&fixture, 1, "").await;
     fixture.user.until(id(&bot), "active").await;
     fixture.user.stop(id(&bot)).await;
-    assert_eq!(fixture.user.look_at(id(&bot)).await["status"], "stopping");
+    assert_eq!(fixture.user.show_bot(id(&bot)).await["status"], "stopping");
     expect_stopped(&fixture, &bot).await;
 }
 
@@ -95,9 +95,9 @@ async fn a_bot_that_is_stopped_while_its_start_hangs_ends_when_its_time_is_over(
         gate["active"] == 1
     })
     .await;
-    assert_eq!(fixture.user.look_at(id(&bot)).await["status"], "deploying");
+    assert_eq!(fixture.user.show_bot(id(&bot)).await["status"], "deploying");
     fixture.user.stop(id(&bot)).await;
-    assert_eq!(fixture.user.look_at(id(&bot)).await["status"], "stopping");
+    assert_eq!(fixture.user.show_bot(id(&bot)).await["status"], "stopping");
     let ended = fixture.user.until(id(&bot), "completed").await;
     assert_eq!(ended["reason"], "stopped");
     // The start is not waited for: the slot is free again although it still hangs.

@@ -160,7 +160,7 @@ async fn weather(storm: Storm, patience_ms: u64) {
     expect_no_two_at_once(&events);
     expect_order(&events, &line);
     for (user, asked) in &asked {
-        let bot = user.look_at(asked["id"].as_str().unwrap()).await;
+        let bot = user.show_bot(asked["id"].as_str().unwrap()).await;
         expect_own_end(&bot, asked);
     }
     until("every slot is idle", async || {

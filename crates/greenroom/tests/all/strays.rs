@@ -84,7 +84,7 @@ async fn what_runs_in_a_slot_that_stands_stopped_is_ended_and_a_live_bot_is_not(
     assert_eq!(sync(&fixture).await["waiting"], 1, "half of a pool is not ended at once");
     assert_eq!(sync(&fixture).await["stopped"], 1);
     assert!(!fixture.database.running().iter().any(|process| process.slot == slot));
-    let second = fixture.user.look_at(second["id"].as_str().unwrap()).await;
+    let second = fixture.user.show_bot(second["id"].as_str().unwrap()).await;
     assert_eq!(second["status"], "active");
     fixture.leave(&second).await;
 }

@@ -47,7 +47,7 @@ async fn a_bot_on_a_swarm_goes_on_elsewhere_when_its_node_dies() {
             break (bot, slot, node);
         }
     };
-    let before = fixture.user.look_at(&bot).await;
+    let before = fixture.user.show_bot(&bot).await;
     swarm.node_mut(&node).kill().await;
     let after =
         found("it runs on another node", async || swarm.runs_on(&slot).await.into_iter().find(|now| *now != node))

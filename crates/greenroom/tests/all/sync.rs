@@ -179,7 +179,7 @@ async fn a_listing_that_fails_changes_nothing(#[case] fault: Fault) {
     )
     .await;
     let moment = Duration::from_millis(100);
-    let patience = greenroom::deployment::Patience { look: moment, ..Default::default() };
+    let patience = greenroom::deployment::Patience { inspect: moment, ..Default::default() };
     let fixture = DeploymentFixture::patient(core, 4, crate::support::Fake::default().into(), patience).await;
     let bot = fixture.core.reserved(0).await;
     fixture.lives(bot).await;

@@ -163,7 +163,7 @@ async fn a_pool_that_left_is_removed_with_its_slots_once_the_provider_deletes_th
     assert!(well && said.contains("Removed 3 slots and the pool meet"), "{said}");
     assert_eq!((elsewhere.slots(), stored_slots(&database).await), (0, 0));
     assert_eq!(pools(&server).await, ["other"]);
-    let bot = user.on(&server.url).look_at(&bot).await;
+    let bot = user.on(&server.url).show_bot(&bot).await;
     assert_eq!((&bot["status"], &bot["reason"]), (&json!("completed"), &json!("stopped")), "{bot}");
     elsewhere.expect_no_fault();
 }
@@ -197,7 +197,7 @@ async fn nothing_is_left_elsewhere_after_down_and_what_is_not_deleted_is_kept(#[
     elsewhere.expect_no_fault();
 
     let server = Process::start_with(&database, &[]).await;
-    let bot = user.on(&server.url).look_at(&bot).await;
+    let bot = user.on(&server.url).show_bot(&bot).await;
     assert_eq!((&bot["status"], &bot["reason"]), (&json!("completed"), &json!("stopped")), "{bot}");
 }
 

@@ -102,10 +102,10 @@ pub fn name(path: &str) -> Option<&'static str> {
     })
 }
 
-pub fn assignment(state: &State, is_last_look: bool) -> Option<Answer> {
+pub fn assignment(state: &State, is_last_poll: bool) -> Option<Answer> {
     match &state.machine.run {
         Some((_, data)) => Some((200, data.clone(), None)),
-        None if is_last_look => Some((204, Value::Null, None)),
+        None if is_last_poll => Some((204, Value::Null, None)),
         None => None,
     }
 }

@@ -19,7 +19,7 @@ use crate::bench::client::{Answer, Client};
 const ADMIN_TOKEN: &str = "the-admin-token-of-the-benchmark";
 const STARTS_WITHIN: Duration = Duration::from_secs(60);
 const STOPS_WITHIN: Duration = Duration::from_secs(30);
-const LOOK_AT_MEMORY: Duration = Duration::from_millis(50);
+const MEMORY_SAMPLE_INTERVAL: Duration = Duration::from_millis(50);
 /// One slot on a Docker Engine that is not there: the first bot has it for ever, all others wait in the queue.
 const SETTINGS: [&str; 6] = [
     "pool.0.name=bench",
@@ -91,7 +91,7 @@ impl Server {
                     let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL);
                     return;
                 }
-                tokio::time::sleep(LOOK_AT_MEMORY).await;
+                tokio::time::sleep(MEMORY_SAMPLE_INTERVAL).await;
             }
         });
     }

@@ -106,7 +106,7 @@ pub struct Api {
     token: SecretString,
     budget: Budget,
     /// The part of it that looks may use, which all replicas share.
-    looks: Budget,
+    listing_budget: Budget,
     try_again: Duration,
     /// How long nobody asks when Coolify has had enough and does not say for how long.
     enough: Duration,
@@ -118,7 +118,7 @@ pub struct Api {
 
 impl Api {
     /// `url` with or without the path of the interface.
-    pub fn new(url: &str, token: SecretString, budget: Budget, looks: Budget, pace: &Pace) -> Self {
+    pub fn new(url: &str, token: SecretString, budget: Budget, listing_budget: Budget, pace: &Pace) -> Self {
         let client = Client::builder()
             .connect_timeout(CONNECT_WITHIN)
             .timeout(ANSWER_WITHIN)
@@ -129,7 +129,7 @@ impl Api {
         let base = format!("{}{BASE}", address(url));
         let (posts, heard) = (AtomicBool::new(true), Mutex::default());
         let (try_again, enough) = (pace.try_again, pace.enough);
-        Self { client, base, token, budget, looks, try_again, enough, posts, heard }
+        Self { client, base, token, budget, listing_budget, try_again, enough, posts, heard }
     }
 
     pub fn budget(&self) -> &Budget {
@@ -206,10 +206,10 @@ impl Api {
 
     /// Asks for something that everyone shares. Its turn is one of the looks' own first, so that replicas that all look
     /// leave the rest of the budget to what was looked for.
-    pub async fn look(&self, path: &str) -> Result<Answer, ProviderError> {
+    pub async fn list(&self, path: &str) -> Result<Answer, ProviderError> {
         let mut tries = 1;
         loop {
-            self.looks.turn(Urgency::Free).await?;
+            self.listing_budget.turn(Urgency::Free).await?;
             // What frees slots waits for nothing more urgent than this, and a look is never for one alone.
             match self.ask(Urgency::Free, Method::GET, path, None).await {
                 Err(Failure::Lost(_) | Failure::Away(_)) if tries < TRIES => {

@@ -82,10 +82,10 @@ impl CoolifyProvider {
     }
 
     async fn check_applications(&self, slots: u32) -> Check {
-        let found = self.coolify.look(Needs::Applications).await;
-        let counts = found.map(|look| {
+        let found = self.coolify.listing(Needs::Applications).await;
+        let counts = found.map(|listing| {
             let (all, running) =
-                (look.applications.len(), look.applications.iter().filter(|one| !one.has_ended()).count());
+                (listing.applications.len(), listing.applications.iter().filter(|one| !one.has_ended()).count());
             format!("{all} are of this installation, {running} of them running; this pool may have {slots}")
         });
         Check::of("applications", counts)

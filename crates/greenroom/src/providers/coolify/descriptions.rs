@@ -16,7 +16,7 @@ use super::watch::Needs;
 use crate::providers::budget::Urgency;
 
 /// How often an application is looked for that is not there, before nobody is thought to need a description.
-const LOOKED_FOR: u32 = 30;
+const LIST_ATTEMPTS: u32 = 30;
 
 #[derive(Debug, Default)]
 pub struct Descriptions(Mutex<State>);
@@ -73,7 +73,7 @@ impl Coolify {
 
     /// Says again what a request was to take along and did not, unless something newer waits.
     pub fn describe_again(self: &Arc<Self>, slot: &SlotName, text: String, tries: u32) {
-        if tries < LOOKED_FOR {
+        if tries < LIST_ATTEMPTS {
             let not_before = Instant::now() + self.pace.describe_again;
             self.describe_from(slot, text, tries, not_before, |state| !state.waiting.contains_key(slot));
         }
@@ -108,7 +108,7 @@ impl Coolify {
             match next {
                 Ok(slot) => self.send_description(&slot).await,
                 Err(later) => {
-                    let soon = Instant::now() + self.pace.look_every;
+                    let soon = Instant::now() + self.pace.list_every;
                     tokio::time::sleep_until(later.min(soon)).await;
                 }
             }
@@ -119,8 +119,8 @@ impl Coolify {
         let uuid = match self.watch.known(slot) {
             Some(application) => Some(application.uuid),
             // Another replica may have made it.
-            None => match self.watch.look(Instant::now(), Needs::Applications).await {
-                Ok(look) => look.of(slot).next().map(|application| application.uuid.clone()),
+            None => match self.watch.listing(Instant::now(), Needs::Applications).await {
+                Ok(listing) => listing.of(slot).next().map(|application| application.uuid.clone()),
                 Err(_) => None,
             },
         };

@@ -12,7 +12,7 @@ use super::api::Failure;
 use super::application::{Application, DeploymentState};
 use super::marks::{self, Marks};
 use super::recipe::{DISPENSABLE, cut};
-use super::watch::{Look, Needs};
+use super::watch::{Listing, Needs};
 use super::{APPLICATION, CoolifyProvider};
 use crate::providers::budget::Urgency;
 use crate::providers::{ProviderError, Spec};
@@ -37,8 +37,8 @@ const PASSING: [&str; 12] = [
 
 impl CoolifyProvider {
     /// The application of a slot, as it is to be made; made if it is not there, and with its variables.
-    pub(super) async fn there(&self, spec: &Spec, look: &Look) -> Result<Application, ProviderError> {
-        let mut all = look.of(&spec.slot);
+    pub(super) async fn there(&self, spec: &Spec, listing: &Listing) -> Result<Application, ProviderError> {
+        let mut all = listing.of(&spec.slot);
         let Some(kept) = all.next().cloned() else { return self.make(spec).await };
         for other in all {
             if other.was_started() {
@@ -67,8 +67,8 @@ impl CoolifyProvider {
                 }
                 let (Failure::Lost(_) | Failure::Away(_)) = &failure else { return Err(failure.into()) };
                 // It may have been made, and must not be made twice.
-                let look = self.coolify.look_after(Needs::Applications).await?;
-                look.of(&spec.slot).next().cloned().ok_or(failure)?
+                let listing = self.coolify.later_listing(Needs::Applications).await?;
+                listing.of(&spec.slot).next().cloned().ok_or(failure)?
             }
         };
         self.coolify.watch.note_made(made.clone());
@@ -114,18 +114,18 @@ impl CoolifyProvider {
     /// Makes what is wanted run in a slot, and nothing else. What runs for the same, or is being deployed, is left to.
     pub(super) async fn bring_to_run(&self, spec: &Spec) -> Result<String, ProviderError> {
         let coolify = &self.coolify;
-        let look = coolify.look(Needs::Deployments).await?;
+        let listing = coolify.listing(Needs::Deployments).await?;
         let wanted = marks::start(spec);
-        let mut application = match look.of(&spec.slot).next() {
+        let mut application = match listing.of(&spec.slot).next() {
             // Its variables and its image stay as they were made, so it goes if others are wanted by now.
             Some(old) if !self.is_as_made(old, spec) && old.marks.start.as_ref() != Some(&wanted) => {
                 coolify.delete(&spec.slot).await?;
                 self.make(spec).await?
             }
-            _ => self.there(spec, &look).await?,
+            _ => self.there(spec, &listing).await?,
         };
         let (is_open, is_wanted) =
-            (look.open(&application).next().is_some(), application.marks.start.as_ref() == Some(&wanted));
+            (listing.open(&application).next().is_some(), application.marks.start.as_ref() == Some(&wanted));
         let mut runs = is_open || !application.has_ended();
         if !runs && application.was_started() && !coolify.is_known_to_be_stopped(&application) {
             runs = coolify.truly_runs(&application, Urgency::Wanted).await?;
@@ -197,11 +197,11 @@ impl CoolifyProvider {
         let (coolify, slot) = (&self.coolify, &application.slot);
         let mut finished: Option<Instant> = None;
         loop {
-            let look: Arc<Look> = coolify.look_after(Needs::Deployments).await?;
-            let Some(seen) = look.of(slot).find(|seen| seen.uuid == application.uuid) else {
+            let listing: Arc<Listing> = coolify.later_listing(Needs::Deployments).await?;
+            let Some(seen) = listing.of(slot).find(|seen| seen.uuid == application.uuid) else {
                 return Err(ProviderError::transient(format!("the application of {slot} is gone")));
             };
-            if let Some(open) = look.open(seen).next() {
+            if let Some(open) = listing.open(seen).next() {
                 deployment = Some(open.uuid.clone());
                 continue;
             }

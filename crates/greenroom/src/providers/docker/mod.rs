@@ -33,9 +33,9 @@ use crate::config::provider::DockerConfig;
 const GRACE: i32 = 3;
 /// How long a container that was removed may take to be gone.
 const GONE_WITHIN: Duration = Duration::from_secs(20);
-const LOOK_AGAIN: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// A command that cannot work has mostly ended by then.
-const FIRST_LOOK: Duration = Duration::from_millis(100);
+const FIRST_CHECK: Duration = Duration::from_millis(100);
 /// How often a container is made once more when somebody else was at the same name.
 const MADE_AGAIN: usize = 3;
 const GIB: u64 = 1024 * 1024 * 1024;
@@ -90,7 +90,7 @@ impl DockerProvider {
                 Ok(_) if begun.elapsed() > GONE_WITHIN => {
                     return Err(ProviderError::transient(format!("the container {id} is not gone after its removal")));
                 }
-                Ok(_) => tokio::time::sleep(LOOK_AGAIN).await,
+                Ok(_) => tokio::time::sleep(POLL_INTERVAL).await,
             }
         }
     }
@@ -116,8 +116,8 @@ impl DockerProvider {
     }
 
     /// Whether what was started is still there a moment later. A command that ended in error says why.
-    async fn look_after(&self, id: &str) -> Result<(), ProviderError> {
-        tokio::time::sleep(FIRST_LOOK).await;
+    async fn check_started(&self, id: &str) -> Result<(), ProviderError> {
+        tokio::time::sleep(FIRST_CHECK).await;
         let found =
             self.engine.docker().await?.inspect_container(id, None).await.map_err(|error| provider_error(&error))?;
         let Some(state) = found.state.filter(|state| state.running != Some(true)) else { return Ok(()) };
@@ -196,7 +196,7 @@ impl Provider for DockerProvider {
             .start_container(&container.id, None)
             .await
             .map_err(|error| provider_error(&error))?;
-        self.look_after(&container.id).await?;
+        self.check_started(&container.id).await?;
         Ok(container.id)
     }
 

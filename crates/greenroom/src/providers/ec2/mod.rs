@@ -22,7 +22,7 @@ use super::{Found, Provider, ProviderError, Spec, Stopped};
 pub use runners::Runners;
 
 /// How often to look whether an agent has taken its bot.
-const LOOK_AGAIN: Duration = Duration::from_millis(250);
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
 #[derive(Debug)]
 pub struct Ec2Provider {
@@ -48,7 +48,7 @@ impl Ec2Provider {
                 RunnerState::Claimed if Instant::now() < deadline => {}
                 _ => return Ok(false),
             }
-            tokio::time::sleep(LOOK_AGAIN).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
             match self.pool.runner_of(spec.slot.as_str()).await? {
                 Some(runner) => found = runner,
                 None => return Ok(false),

@@ -28,7 +28,7 @@ use crate::providers::ProviderError;
 
 /// How long to wait for another operation on the same slot: longer than ending its processes takes.
 const LOCK_PATIENCE: Duration = Duration::from_secs(15);
-const LOOK_AGAIN: Duration = Duration::from_millis(2);
+const POLL_INTERVAL: Duration = Duration::from_millis(2);
 /// How often a folder is removed once more when something was put into it meanwhile.
 const REMOVE_ATTEMPTS: usize = 6;
 /// A log is started anew when it has grown past this; the one before is kept.
@@ -103,7 +103,7 @@ impl<'a> SlotFolder<'a> {
                 let text = format!("another operation on {} does not end", self.path.display());
                 return Err(ProviderError::transient(text));
             }
-            std::thread::sleep(LOOK_AGAIN);
+            std::thread::sleep(POLL_INTERVAL);
         }
         Ok(FolderLock(self.path.clone()))
     }

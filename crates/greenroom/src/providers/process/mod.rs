@@ -60,13 +60,13 @@ const LOG_BYTES_MAX: u64 = 1024 * 1024;
 #[derive(Debug)]
 struct Wanted {
     is_given_up: Arc<AtomicBool>,
-    last_look: Instant,
+    last_check: Instant,
 }
 
 impl Wanted {
     /// To be called before each change.
     fn check(&mut self) -> Result<(), ProviderError> {
-        let gap = std::mem::replace(&mut self.last_look, Instant::now()).elapsed();
+        let gap = std::mem::replace(&mut self.last_check, Instant::now()).elapsed();
         if self.is_given_up.load(Ordering::SeqCst) {
             return Err(ProviderError::transient("the operation was given up"));
         }
@@ -78,7 +78,7 @@ impl Wanted {
 
     /// Something took its time that harms nobody, however late it ends.
     fn took_time(&mut self) {
-        self.last_look = Instant::now();
+        self.last_check = Instant::now();
     }
 }
 
@@ -125,7 +125,7 @@ impl ProcessProvider {
     ) -> Result<T, ProviderError> {
         let is_given_up = Arc::new(AtomicBool::new(false));
         let (slot, _caller) = (slot.clone(), GiveUpOnDrop(is_given_up.clone()));
-        let mut wanted = Wanted { is_given_up, last_look: Instant::now() };
+        let mut wanted = Wanted { is_given_up, last_check: Instant::now() };
         self.blocking(move |settings| {
             let folder = settings.folder_of(&slot);
             let prepared = first(&folder)?;

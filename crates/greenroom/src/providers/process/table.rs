@@ -27,7 +27,7 @@ const GONE_WITHIN: Duration = Duration::from_secs(10);
 const END_WITHIN: Duration = Duration::from_secs(12);
 /// A process that has become a command shows its environment within microseconds, or once it gets its turn.
 const SHOWN_WITHIN: Duration = Duration::from_secs(2);
-const LOOK_AGAIN: Duration = Duration::from_millis(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// A process, told from a later one with the same number by when it began.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -200,7 +200,7 @@ pub(super) fn end_all(
         if signal == Some(Signal::SIGKILL) {
             killed = killed.or_else(|| Some(Instant::now()));
         }
-        std::thread::sleep(LOOK_AGAIN);
+        std::thread::sleep(POLL_INTERVAL);
     }
 }
 

@@ -33,7 +33,7 @@ const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// A task that no node takes is told after this, and asked for again.
 const TAKEN_WITHIN: Duration = Duration::from_secs(5);
-const SECOND_LOOK: Duration = Duration::from_millis(300);
+const SECOND_CHECK: Duration = Duration::from_millis(300);
 /// How long tasks may take to end: longer than their grace, on a node that is slow.
 const ENDED_WITHIN: Duration = Duration::from_secs(60);
 /// How often a change is made once more when somebody else changed the service at the same time.
@@ -166,7 +166,7 @@ impl SwarmProvider {
                 Run::Running => {
                     // A command that cannot work has mostly ended by then.
                     seen_running = true;
-                    tokio::time::sleep(SECOND_LOOK).await;
+                    tokio::time::sleep(SECOND_CHECK).await;
                 }
                 Run::Failed(said) => return Err(failure(&said)),
                 Run::Waiting(Some(said)) if begun.elapsed() > TAKEN_WITHIN => {

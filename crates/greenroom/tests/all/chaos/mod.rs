@@ -28,7 +28,7 @@ const SECONDS: u64 = 25;
 /// Longer than the longest patience in line, then a start that is never heard of, and then the minutes after which the
 /// keepers see that a slot is stuck.
 const SETTLED_WITHIN: Duration = Duration::from_secs(150);
-const LOOK_AGAIN: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Deadlines that end what the chaos breaks while somebody is looking.
 const DEADLINES: &str = r#"
@@ -128,7 +128,7 @@ async fn settle(url: &str) {
             return;
         }
         assert!(Instant::now() < deadline, "still open: {open:#?}");
-        tokio::time::sleep(LOOK_AGAIN).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
 }
 

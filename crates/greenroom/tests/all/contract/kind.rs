@@ -88,12 +88,12 @@ impl Kind {
     }
 
     /// What is there under a slot's name, and whether something runs in it.
-    pub async fn look(&self, number: i64) -> Option<bool> {
+    pub async fn inspect(&self, number: i64) -> Option<bool> {
         self.provider.inspect(&self.slot(number)).await.unwrap().map(|found| found.running)
     }
 
     pub async fn runs(&self, number: i64) {
-        until("it runs", async || self.look(number).await == Some(true)).await;
+        until("it runs", async || self.inspect(number).await == Some(true)).await;
     }
 
     pub async fn list(&self) -> Vec<There> {

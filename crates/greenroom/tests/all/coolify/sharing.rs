@@ -31,8 +31,8 @@ async fn many_who_wait_share_their_looks() {
     assert_eq!(fixture.count(Operation::Create) + fixture.count(Operation::BulkEnvs), 40);
     assert_eq!(fixture.count(Operation::Logs), 20);
     assert_eq!(fixture.count(Operation::Inspect) + fixture.count(Operation::Deployment), 0);
-    let looks = fixture.count(Operation::List);
-    assert!(looks < 60, "{looks}");
+    let listings = fixture.count(Operation::List);
+    assert!(listings < 60, "{listings}");
     fixture.no_violations();
 }
 
@@ -123,11 +123,11 @@ async fn replicas_that_all_look_leave_most_of_the_budget_to_others() {
         });
     }
     all.join_all().await;
-    let (looks, minutes) = (fixture.count(Operation::List), begun.elapsed().as_secs_f64() / minute.as_secs_f64());
+    let (listings, minutes) = (fixture.count(Operation::List), begun.elapsed().as_secs_f64() / minute.as_secs_f64());
     // A fifth, and what may come at once at the beginning.
     #[allow(clippy::cast_precision_loss)]
-    let looks = looks as f64;
-    assert!(looks <= 20.0 * minutes + 4.0 && looks >= 10.0 * minutes, "{looks} in {minutes} minutes");
+    let listings = listings as f64;
+    assert!(listings <= 20.0 * minutes + 4.0 && listings >= 10.0 * minutes, "{listings} in {minutes} minutes");
 }
 
 /// Somebody is told that it was too much, and waits.

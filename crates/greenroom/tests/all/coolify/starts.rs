@@ -43,8 +43,8 @@ async fn a_start_whose_deployment_is_queued_already_is_followed() {
     starting.abort();
     let second = fixture.process();
     let starting = tokio::spawn(async move { second.start(&CoolifyFixture::spec(1, "a")).await });
-    let looks = fixture.count(Operation::Deployments);
-    fixture.until_count(Operation::Deployments, looks + 2).await;
+    let listings = fixture.count(Operation::Deployments);
+    fixture.until_count(Operation::Deployments, listings + 2).await;
     fixture.fake.hold_deployments(false);
     starting.await.unwrap().unwrap();
     assert_eq!((fixture.count(Operation::Start), fixture.fake.deployments()), (1, vec!["finished"]));

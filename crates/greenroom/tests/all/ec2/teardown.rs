@@ -50,7 +50,7 @@ async fn a_pool_of_runners_on_moto_that_left_is_removed_and_the_machine_of_its_b
     // Nobody has heard from the machine that its bot is gone, so it is not used again.
     until("its machine is gone", async || !cloud.machines("large-on-demand").await.contains(&busy.instance)).await;
     assert!(cloud.machines("large-on-demand").await.contains(&idle.instance), "an idle one is its group's");
-    let bot = user.on(&server.url).look_at(&bot).await;
+    let bot = user.on(&server.url).show_bot(&bot).await;
     assert_eq!((&bot["status"], &bot["reason"]), (&json!("completed"), &json!("stopped")), "{bot}");
 }
 

@@ -97,7 +97,7 @@ async fn a_bot_runs_once_on_moto_when_the_server_is_killed_before_its_runner_has
         deployments["entries"].as_array().unwrap().is_empty()
     })
     .await;
-    let active = fixture.user.look_at(&bot).await;
+    let active = fixture.user.show_bot(&bot).await;
     assert_eq!((&active["status"], &active["slot"]), (&json!("active"), &json!("pool-meet-001")));
     super::until_on(&fixture.admin, "pool-meet-001", &instances[0]).await;
     life.well("heartbeat", json!({})).await;

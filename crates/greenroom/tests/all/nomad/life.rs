@@ -202,7 +202,7 @@ async fn a_bot_of_a_hot_pool_lives_through_a_node_that_only_nomad_does_not_hear_
     }
     nomad.bring_back_node("one");
     until("it went on", async || statuses(&nomad) == ["running"]).await;
-    let bot = fixture.user.look_at(bot["id"].as_str().unwrap()).await;
+    let bot = fixture.user.show_bot(bot["id"].as_str().unwrap()).await;
     assert_eq!(bot["status"], "active");
     fixture.leave(&bot).await;
     expect_no_violations(&nomad);

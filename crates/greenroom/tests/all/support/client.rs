@@ -107,14 +107,14 @@ impl Client {
     }
 
     /// A bot as it is now.
-    pub async fn look_at(&self, bot: &str) -> Value {
+    pub async fn show_bot(&self, bot: &str) -> Value {
         self.get(&format!("/bots/{bot}")).await["bot"].take()
     }
 
     /// Waits until a bot is in a status, and gives it as it is then.
     pub async fn until(&self, bot: &str, status: &str) -> Value {
         found(&format!("the bot is {status}"), async || {
-            let bot = self.look_at(bot).await;
+            let bot = self.show_bot(bot).await;
             (bot["status"] == status).then_some(bot)
         })
         .await

@@ -6,7 +6,7 @@ use domain::{BotId, SlotName, SlotStatus, Status};
 use greenroom::deployment::{Deployment, Parts, Patience};
 use greenroom::keepers::leader::Leadership;
 use greenroom::keepers::listening::ListeningWindow;
-use greenroom::keepers::{self, Crew, Did};
+use greenroom::keepers::{self, Crew, RunReport};
 use greenroom::lifecycle::callbacks::Caller;
 use greenroom::providers::Provider;
 use greenroom::providers::ec2::Runners;
@@ -91,12 +91,12 @@ impl DeploymentFixture {
     pub async fn patient(core: CoreFixture, gate: u32, fake: Arc<Fake>, patience: Patience) -> Self {
         let Works { deployment, crew, _ending } = Works::begin(&core, gate, fake.clone(), patience).await;
         let fixture = Self { core, deployment, fake, crew, _ending };
-        fixture.look();
+        fixture.reconcile();
         fixture
     }
 
     /// Runs a keeper once, and says what it did.
-    pub async fn keep(&self, name: &str) -> Did {
+    pub async fn keep(&self, name: &str) -> RunReport {
         let keeper = self.crew.iter().find(|keeper| keeper.name() == name).unwrap();
         keeper.hurry();
         keeper.run().await.unwrap()
@@ -109,7 +109,7 @@ impl DeploymentFixture {
     }
 
     /// Has the safety net looked at everything by itself.
-    pub fn look(&self) {
+    pub fn reconcile(&self) {
         let net = ["queue_expiry", "deployment", "warm_buffer"];
         for keeper in self.crew.iter().filter(|keeper| net.contains(&keeper.name())) {
             keeper.hurry();

@@ -55,17 +55,17 @@ use sqlx::Connection;
 
 /// Longer than anything takes that happens at all.
 const PATIENCE: Duration = Duration::from_secs(60);
-const LOOK_AGAIN: Duration = Duration::from_millis(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Waits until there is something to be found, and fails when that never comes.
-pub async fn found<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
+pub async fn found<T>(what: &str, mut probe: impl AsyncFnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + PATIENCE;
     loop {
-        if let Some(found) = look().await {
+        if let Some(found) = probe().await {
             return found;
         }
         assert!(Instant::now() < deadline, "waited in vain until {what}");
-        tokio::time::sleep(LOOK_AGAIN).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
 }
 

@@ -15,7 +15,7 @@ use super::api::{Answer, Request};
 use super::cluster::Cluster;
 use super::state::Key;
 
-const LOOK_AGAIN: Duration = Duration::from_millis(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Where somebody reads.
 #[derive(Debug)]
@@ -115,7 +115,7 @@ pub fn answer(cluster: &Arc<Cluster>, request: &Request) -> Result<Response<Body
             if has_ended {
                 return None;
             }
-            tokio::time::sleep(LOOK_AGAIN).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     });
     Ok(Response::builder().header("Content-Type", kind).body(Body::from_stream(frames)).unwrap())
