@@ -87,14 +87,14 @@ impl NewBotBody {
             return Err(Problem::invalid("queue_timeout_ms", format!("must be from 1 to {most}")));
         }
         let requirements = self.requirements.map(RequirementsBody::read).transpose()?;
-        let (requirements, wants) = requirements.unzip();
+        let (given_requirements, requirements) = requirements.unzip();
         Ok(BotRequest {
             meeting,
             bot_display_name: self.bot_display_name,
             priority: self.priority.unwrap_or(DEFAULT_PRIORITY).into(),
             queue_timeout_ms,
+            given_requirements,
             requirements,
-            wants,
             config: document("config", self.config.unwrap_or_default())?,
             metadata: document("metadata", self.metadata.unwrap_or_default())?,
             idempotency,

@@ -334,7 +334,7 @@ impl Deployment {
             if bot.slot.as_ref() != Some(&slot.name) || (bot.status != Status::Reserved && !bot.status.is_running()) {
                 return Ok(None);
             }
-            spec.requirements = bot.wants();
+            spec.requirements = bot.parsed_requirements();
             // An agent that waits fetches its bot by itself.
             if !pool.hot {
                 spec.connection = bot.connection_id.map(|id| id.to_string());

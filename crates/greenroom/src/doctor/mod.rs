@@ -217,7 +217,7 @@ async fn store(config: &Config, inspected: &Result<Option<StoreInspection>, Stor
         std::cmp::Ordering::Equal => Check::good("schema", format!("of this version ({known})")),
         std::cmp::Ordering::Less => Check::doubtful(
             "schema",
-            format!("{found}, and this version wants {known}: the next start brings it there"),
+            format!("{found}, and this version needs {known}: the next start brings it there"),
         ),
         std::cmp::Ordering::Greater => {
             Check::bad("schema", format!("{found}, of a newer version than this one ({known})"))

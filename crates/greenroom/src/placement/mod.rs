@@ -133,13 +133,13 @@ impl Placement {
             native_meeting_id: request.meeting.native_id,
             priority: request.priority,
             queue_timeout_ms: request.queue_timeout_ms,
-            requirements: request.wants,
+            requirements: request.requirements,
             idempotency: request.idempotency,
         };
         let details = BotDetails {
             meeting_url: request.meeting.url,
             bot_display_name: request.bot_display_name,
-            requirements: request.requirements,
+            requirements: request.given_requirements,
             config: request.config,
             metadata: request.metadata,
         };

@@ -48,7 +48,7 @@ async fn a_database_that_cannot_be_is_bad_and_an_empty_file_is_left_empty() {
     let file = folder.join("greenroom.db");
     std::fs::write(&file, "").unwrap();
     let (_, said) = doctor(folder, &database.url, &[]).await;
-    expect(&said, &["schema      0, and this version wants"]);
+    expect(&said, &["schema      0, and this version needs"]);
     assert_eq!(std::fs::metadata(&file).unwrap().len(), 0);
     let (in_order, said) = doctor(folder, &database.url, &["slot", "pool-meet-001"]).await;
     assert!(!in_order && said.contains("the database is at schema version 0"), "{said}");

@@ -34,8 +34,8 @@ fn of_kind(name: &str, kind: Attributes, max_slots: i64) -> PoolRow {
 
 /// A request with requirements, as a user writes them.
 fn request_with(number: usize, asked: Value) -> BotRequest {
-    let wants: Requirements = serde_json::from_value(asked.clone()).unwrap();
-    BotRequest { requirements: asked.as_object().cloned(), wants: Some(wants), ..bot_request(number) }
+    let needs: Requirements = serde_json::from_value(asked.clone()).unwrap();
+    BotRequest { given_requirements: asked.as_object().cloned(), requirements: Some(needs), ..bot_request(number) }
 }
 
 fn cpus(number: usize, cpu: u32) -> BotRequest {
@@ -224,8 +224,8 @@ impl Dice {
 }
 
 /// Which slot somebody should get, by the plainest way to say it.
-fn plainly_best(slots: &[(i64, Attributes, Option<i64>)], wants: Option<&Requirements>) -> Option<i64> {
-    let fits = slots.iter().filter(|(_, kind, _)| requirements::fits(wants, kind));
+fn plainly_best(slots: &[(i64, Attributes, Option<i64>)], needs: Option<&Requirements>) -> Option<i64> {
+    let fits = slots.iter().filter(|(_, kind, _)| requirements::fits(needs, kind));
     let order = |(number, kind, used): &&(i64, Attributes, Option<i64>)| {
         let spot = kind.usage_class == UsageClass::Spot;
         (spot, kind.cpu, kind.mem, used.map_or(i64::MIN, |ago| -ago), *number)
@@ -248,16 +248,16 @@ async fn what_is_given_out_is_what_the_plainest_rule_would_give(#[case] backend:
     let (mut given, mut queued) = (0, Vec::new());
     for number in 0..200 {
         let bot_request = dice.bot_request(number);
-        let wants = bot_request.wants.clone();
-        let could = kinds.iter().any(|kind| requirements::fits(wants.as_ref(), &kind.parse().unwrap()));
+        let needs = bot_request.requirements.clone();
+        let could = kinds.iter().any(|kind| requirements::fits(needs.as_ref(), &kind.parse().unwrap()));
         match core.placement.reserve(core.key(), bot_request).await {
-            Err(PlacementError::NoneFits(_)) => assert!(!could, "{wants:?}"),
+            Err(PlacementError::NoneFits(_)) => assert!(!could, "{needs:?}"),
             Err(error) => panic!("{error}"),
             Ok(answer) => {
-                assert!(could, "{wants:?}");
-                let best = plainly_best(&slots, wants.as_ref());
+                assert!(could, "{needs:?}");
+                let best = plainly_best(&slots, needs.as_ref());
                 let name = best.map(|number| SlotName::new("meet", number));
-                assert_eq!(answer.bot.slot, name, "{wants:?}");
+                assert_eq!(answer.bot.slot, name, "{needs:?}");
                 slots.retain(|(number, ..)| Some(*number) != best);
                 given += usize::from(name.is_some());
                 queued.extend(name.is_none().then_some(answer.bot.id));
@@ -290,20 +290,20 @@ async fn five_hundred_mixed_requests_on_two_hundred_slots_each_run_where_they_fi
     let mut dice = Dice(7);
     let bot_requests: Vec<BotRequest> = (0..500).map(|number| dice.bot_request(number)).collect();
     let fits_none =
-        |bot_request: &&BotRequest| !kinds.iter().any(|kind| requirements::fits(bot_request.wants.as_ref(), kind));
+        |bot_request: &&BotRequest| !kinds.iter().any(|kind| requirements::fits(bot_request.requirements.as_ref(), kind));
     let impossible = bot_requests.iter().filter(fits_none).count();
     assert!(impossible > 10, "some ask for what there is not: {impossible}");
 
     let mut requests = tokio::task::JoinSet::new();
     for bot_request in bot_requests {
         let (placement, key) = (fixture.core.placement.clone(), fixture.core.key());
-        let wants = bot_request.wants.clone();
-        requests.spawn(async move { (wants, placement.reserve(key, bot_request).await) });
+        let needs = bot_request.requirements.clone();
+        requests.spawn(async move { (needs, placement.reserve(key, bot_request).await) });
     }
     let (mut bots, mut refused) = (BTreeMap::new(), 0);
-    for (wants, answer) in requests.join_all().await {
+    for (needs, answer) in requests.join_all().await {
         match answer {
-            Ok(answer) => drop(bots.insert(answer.bot.id, wants)),
+            Ok(answer) => drop(bots.insert(answer.bot.id, needs)),
             Err(PlacementError::NoneFits(_)) => refused += 1,
             Err(error) => panic!("{error}"),
         }
@@ -314,8 +314,8 @@ async fn five_hundred_mixed_requests_on_two_hundred_slots_each_run_where_they_fi
         let now = fixture.core.store.slots(None, Some(SlotStatus::Busy)).await.unwrap();
         for slot in now {
             let Some(bot) = slot.bot_id.filter(|bot| open.contains(bot)) else { continue };
-            let wants = bots[&bot].as_ref();
-            assert!(requirements::fits(wants, &slot.attributes), "{wants:?} in {}", slot.attributes);
+            let needs = bots[&bot].as_ref();
+            assert!(requirements::fits(needs, &slot.attributes), "{needs:?} in {}", slot.attributes);
             assert_eq!(fixture.bot(bot).await.slot.as_ref(), Some(&slot.name));
             fixture.lives(bot).await;
             open.remove(&bot);
@@ -377,9 +377,9 @@ async fn many_who_wait_are_seated_at_once_as_if_they_had_come_one_by_one(#[case]
     let mut waiting = Vec::new();
     for number in 0..150 {
         let bot_request = BotRequest { priority: dice.below(5) as i64, ..dice.bot_request(number) };
-        let (priority, wants) = (bot_request.priority, bot_request.wants.clone());
+        let (priority, needs) = (bot_request.priority, bot_request.requirements.clone());
         if let Ok(answer) = core.placement.reserve(core.key(), bot_request).await {
-            waiting.push((priority, waiting.len(), answer.bot.id, wants));
+            waiting.push((priority, waiting.len(), answer.bot.id, needs));
         }
     }
     assert!(waiting.len() > 80);
@@ -387,11 +387,11 @@ async fn many_who_wait_are_seated_at_once_as_if_they_had_come_one_by_one(#[case]
     core.placement.keep_warm().await.unwrap();
     waiting.sort_by_key(|(priority, arrival, ..)| (*priority, *arrival));
     let mut open = slots;
-    for (_, _, bot, wants) in waiting {
-        let best = plainly_best(&open, wants.as_ref());
+    for (_, _, bot, needs) in waiting {
+        let best = plainly_best(&open, needs.as_ref());
         open.retain(|(number, ..)| Some(*number) != best);
         let slot = core.store.bot(bot).await.unwrap().unwrap().slot;
-        assert_eq!(slot, best.map(|number| SlotName::new("meet", number)), "{wants:?}");
+        assert_eq!(slot, best.map(|number| SlotName::new("meet", number)), "{needs:?}");
     }
 }
 

@@ -145,7 +145,7 @@ impl DockerProvider {
         let wants_too_much = self.recipe.config.cpus.is_some_and(|wanted| wanted > f64::from(cpus))
             || self.recipe.config.memory.is_some_and(|wanted| wanted > memory);
         if wants_too_much {
-            return Check::bad("room", format!("the host has {has}, and one slot wants more"));
+            return Check::bad("room", format!("the host has {has}, and one slot needs more"));
         }
         match self.recipe.config.memory {
             Some(each) if each * u64::from(slots) > memory => {

@@ -252,7 +252,7 @@ impl SwarmProvider {
         let fits: f64 =
             nodes.iter().map(|(c, m)| fit(*cpus, *c).min(fit(memory.map(|memory| memory as f64), *m))).sum();
         if fits < 1.0 {
-            Check::bad("room", format!("{has}, and one slot wants more than any node has"))
+            Check::bad("room", format!("{has}, and one slot needs more than any node has"))
         } else if fits < f64::from(slots) {
             Check::doubtful("room", format!("{has}: room for {fits} slots at once, and the pool may have {slots}"))
         } else {

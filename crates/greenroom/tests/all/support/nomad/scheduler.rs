@@ -157,9 +157,9 @@ fn deploy(state: &mut State, key: &Key, group: &Value, is_updating: bool) -> Str
         return active.id.clone();
     }
     let (created, version) = (job.created, job.version);
-    let wants = number(&group["Update"], "MaxParallel") > 0 && number(group, "Count") > 0;
+    let has_update = number(&group["Update"], "MaxParallel") > 0 && number(group, "Count") > 0;
     let had = state.allocations_of(key).any(|one| one.version == version && one.job_created == created);
-    if !wants || (had && !is_updating) {
+    if !has_update || (had && !is_updating) {
         return String::new();
     }
     let deployment = Deployment { id: identifier(), key: key.clone(), job_created: created, version, is_active: true };
