@@ -101,7 +101,7 @@ pub struct Exit {
 }
 
 #[derive(Debug)]
-struct Waiting {
+struct QueuedMessage {
     message: Message,
     /// The room it takes until it is heard.
     _room: Option<OwnedSemaphorePermit>,
@@ -110,7 +110,7 @@ struct Waiting {
 /// Where things to say are put.
 #[derive(Clone, Debug)]
 pub struct Outbox {
-    waiting: mpsc::UnboundedSender<Waiting>,
+    waiting: mpsc::UnboundedSender<QueuedMessage>,
     room: Arc<Semaphore>,
 }
 
@@ -119,9 +119,9 @@ pub struct Outbox {
 pub struct Delivery {
     callbacks: CallbackClient,
     tail: Arc<Tail>,
-    waiting: mpsc::UnboundedReceiver<Waiting>,
+    waiting: mpsc::UnboundedReceiver<QueuedMessage>,
     /// Was taken from `waiting` while looking for segments to send together.
-    next: Option<Waiting>,
+    next: Option<QueuedMessage>,
     news: mpsc::UnboundedSender<News>,
 }
 
@@ -145,7 +145,7 @@ impl Outbox {
             }
             _ => None,
         };
-        let _ = self.waiting.send(Waiting { message, _room: room });
+        let _ = self.waiting.send(QueuedMessage { message, _room: room });
     }
 
     /// Takes whatever still comes without making it wait: what comes now is no more than a pipe holds.
@@ -162,7 +162,7 @@ impl Delivery {
                 Some(next) => Some(next),
                 None => self.waiting.recv().await,
             };
-            let Some(Waiting { message, _room }) = next else { return Ok(()) };
+            let Some(QueuedMessage { message, _room }) = next else { return Ok(()) };
             match message {
                 Message::Started { container_id } => self.started(container_id).await?,
                 Message::Joined => self.send(&Method::POST, "joined", json!({})).await?,
@@ -252,7 +252,7 @@ impl Delivery {
         let mut batch = vec![first];
         while batch.len() < MOST_SEGMENTS {
             match self.waiting.try_recv() {
-                Ok(Waiting { message: Message::Segment(segment), _room })
+                Ok(QueuedMessage { message: Message::Segment(segment), _room })
                     if bytes + segment.get().len() < MOST_BYTES =>
                 {
                     bytes += segment.get().len() + 1;

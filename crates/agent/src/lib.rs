@@ -17,7 +17,7 @@ mod tail;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use assignment::{Source, Waiting};
+use assignment::{Source, AssignmentPoller};
 use life::{EndRequest, Place, Shutdown, live};
 use log::log;
 use nix::sys::signal::Signal;
@@ -102,7 +102,7 @@ async fn serve(work: Work) -> ExitCode {
 }
 
 /// Runs one bot after the other.
-async fn wait_in_slot(http: &Client, options: &Options, mut waiting: Waiting, shutdown: Shutdown) -> ExitCode {
+async fn wait_in_slot(http: &Client, options: &Options, mut waiting: AssignmentPoller, shutdown: Shutdown) -> ExitCode {
     let mut asked = shutdown.clone();
     loop {
         log!("waits for a bot");

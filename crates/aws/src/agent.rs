@@ -79,7 +79,7 @@ impl RunnerPool {
             }
             let now = self.now();
             let made = Runner::created(&self.0.settings, instance, &machine.group, &machine.instance_type, now);
-            let next = made.ok_or(RegisterError::Unknown)?.idle(now, self.new_threshold(), self.0.settings.pace.idle);
+            let next = made.ok_or(RegisterError::Unknown)?.idle(now, self.new_expiry(), self.0.settings.pace.idle);
             // Before it is announced: who claims it looks whether it was heard of.
             self.0.table.beat_of(instance, now, agent).await?;
             let is_done = match &seen {
@@ -183,7 +183,7 @@ impl RunnerPool {
             let now = self.now();
             // It was heard of just now, in this call.
             self.0.table.beat(instance, now).await?;
-            let next = runner.idle(now, self.new_threshold(), self.0.settings.pace.idle);
+            let next = runner.idle(now, self.new_expiry(), self.0.settings.pace.idle);
             if self.0.table.change(&runner, &next).await? == Changed::Done {
                 tracing::info!(runner = instance, slot = runner.slot, "runner released");
                 self.0.steps.done(Step::GivenBack).await;

@@ -112,7 +112,7 @@ impl RunnerPool {
     async fn take(self, picked: Picked, holder: Holder, held: bool) -> Result<Option<Claimed>, AwsError> {
         let now = self.now();
         let Some(announcement) = picked.announcement() else { return Ok(None) };
-        if announcement.threshold <= now {
+        if announcement.expires_at <= now {
             drop(picked.take());
             return Ok(None);
         }
@@ -211,8 +211,8 @@ impl RunnerPool {
     pub(crate) async fn give_back(&self, claimed: &Runner) -> Result<Changed, AwsError> {
         let is_healthy = self.is_healthy(self.0.table.heard(&claimed.instance).await?);
         let now = self.now();
-        let threshold = if is_healthy { self.new_threshold() } else { before(now, Duration::from_millis(1)) };
-        let next = claimed.idle(now, threshold, self.0.settings.pace.idle);
+        let expires_at = if is_healthy { self.new_expiry() } else { before(now, Duration::from_millis(1)) };
+        let next = claimed.idle(now, expires_at, self.0.settings.pace.idle);
         let changed = self.0.table.change(claimed, &next).await?;
         if changed == Changed::Done {
             self.0.steps.done(Step::GivenBack).await;

@@ -169,7 +169,7 @@ impl RunnerPool {
         of_group.sort_by_key(|runner| &runner.instance);
         of_group.dedup_by_key(|runner| &runner.instance);
         let will_do = |runner: &&&Runner| {
-            let is_offered = runner.state == RunnerState::Idle && runner.threshold > now;
+            let is_offered = runner.state == RunnerState::Idle && runner.expires_at > now;
             is_offered && requirements::fits(wanted, &runner.attributes)
         };
         let idle = of_group.iter().filter(will_do).count();

@@ -215,7 +215,7 @@ impl RunnerPool {
     }
 
     /// Until when an announcement that is made now is good.
-    fn new_threshold(&self) -> Timestamp {
+    fn new_expiry(&self) -> Timestamp {
         after(self.now(), self.0.settings.pace.announcement)
     }
 

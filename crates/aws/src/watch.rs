@@ -17,9 +17,9 @@ pub(crate) struct Watch {
 }
 
 /// A runner that waits, for as long as this is kept.
-pub(crate) struct Waiting(RunnerPool);
+pub(crate) struct WatchGuard(RunnerPool);
 
-impl Drop for Waiting {
+impl Drop for WatchGuard {
     fn drop(&mut self) {
         self.0.0.watch.waiting.fetch_sub(1, Ordering::SeqCst);
     }
@@ -27,14 +27,14 @@ impl Drop for Waiting {
 
 impl RunnerPool {
     /// Says that a runner waits in this process.
-    pub(crate) fn watch(&self) -> Waiting {
+    pub(crate) fn watch(&self) -> WatchGuard {
         let watch = &self.0.watch;
         watch.waiting.fetch_add(1, Ordering::SeqCst);
         if !watch.is_on.swap(true, Ordering::SeqCst) {
             let pool = self.clone();
             tokio::spawn(async move { pool.poll_claims().await });
         }
-        Waiting(self.clone())
+        WatchGuard(self.clone())
     }
 
     /// Looks for as long as a runner waits.

@@ -41,9 +41,9 @@ pub struct State {
     pub calls: Vec<Call>,
     pub mistakes: Vec<String>,
     /// What to answer to the next calls of a name instead of what would be right.
-    scripted: HashMap<&'static str, VecDeque<Answer>>,
+    scripted: HashMap<&'static str, VecDeque<TestResponse>>,
     assignments: VecDeque<Value>,
-    scripted_always: HashMap<&'static str, Answer>,
+    scripted_always: HashMap<&'static str, TestResponse>,
     /// How many commands were given.
     commands: usize,
     pub machine: Machine,
@@ -268,9 +268,9 @@ struct Poll {
 }
 
 /// Status, body, Retry-After.
-pub type Answer = (u16, Value, Option<u32>);
+pub type TestResponse = (u16, Value, Option<u32>);
 
-async fn answer(request: Request, shared: &Shared) -> Answer {
+async fn answer(request: Request, shared: &Shared) -> TestResponse {
     let (name, waits_ms) = match request.path.strip_prefix("/callback/") {
         Some("commands") => ("commands".to_owned(), request.query["wait_ms"].parse().unwrap()),
         Some(name) => (name.to_owned(), 0),
@@ -293,7 +293,7 @@ async fn answer(request: Request, shared: &Shared) -> Answer {
     }
 }
 
-fn answer_now(request: &Request, name: &str, state: &mut State, poll: Poll) -> Option<Answer> {
+fn answer_now(request: &Request, name: &str, state: &mut State, poll: Poll) -> Option<TestResponse> {
     let body = if request.body.is_empty() { json!({}) } else { serde_json::from_slice(&request.body).unwrap() };
     let scripted = state.scripted.get_mut(name).and_then(VecDeque::pop_front);
     let scripted = scripted.or_else(|| state.scripted_always.get(name).cloned());
@@ -309,7 +309,7 @@ fn answer_now(request: &Request, name: &str, state: &mut State, poll: Poll) -> O
     Some(answer)
 }
 
-fn assignment(request: &Request, state: &mut State, poll: Poll) -> Option<Answer> {
+fn assignment(request: &Request, state: &mut State, poll: Poll) -> Option<TestResponse> {
     if request.token != SLOT_TOKEN {
         return Some((401, json!({"code": "unauthorized", "detail": "this is not a slot"}), None));
     }
@@ -320,7 +320,7 @@ fn assignment(request: &Request, state: &mut State, poll: Poll) -> Option<Answer
     }
 }
 
-fn callback(request: &Request, name: &str, body: &Value, state: &mut State, poll: Poll) -> Option<Answer> {
+fn callback(request: &Request, name: &str, body: &Value, state: &mut State, poll: Poll) -> Option<TestResponse> {
     let problem = |status: u16, code: &str| Some((status, json!({"code": code, "detail": "no"}), None));
     let (method, fields): (&str, &[&str]) = match name {
         "started" => ("POST", &["connection_id", "container_id"]),

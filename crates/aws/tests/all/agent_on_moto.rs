@@ -44,7 +44,7 @@ async fn a_runner_that_is_alive_registers_again_only_with_proof() {
     let first = pool.register(&machine, false).await.unwrap();
     assert_eq!(pool.register(&machine, false).await, Err(RegisterError::Known));
     world.clock.advance(Duration::from_secs(1));
-    assert!(pool.register(&machine, true).await.unwrap().threshold > first.threshold);
+    assert!(pool.register(&machine, true).await.unwrap().expires_at > first.expires_at);
     // One that was not heard of may be another start of the same machine.
     world.clock.advance(Duration::from_secs(20));
     pool.register(&machine, false).await.unwrap();

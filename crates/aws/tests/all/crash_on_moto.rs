@@ -43,7 +43,7 @@ async fn killed_before_the_claim(step: Step) {
     assert_eq!(a_minute(&world, &other, "i-1").await, 1, "{step:?}");
     let after = runner(&other, "i-1").await;
     assert_eq!(after.state, RunnerState::Idle);
-    assert!(after.threshold > before.threshold, "{step:?}");
+    assert!(after.expires_at > before.expires_at, "{step:?}");
     let claimed = other.claim_unchecked(None, &holder("pool-a-002")).await.unwrap();
     assert_eq!(claimed.unwrap().instance, "i-1", "{step:?}");
     // The process comes back to life, with what it had: too late.

@@ -58,10 +58,10 @@ async fn everything_that_is_missing_is_made_once() {
     let settings = settings_with_template().await;
     let first = init(&settings).await.unwrap();
     assert!(all_are(&first, &Outcome::Made), "{first}");
-    let kinds: Vec<Kind> = first.things.iter().map(|thing| thing.kind).collect();
+    let thing_kinds: Vec<Kind> = first.things.iter().map(|thing| thing.kind).collect();
     // Three groups of all types, and one for each of the two types of large, on demand and spot.
-    assert_eq!(kinds[..3], [Kind::Table, Kind::Queue, Kind::Queue]);
-    assert_eq!(kinds[3..], [Kind::Group; 7]);
+    assert_eq!(thing_kinds[..3], [Kind::Table, Kind::Queue, Kind::Queue]);
+    assert_eq!(thing_kinds[3..], [Kind::Group; 7]);
     let second = init(&settings).await.unwrap();
     assert!(all_are(&second, &Outcome::WasThere), "{second}");
     assert_eq!(second.things.len(), first.things.len());

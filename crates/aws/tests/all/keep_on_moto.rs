@@ -108,11 +108,11 @@ async fn announcements_are_renewed_before_they_are_over_and_not_earlier() {
     pool.beat("i-1", None).await.unwrap();
     assert_eq!(pool.keep().await.unwrap().announced, 1);
     let second = runner(&pool, "i-1").await;
-    assert!(second.threshold > first.threshold);
+    assert!(second.expires_at > first.expires_at);
     assert_eq!((second.since, second.idle_until), (first.since, first.idle_until));
     // Of the two messages only the newer claims, and both are gone then.
     let claimed = pool.claim_unchecked(None, &holder("pool-a-001")).await.unwrap().unwrap();
-    assert_eq!(claimed.threshold, second.threshold);
+    assert_eq!(claimed.expires_at, second.expires_at);
     assert_eq!(pool.claim_unchecked(None, &holder("pool-a-002")).await.unwrap(), None);
     eventually("an empty queue", async || (world.messages("large").await == 0).then_some(())).await;
 }

@@ -174,8 +174,8 @@ impl World {
     }
 
     pub fn announcement(&self, instance: &str, attributes: &Attributes, good_for: Duration) -> Announcement {
-        let threshold = self.clock.now().as_millisecond() + i64::try_from(good_for.as_millis()).unwrap();
-        Announcement::new(instance, attributes, Timestamp::from_millisecond(threshold).unwrap())
+        let expires_at = self.clock.now().as_millisecond() + i64::try_from(good_for.as_millis()).unwrap();
+        Announcement::new(instance, attributes, Timestamp::from_millisecond(expires_at).unwrap())
     }
 }
 

@@ -28,7 +28,7 @@ const AGENT_NAME_MAX: usize = 64;
 
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
-pub struct Waiting {
+pub struct AssignmentQuery {
     /// How long to wait when there is none yet, at most 60000.
     #[param(default = 30000, maximum = 60000)]
     pub wait_ms: Option<u64>,
@@ -41,7 +41,7 @@ pub struct Waiting {
 /// `Greenroom-Slot-Token`. A runner is answered with its `run_id` too, which it acknowledges before it runs the bot.
 #[utoipa::path(
     get, path = "/agent/assignment", tag = "For bots",
-    params(Waiting, ("Greenroom-Agent" = Option<String>, Header,
+    params(AssignmentQuery, ("Greenroom-Agent" = Option<String>, Header,
                      description = "A random name that the agent process has given itself: an assignment is repeated only to it")),
     responses((status = 200, description = "The bot's data, as in `BOT_DATA`", body = BotData,
                headers(("Greenroom-Slot-Token" = String, description = "The token under which the agent waits again"))),
@@ -56,7 +56,7 @@ pub async fn assignment(
     State(app): State<App>,
     agent: Agent,
     headers: HeaderMap,
-    Asked(asked): Asked<Waiting>,
+    Asked(asked): Asked<AssignmentQuery>,
 ) -> Result<Response, Problem> {
     let wait = asked.wait_ms.unwrap_or(DEFAULT_WAIT_MS);
     if wait > LONGEST_WAIT_MS {

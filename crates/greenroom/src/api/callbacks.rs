@@ -37,13 +37,14 @@ fn own_word(reason: Option<String>) -> Option<Reason> {
 
 /// The status that holds now.
 #[derive(Debug, Serialize, ToSchema)]
-pub struct Answer {
+#[schema(as = Answer)]
+pub struct StatusAnswer {
     #[schema(example = "starting")]
     pub status: &'static str,
 }
 
-fn answer(status: domain::Status) -> axum::Json<Answer> {
-    axum::Json(Answer { status: status.as_str() })
+fn answer(status: domain::Status) -> axum::Json<StatusAnswer> {
+    axum::Json(StatusAnswer { status: status.as_str() })
 }
 
 #[derive(Debug, Deserialize, ToSchema)]
@@ -59,14 +60,14 @@ pub struct StartedBody {
 /// before, it starts again.
 #[utoipa::path(
     post, path = "/callback/started", tag = "For bots", request_body = StartedBody,
-    responses((status = 200, description = "Now, or already", body = Answer), CallbackRefusals),
+    responses((status = 200, description = "Now, or already", body = StatusAnswer), CallbackRefusals),
     security(("bot_token" = [])),
 )]
 pub async fn started(
     State(app): State<App>,
     bot: Bot,
     Json(body): Json<StartedBody>,
-) -> Result<axum::Json<Answer>, Problem> {
+) -> Result<axum::Json<StatusAnswer>, Problem> {
     if body.container_id.as_ref().is_some_and(|id| id.chars().count() > LONGEST_CONTAINER_ID) {
         return Err(Problem::invalid("container_id", format!("has more than {LONGEST_CONTAINER_ID} characters")));
     }
@@ -97,14 +98,14 @@ pub struct StatusBody {
 /// In the lobby, in need of a person, or on its way out.
 #[utoipa::path(
     patch, path = "/callback/status", tag = "For bots", request_body = StatusBody,
-    responses((status = 200, description = "Now, or already", body = Answer), CallbackRefusals),
+    responses((status = 200, description = "Now, or already", body = StatusAnswer), CallbackRefusals),
     security(("bot_token" = [])),
 )]
 pub async fn status(
     State(app): State<App>,
     bot: Bot,
     Json(body): Json<StatusBody>,
-) -> Result<axum::Json<Answer>, Problem> {
+) -> Result<axum::Json<StatusAnswer>, Problem> {
     let reason = own_word(body.reason);
     let trigger = match body.status.as_str() {
         "awaiting_admission" => Trigger::AwaitingAdmission { reason },
@@ -126,14 +127,14 @@ pub struct JoinedBody {
 /// The bot is in the meeting
 #[utoipa::path(
     post, path = "/callback/joined", tag = "For bots", request_body = JoinedBody,
-    responses((status = 200, description = "Now, or already", body = Answer), CallbackRefusals),
+    responses((status = 200, description = "Now, or already", body = StatusAnswer), CallbackRefusals),
     security(("bot_token" = [])),
 )]
 pub async fn joined(
     State(app): State<App>,
     bot: Bot,
     Json(body): Json<JoinedBody>,
-) -> Result<axum::Json<Answer>, Problem> {
+) -> Result<axum::Json<StatusAnswer>, Problem> {
     Ok(answer(app.lifecycle.joined(caller(bot, body.connection_id)).await?))
 }
 
@@ -201,14 +202,14 @@ pub struct ExitedBody {
 /// `completed` with code 0, otherwise `failed`.
 #[utoipa::path(
     post, path = "/callback/exited", tag = "For bots", request_body = ExitedBody,
-    responses((status = 200, description = "Now, or already with this code", body = Answer), CallbackRefusals),
+    responses((status = 200, description = "Now, or already with this code", body = StatusAnswer), CallbackRefusals),
     security(("bot_token" = [])),
 )]
 pub async fn exited(
     State(app): State<App>,
     bot: Bot,
     Json(body): Json<ExitedBody>,
-) -> Result<axum::Json<Answer>, Problem> {
+) -> Result<axum::Json<StatusAnswer>, Problem> {
     let reason = own_word(body.reason);
     // The end of a bot must not be lost for a long explanation of it.
     let error = body.error.map(|text| text.chars().take(LONGEST_ERROR).collect());
@@ -277,7 +278,7 @@ pub async fn transcript(
 
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
-pub struct Waiting {
+pub struct CommandsQuery {
     pub connection_id: Uuid,
     /// How long to wait when there is none yet, at most 60000.
     #[param(default = 30000, maximum = 60000)]
@@ -294,14 +295,14 @@ pub struct Commands {
 ///
 /// Answers as soon as there is a command that is not acknowledged, or with none when the time is over.
 #[utoipa::path(
-    get, path = "/callback/commands", tag = "For bots", params(Waiting),
+    get, path = "/callback/commands", tag = "For bots", params(CommandsQuery),
     responses((status = 200, description = "What is open", body = Commands), CallbackRefusals),
     security(("bot_token" = [])),
 )]
 pub async fn commands(
     State(app): State<App>,
     bot: Bot,
-    Asked(asked): Asked<Waiting>,
+    Asked(asked): Asked<CommandsQuery>,
 ) -> Result<axum::Json<Commands>, Problem> {
     let wait = asked.wait_ms.unwrap_or(DEFAULT_WAIT_MS);
     if wait > LONGEST_WAIT_MS {

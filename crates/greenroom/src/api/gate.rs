@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use axum::Json as Answer;
+use axum::Json;
 use axum::extract::State;
 use axum::response::Response;
 use jiff::Timestamp;
@@ -164,7 +164,7 @@ fn gates(hosts: impl IntoIterator<Item = String>, rows: &[DeploymentRow], max_co
     responses((status = 200, description = "In the order of arrival", body = Deployments)),
     security(("admin_token" = [])),
 )]
-pub async fn deployments(State(app): State<App>, _: Operator) -> Result<Answer<Deployments>, Problem> {
+pub async fn deployments(State(app): State<App>, _: Operator) -> Result<Json<Deployments>, Problem> {
     let rows = app.store.deployments().await?;
     let configured = app.store.pools().await?.into_iter().filter(|pool| pool.place.is_some());
     let gates = gates(configured.map(|pool| pool.host), &rows, app.deployment.max_concurrent());
@@ -180,7 +180,7 @@ pub async fn deployments(State(app): State<App>, _: Operator) -> Result<Answer<D
         })
         .collect();
     let active = entries.iter().filter(|entry| entry.state == "active").count();
-    Ok(Answer(Deployments {
+    Ok(Json(Deployments {
         active,
         queued: entries.len() - active,
         max_concurrent: app.deployment.max_concurrent(),

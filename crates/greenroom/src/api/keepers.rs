@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use axum::Json as Answer;
+use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use jiff::Timestamp;
@@ -60,10 +60,10 @@ fn shape(row: KeeperRow, leader: Option<String>) -> KeeperDto {
     responses((status = 200, description = "What each did last, and when it runs next", body = Keepers)),
     security(("admin_token" = [])),
 )]
-pub async fn keepers(State(app): State<App>, _: Operator) -> Result<Answer<Keepers>, Problem> {
+pub async fn keepers(State(app): State<App>, _: Operator) -> Result<Json<Keepers>, Problem> {
     let (rows, leader) = app.keepers.shown().await?;
     let keepers = rows.into_iter().map(|row| shape(row, leader.clone())).collect();
-    Ok(Answer(Keepers { keepers }))
+    Ok(Json(Keepers { keepers }))
 }
 
 /// Run a keeper now
@@ -84,9 +84,9 @@ pub async fn run(
     State(app): State<App>,
     _: Operator,
     Path(keeper): Path<String>,
-) -> Result<Answer<BTreeMap<String, u64>>, Problem> {
+) -> Result<Json<BTreeMap<String, u64>>, Problem> {
     match app.keepers.run(&keeper).await {
-        Ok(did) => Ok(Answer(did.into_iter().collect())),
+        Ok(did) => Ok(Json(did.into_iter().collect())),
         Err(RunError::Unknown) => Err(Problem::not_found("keeper")),
         Err(error @ RunError::TakesLong) => {
             Err(Problem::new(StatusCode::GATEWAY_TIMEOUT, "timeout", error.to_string()))

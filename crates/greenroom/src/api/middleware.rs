@@ -155,7 +155,7 @@ fn known_method(method: &Method) -> &'static str {
 
 /// What an answer takes up until it is written; the connection holds it until then.
 #[derive(Clone, Debug)]
-pub struct Held(#[allow(dead_code)] Arc<Reservation>);
+pub struct HeldReservation(#[allow(dead_code)] Arc<Reservation>);
 
 /// A request that may be read and answered.
 struct Admitted {
@@ -200,7 +200,7 @@ pub async fn read_body(State(app): State<App>, request: Request, next: Next) -> 
     // A stream has no size, and is bounded by what a connection buffers.
     let size = response.body().size_hint().exact().and_then(|size| usize::try_from(size).ok());
     reservation.shrink_to(size.unwrap_or(0));
-    response.extensions_mut().insert(Held(Arc::new(reservation)));
+    response.extensions_mut().insert(HeldReservation(Arc::new(reservation)));
     response
 }
 

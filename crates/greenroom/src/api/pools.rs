@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use axum::Json as Answer;
+use axum::Json as JsonResponse;
 use axum::extract::{Path, State};
 use domain::SlotStatus;
 use serde::{Deserialize, Serialize};
@@ -46,7 +46,7 @@ pub struct OnePool {
 
 async fn list_pools(app: &App) -> Result<Vec<PoolDto>, Problem> {
     let (slots, queued) = (app.store.slots_by_status().await?, app.store.queued_by_pool().await?);
-    let shape = |pool: PoolRow| {
+    let dto = |pool: PoolRow| {
         let count = |status: SlotStatus| {
             slots
                 .iter()
@@ -65,7 +65,7 @@ async fn list_pools(app: &App) -> Result<Vec<PoolDto>, Problem> {
             name: pool.name,
         }
     };
-    Ok(app.store.pools().await?.into_iter().map(shape).collect())
+    Ok(app.store.pools().await?.into_iter().map(dto).collect())
 }
 
 async fn shape_of(app: &App, name: &str) -> Result<PoolDto, Problem> {
@@ -78,8 +78,8 @@ async fn shape_of(app: &App, name: &str) -> Result<PoolDto, Problem> {
     responses((status = 200, description = "In the order of the configuration", body = Pools)),
     security(("admin_token" = [])),
 )]
-pub async fn pools(State(app): State<App>, _: Operator) -> Result<Answer<Pools>, Problem> {
-    Ok(Answer(Pools { pools: list_pools(&app).await? }))
+pub async fn pools(State(app): State<App>, _: Operator) -> Result<JsonResponse<Pools>, Problem> {
+    Ok(JsonResponse(Pools { pools: list_pools(&app).await? }))
 }
 
 /// One pool
@@ -89,8 +89,8 @@ pub async fn pools(State(app): State<App>, _: Operator) -> Result<Answer<Pools>,
     responses((status = 200, description = "As it is now", body = OnePool)),
     security(("admin_token" = [])),
 )]
-pub async fn pool(State(app): State<App>, _: Operator, Path(name): Path<String>) -> Result<Answer<OnePool>, Problem> {
-    Ok(Answer(OnePool { pool: shape_of(&app, &name).await? }))
+pub async fn pool(State(app): State<App>, _: Operator, Path(name): Path<String>) -> Result<JsonResponse<OnePool>, Problem> {
+    Ok(JsonResponse(OnePool { pool: shape_of(&app, &name).await? }))
 }
 
 #[derive(Debug, Deserialize, ToSchema)]
@@ -116,7 +116,7 @@ pub async fn change_pool(
     _: Operator,
     Path(name): Path<String>,
     Json(change): Json<PoolChange>,
-) -> Result<Answer<OnePool>, Problem> {
+) -> Result<JsonResponse<OnePool>, Problem> {
     let changed = Changed { pools: true, ..Changed::default() };
     let mut tx = app.store.begin_changing(&changed, app.clock.now()).await?;
     let pool = tx.hold_pool(&name).await?.ok_or_else(|| Problem::not_found("pool"))?;
@@ -131,5 +131,5 @@ pub async fn change_pool(
     tx.commit().await?;
     tracing::info!(pool = name, max_slots, min_idle, "pool resized");
     app.placement.keep_warm().await?;
-    Ok(Answer(OnePool { pool: shape_of(&app, &name).await? }))
+    Ok(JsonResponse(OnePool { pool: shape_of(&app, &name).await? }))
 }

@@ -84,14 +84,14 @@ impl Page {
 
 /// What a place in line and an estimate are made from: read once for a whole page, and only if somebody waits.
 #[derive(Debug, Default)]
-struct Waiting {
+struct QueueFacts {
     pools: Option<Vec<PoolRow>>,
     positions: HashMap<Uuid, i64>,
     /// What went wrong with the last try to start those that are being deployed.
     start_errors: HashMap<Uuid, String>,
 }
 
-impl Waiting {
+impl QueueFacts {
     async fn read(&mut self, app: &App, reserved: &[BotId]) -> Result<(), Problem> {
         if reserved.is_empty() {
             return Ok(());
@@ -142,7 +142,7 @@ impl Which {
 
 /// Fills a page with bots, newest first, with the place in line of those that wait.
 pub async fn bots_page(app: &App, which: Which, mut filter: BotFilter, pager: Pager) -> Result<Response, Problem> {
-    let (mut pager, mut waiting) = (pager, Waiting::default());
+    let (mut pager, mut waiting) = (pager, QueueFacts::default());
     loop {
         let wanted = pager.wanted();
         let chunk = which.read(app, &filter, wanted).await?;
@@ -289,7 +289,7 @@ pub async fn meetings(State(app): State<App>, User(user): User, Asked(page): Ask
 /// A bot with its sessions.
 pub async fn with_sessions(app: &App, bot: BotRow) -> Result<OneBot, Problem> {
     let sessions = app.lifecycle.sessions(bot.id).await?;
-    let mut waiting = Waiting::default();
+    let mut waiting = QueueFacts::default();
     if matches!(bot.shown(), ShownStatus::Queued | ShownStatus::Deploying) {
         waiting.read(app, &[bot.id]).await?;
     }

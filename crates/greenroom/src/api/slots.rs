@@ -1,6 +1,6 @@
 //! For operators: slots, and what went wrong in them.
 
-use axum::Json as Answer;
+use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::response::Response;
@@ -41,7 +41,8 @@ pub struct SlotDto {
     pub attributes: AttributesDto,
     /// Until when it may be given out while it is idle.
     #[schema(value_type = Option<String>, format = DateTime)]
-    pub threshold: Option<Timestamp>,
+    #[serde(rename = "threshold")]
+    pub expires_at: Option<Timestamp>,
 }
 
 /// What a slot has of what a bot can ask for; 0 and null where nothing is known.
@@ -81,7 +82,7 @@ impl SlotDto {
             recovery_attempts: slot.recovery_attempts,
             created_at: slot.created_at,
             attributes: slot.attributes.into(),
-            threshold: slot.expires_at,
+            expires_at: slot.expires_at,
         }
     }
 }
@@ -200,7 +201,7 @@ pub async fn slot(
     State(app): State<App>,
     _: Operator,
     Path(name): Path<String>,
-) -> Result<Answer<SlotAndFailures>, Problem> {
+) -> Result<Json<SlotAndFailures>, Problem> {
     let slot = find(&app, &name).await?;
     let failures = app.store.failures_in(&slot.name).await?.into_iter().map(|failure| Failure {
         at: failure.at,
@@ -209,10 +210,10 @@ pub async fn slot(
         log: failure.log,
     });
     let failures = failures.collect();
-    Ok(Answer(SlotAndFailures { failures, slot: shape(&app, slot).await? }))
+    Ok(Json(SlotAndFailures { failures, slot: shape(&app, slot).await? }))
 }
 
-async fn drained(app: &App, name: &str) -> Result<(StatusCode, Answer<OneSlot>), Problem> {
+async fn drained(app: &App, name: &str) -> Result<(StatusCode, Json<OneSlot>), Problem> {
     let slot = find(app, name).await?;
     app.placement.report(slot.name.clone(), SlotEvent::Drain).await?;
     let slot = app.store.slot(&slot.name).await?.unwrap_or(slot);
@@ -220,7 +221,7 @@ async fn drained(app: &App, name: &str) -> Result<(StatusCode, Answer<OneSlot>),
         let (deployment, slot) = (app.deployment.clone(), slot.clone());
         tokio::spawn(async move { deployment.remove(slot).await });
     }
-    Ok((StatusCode::ACCEPTED, Answer(OneSlot { slot: shape(app, slot).await? })))
+    Ok((StatusCode::ACCEPTED, Json(OneSlot { slot: shape(app, slot).await? })))
 }
 
 /// Delete a slot
@@ -236,7 +237,7 @@ pub async fn delete_slot(
     State(app): State<App>,
     _: Operator,
     Path(name): Path<String>,
-) -> Result<(StatusCode, Answer<OneSlot>), Problem> {
+) -> Result<(StatusCode, Json<OneSlot>), Problem> {
     drained(&app, &name).await
 }
 
@@ -253,7 +254,7 @@ pub async fn drain_slot(
     State(app): State<App>,
     _: Operator,
     Path(name): Path<String>,
-) -> Result<(StatusCode, Answer<OneSlot>), Problem> {
+) -> Result<(StatusCode, Json<OneSlot>), Problem> {
     drained(&app, &name).await
 }
 
@@ -272,7 +273,7 @@ pub async fn recover_slot(
     State(app): State<App>,
     _: Operator,
     Path(name): Path<String>,
-) -> Result<Answer<OneSlot>, Problem> {
+) -> Result<Json<OneSlot>, Problem> {
     let slot = find(&app, &name).await?;
     if slot.status != SlotStatus::Error {
         let why = format!("the slot is {}, not in error", slot.status);
@@ -283,5 +284,5 @@ pub async fn recover_slot(
         return Err(Problem::new(StatusCode::CONFLICT, "invalid_transition", why));
     }
     let slot = find(&app, &name).await?;
-    Ok(Answer(OneSlot { slot: shape(&app, slot).await? }))
+    Ok(Json(OneSlot { slot: shape(&app, slot).await? }))
 }

@@ -11,7 +11,7 @@ use serde_json::json;
 use uuid::Uuid;
 
 use super::Done;
-use super::client::{Answer, Client};
+use super::client::{HttpResponse, Client};
 use super::database::Database;
 use super::figures::{median, milliseconds, percentile};
 use super::load::shared::meeting;
@@ -107,7 +107,7 @@ async fn place(client: &mut Client, database: &Database, key: &str, number: u64,
     }
     let body = body.to_string();
     let begun = Instant::now();
-    let Answer { bot } = client.send("POST /bots", key, None, &body, 201).await?;
+    let HttpResponse { bot } = client.send("POST /bots", key, None, &body, 201).await?;
     let took = milliseconds(begun.elapsed());
     let name = bot.slot.ok_or("a bot got no slot")?;
     let found = database.texts(format!("SELECT attributes FROM slots WHERE name = '{name}'")).await?;

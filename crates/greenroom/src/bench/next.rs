@@ -9,7 +9,7 @@ use tokio::sync::{mpsc, oneshot};
 use uuid::Uuid;
 
 use super::Done;
-use super::client::{Answer, Bot, Client};
+use super::client::{HttpResponse, Bot, Client};
 use super::database::Database;
 use super::figures::{milliseconds, percentile};
 use super::server::{PoolSpec, ServerProcess, ServerSpec};
@@ -105,7 +105,7 @@ async fn on(database: &Database, is_hot: bool, options: &Options) -> Done {
 async fn ask(client: &mut Client, key: &str, number: usize) -> Done<Bot> {
     let letters = [number / 676 % 26, number / 26 % 26, number % 26].map(|n| char::from(b'a' + n as u8));
     let body = format!("{{\"meeting_url\": \"https://meet.google.com/abc-defg-{}\"}}", String::from_iter(letters));
-    Ok(client.send::<Answer>("POST /bots", key, None, &body, 201).await?.bot)
+    Ok(client.send::<HttpResponse>("POST /bots", key, None, &body, 201).await?.bot)
 }
 
 /// A bot that ends while its slot is being started would measure something else.
@@ -128,7 +128,7 @@ async fn until_started(database: &Database, bot: &Bot) -> Done {
 async fn until_assigned(client: &mut Client, key: &str, bot: Uuid) -> Done<Bot> {
     let deadline = Instant::now() + PATIENCE;
     loop {
-        let Answer { bot } = client.send(&format!("GET /bots/{bot}"), key, None, "", 200).await?;
+        let HttpResponse { bot } = client.send(&format!("GET /bots/{bot}"), key, None, "", 200).await?;
         if bot.slot.is_some() {
             return Ok(bot);
         }

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::Done;
-use super::client::{Answer, Client};
+use super::client::{HttpResponse, Client};
 use super::container::{Containers, PROGRAM};
 use super::database::Database;
 use super::figures::{milliseconds, percentile};
@@ -162,7 +162,7 @@ async fn measure(
                 (How::Slot { pool, meeting }, _) => {
                     server.until_idle(database, pool, i64::from(SLOTS)).await?;
                     let body = json!({"meeting_url": meeting, "config": {"report_to": report_to}}).to_string();
-                    let Answer { bot } = client.send("POST /bots", &key, None, &body, 201).await?;
+                    let HttpResponse { bot } = client.send("POST /bots", &key, None, &body, 201).await?;
                     let took = heard(&socket, bot.id, Instant::now()).await?;
                     until_ended(&mut client, &key, bot.id).await?;
                     took
@@ -222,7 +222,7 @@ async fn until_ended(client: &mut Client, key: &str, bot: Uuid) -> Done {
     let deadline = Instant::now() + PATIENCE;
     loop {
         let call = format!("GET /bots/{bot}");
-        let Answer { bot } = client.send(&call, key, None, "", 200).await?;
+        let HttpResponse { bot } = client.send(&call, key, None, "", 200).await?;
         match bot.status.as_str() {
             "completed" => return Ok(()),
             "failed" => return Err("a bot failed".into()),

@@ -323,12 +323,12 @@ impl Keepers {
 /// What the leader wrote of a run that was asked for.
 fn answer(text: &str) -> Result<Vec<(String, u64)>, RunError> {
     #[derive(serde::Deserialize)]
-    struct Answer {
+    struct StoredAnswer {
         did: Option<std::collections::BTreeMap<String, u64>>,
         error: Option<String>,
     }
     let lost = || RunError::Failed("the run was done, but what it did cannot be read".to_owned());
-    let Answer { did, error } = serde_json::from_str(text).map_err(|_| lost())?;
+    let StoredAnswer { did, error } = serde_json::from_str(text).map_err(|_| lost())?;
     match error {
         Some(error) => Err(RunError::Failed(error)),
         None => Ok(did.ok_or_else(lost)?.into_iter().collect()),

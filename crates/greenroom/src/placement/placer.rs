@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use domain::UserId;
 use domain::planner::changes::Changes;
 use domain::planner::invariants::{BatchCheck, Scope};
-use domain::planner::job::{Answer, Refusal};
+use domain::planner::job::{JobAnswer, Refusal};
 use domain::planner::{Ids, Job, Settings, Snapshot, plan};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -332,7 +332,7 @@ impl Placer {
 /// The idempotency keys of requests that are refused although it is not known whether they were granted before.
 fn unknown_keys(jobs: &[Job], changes: &Changes, snapshot: &Snapshot) -> Vec<(UserId, String)> {
     let refused = jobs.iter().zip(&changes.answers).filter_map(|(job, answer)| match (job, answer) {
-        (Job::Reserve(request), Answer::Reserve(Err(refusal))) if *refusal != Refusal::KeyExpired => Some(request),
+        (Job::Reserve(request), JobAnswer::Reserve(Err(refusal))) if *refusal != Refusal::KeyExpired => Some(request),
         _ => None,
     });
     let keys = refused.filter_map(|request| Some((request.user, request.idempotency.as_ref()?.0.clone())));

@@ -144,10 +144,10 @@ impl Inner {
     /// A turn, if there is one. While the provider has had enough nobody need ask the others.
     async fn take_turn(&self, most: u32) -> Result<Turn, StoreError> {
         if let Some(wait) = self.held() {
-            return Ok(Turn::Held(wait));
+            return Ok(Turn::Delayed(wait));
         }
         let turn = self.book.take_turn(&self.name, most, self.time).await?;
-        if let Turn::Held(wait) = turn {
+        if let Turn::Delayed(wait) = turn {
             self.hold_until(Instant::now() + wait);
         }
         Ok(turn)
@@ -194,7 +194,7 @@ impl Budget {
             let most = urgency.share(inner.most);
             match inner.take_turn(most).await {
                 Ok(Turn::Now) => return Ok(()),
-                Ok(Turn::In(wait) | Turn::Held(wait)) => {
+                Ok(Turn::In(wait) | Turn::Delayed(wait)) => {
                     // Somebody more urgent may come meanwhile.
                     tokio::select! {
                         () = tokio::time::sleep(wait) => {}

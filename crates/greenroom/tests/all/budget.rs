@@ -156,7 +156,7 @@ async fn a_clock_that_is_set_back_keeps_nobody_waiting(#[case] backend: Backend)
     database.execute("UPDATE budgets SET blocked_until = blocked_until + 36000000").await;
     let mut last = LONGEST_HOLD + Duration::from_nanos(1);
     for _ in 0..3 {
-        let Turn::Held(wait) = store.take_turn("coolify", 10, TIME).await.unwrap() else { panic!("it is held") };
+        let Turn::Delayed(wait) = store.take_turn("coolify", 10, TIME).await.unwrap() else { panic!("it is held") };
         assert!(wait < last, "{wait:?}");
         last = wait;
         tokio::time::sleep(Duration::from_millis(5)).await;

@@ -123,21 +123,21 @@ async fn a_limit_that_is_lowered_is_no_violation_and_one_that_is_passed_is(#[cas
 }
 
 /// What is violated, in the copy as it is now.
-async fn kinds(core: &CoreFixture) -> Vec<&'static str> {
+async fn violation_kinds(core: &CoreFixture) -> Vec<&'static str> {
     let found = core.placement.read_snapshot(|copy, _| domain::planner::invariants::violations(copy)).await.unwrap();
     found.iter().map(Violation::kind).collect()
 }
 
 /// Runs the keeper, which must find this kind and nothing else, in one piece and in parts of one row.
 async fn expect_told(core: &CoreFixture, keeper: &Invariants, kind: &str) {
-    assert_eq!(kinds(core).await, [kind]);
+    assert_eq!(violation_kinds(core).await, [kind]);
     let in_parts = Invariants::new(core.lifecycle.clone(), core.placement.clone()).in_parts_of(1);
     let mut found = 0;
     for _ in 0..4 {
         found += violations_reported(&in_parts).await;
     }
     assert!(found > 0, "it is told in parts");
-    if !kinds(core).await.is_empty() {
+    if !violation_kinds(core).await.is_empty() {
         assert_eq!(violations_reported(keeper).await, 1, "it is told in one piece");
     }
 }

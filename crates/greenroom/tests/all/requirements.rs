@@ -244,12 +244,12 @@ async fn what_is_given_out_is_what_the_plainest_rule_would_give(#[case] backend:
     let used = |dice: &mut Dice| (dice.below(3) > 0).then(|| dice.below(1_000) as i64);
     let mut slots: Vec<_> = (1..=120).map(|number| (number, dice.kind(), used(&mut dice))).collect();
     furnish(&core, "meet", slots.clone()).await;
-    let kinds: BTreeSet<String> = slots.iter().map(|(_, kind, _)| kind.to_string()).collect();
+    let attribute_sets: BTreeSet<String> = slots.iter().map(|(_, kind, _)| kind.to_string()).collect();
     let (mut given, mut queued) = (0, Vec::new());
     for number in 0..200 {
         let bot_request = dice.bot_request(number);
         let needs = bot_request.requirements.clone();
-        let could = kinds.iter().any(|kind| requirements::fits(needs.as_ref(), &kind.parse().unwrap()));
+        let could = attribute_sets.iter().any(|kind| requirements::fits(needs.as_ref(), &kind.parse().unwrap()));
         match core.placement.reserve(core.key(), bot_request).await {
             Err(PlacementError::NoneFits(_)) => assert!(!could, "{needs:?}"),
             Err(error) => panic!("{error}"),
@@ -274,9 +274,9 @@ async fn what_is_given_out_is_what_the_plainest_rule_would_give(#[case] backend:
 #[case::postgres(Backend::Postgres)]
 #[tokio::test(flavor = "multi_thread")]
 async fn five_hundred_mixed_requests_on_two_hundred_slots_each_run_where_they_fit(#[case] backend: Backend) {
-    let kinds = CLASSES.into_iter().flat_map(|(class, ..)| UsageClass::ALL.map(|usage| kind(class, usage)));
-    let kinds: Vec<Attributes> = kinds.collect();
-    let pools = kinds.iter().map(|kind| {
+    let attribute_sets = CLASSES.into_iter().flat_map(|(class, ..)| UsageClass::ALL.map(|usage| kind(class, usage)));
+    let attribute_sets: Vec<Attributes> = attribute_sets.collect();
+    let pools = attribute_sets.iter().map(|kind| {
         let name = format!("{}-{}", kind.resource_class.as_deref().unwrap(), kind.usage_class);
         PoolRow { min_idle: 25, ..of_kind(&name, kind.clone(), 25) }
     });
@@ -290,7 +290,7 @@ async fn five_hundred_mixed_requests_on_two_hundred_slots_each_run_where_they_fi
     let mut dice = Dice(7);
     let bot_requests: Vec<BotRequest> = (0..500).map(|number| dice.bot_request(number)).collect();
     let fits_none =
-        |bot_request: &&BotRequest| !kinds.iter().any(|kind| requirements::fits(bot_request.requirements.as_ref(), kind));
+        |bot_request: &&BotRequest| !attribute_sets.iter().any(|kind| requirements::fits(bot_request.requirements.as_ref(), kind));
     let impossible = bot_requests.iter().filter(fits_none).count();
     assert!(impossible > 10, "some ask for what there is not: {impossible}");
 
@@ -424,23 +424,23 @@ async fn what_nothing_could_meet_costs_nobody_else_anything() {
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
 async fn idle_slots_that_have_what_the_pool_once_said_make_room_for_new_ones(#[case] backend: Backend) {
-    let kinds = ["large", "2xlarge"].map(|class| kind(class, UsageClass::OnDemand));
-    let old = PoolRow { min_idle: 2, ..of_kind("meet", kinds[0].clone(), 2) };
+    let attribute_sets = ["large", "2xlarge"].map(|class| kind(class, UsageClass::OnDemand));
+    let old = PoolRow { min_idle: 2, ..of_kind("meet", attribute_sets[0].clone(), 2) };
     let fixture = DeploymentFixture::new(backend, [old.clone()]).await;
     for name in ["pool-meet-001", "pool-meet-002"] {
         fixture.slot_is(name, SlotStatus::Idle).await;
     }
-    configure(&fixture.core.store, &PoolRow { attribute_sets: vec![kinds[1].clone()], ..old }).await;
+    configure(&fixture.core.store, &PoolRow { attribute_sets: vec![attribute_sets[1].clone()], ..old }).await;
     let waits = fixture.core.ask(cpus(1, 8)).await.bot.id;
     until("all slots have what the pool says", async || {
         fixture.reconcile();
         let slots = fixture.core.store.slots(None, None).await.unwrap();
-        slots.len() == 2 && slots.iter().all(|slot| slot.attributes == kinds[1])
+        slots.len() == 2 && slots.iter().all(|slot| slot.attributes == attribute_sets[1])
     })
     .await;
     fixture.runs(waits).await;
     let now = fixture.core.store.pools().await.unwrap().remove(0).attribute_sets;
-    assert_eq!(now, [kinds[1].clone()], "what no slot has cannot be asked for any more");
+    assert_eq!(now, [attribute_sets[1].clone()], "what no slot has cannot be asked for any more");
 }
 
 #[tokio::test]
@@ -448,7 +448,7 @@ async fn slots_follow_a_change_of_how_long_they_may_wait() {
     let database = Database::new(Backend::Sqlite).await;
     let pool =
         |more: &str| crate::support::process_pool("meet", &format!("max_slots = 1\nmin_idle = 1\n{more}"), "read x");
-    let threshold = async |server: &Process| {
+    let expires_at = async |server: &Process| {
         crate::support::found("the slot is idle", async || {
             let slots = server.admin().get("/admin/slots").await;
             let slot = slots["slots"].as_array()?.first().filter(|slot| slot["status"] == "idle")?.clone();
@@ -457,14 +457,14 @@ async fn slots_follow_a_change_of_how_long_they_may_wait() {
         .await
     };
     let server = Process::start_configured(&database, &pool("expire_after = \"1h\"")).await;
-    let first: jiff::Timestamp = serde_json::from_value(threshold(&server).await).unwrap();
+    let first: jiff::Timestamp = serde_json::from_value(expires_at(&server).await).unwrap();
     server.kill().await;
     let server = Process::start_configured(&database, &pool("expire_after = \"12h\"")).await;
-    let second: jiff::Timestamp = serde_json::from_value(threshold(&server).await).unwrap();
+    let second: jiff::Timestamp = serde_json::from_value(expires_at(&server).await).unwrap();
     assert!(second.duration_since(first).as_hours() >= 10);
     server.kill().await;
     let server = Process::start_configured(&database, &pool("")).await;
-    assert_eq!(threshold(&server).await, Value::Null);
+    assert_eq!(expires_at(&server).await, Value::Null);
 }
 
 #[tokio::test]

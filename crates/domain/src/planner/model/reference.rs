@@ -11,7 +11,7 @@ use uuid::Uuid;
 
 use crate::planner::bot::{EndedBot, OpenBot};
 use crate::planner::changes::{BotEnd, GateState, NewDeployment, NewEvent, NewKey, ReleasedDeployment, Returned};
-use crate::planner::job::{Answer, Reserved, WarmReport};
+use crate::planner::job::{JobAnswer, Reserved, WarmReport};
 use crate::planner::snapshot::{Deployment, User};
 use crate::planner::{Job, Settings};
 use crate::{Attributes, BotId, ConnectionId, Platform, Pool, Slot, SlotName, UserId, slot};
@@ -35,7 +35,7 @@ pub struct Reference {
 /// What a batch comes to, besides the state that it leaves.
 #[derive(Clone, Debug, Default)]
 pub struct ExpectedPlan {
-    pub answers: Vec<Answer>,
+    pub answers: Vec<JobAnswer>,
     /// The job, the bot, and whether an agent waits for it.
     pub new_bots: Vec<(usize, BotId, bool)>,
     pub new_keys: Vec<NewKey>,
@@ -57,7 +57,7 @@ pub struct ExpectedPlan {
 
 /// An answer that is known at once, or at the end.
 enum Later {
-    Now(Answer),
+    Now(JobAnswer),
     Bot(BotId, bool),
     Warm,
 }
@@ -93,10 +93,10 @@ impl Reference {
             later.push(match job {
                 Job::Reserve(request) => match batch.reserve(number, request) {
                     Ok((bot, is_new)) => Later::Bot(bot, is_new),
-                    Err(refusal) => Later::Now(Answer::Reserve(Err(refusal))),
+                    Err(refusal) => Later::Now(JobAnswer::Reserve(Err(refusal))),
                 },
-                Job::End(end) => Later::Now(Answer::End(batch.end(end))),
-                Job::Slot(name, event) => Later::Now(Answer::Slot(batch.happens(name, event))),
+                Job::End(end) => Later::Now(JobAnswer::End(batch.end(end))),
+                Job::Slot(name, event) => Later::Now(JobAnswer::Slot(batch.happens(name, event))),
                 Job::KeepWarm => {
                     keeps_warm = true;
                     batch.served.extend(Platform::ALL);
@@ -105,11 +105,11 @@ impl Reference {
                 Job::RetryWaiting(attributes) => {
                     batch.runners.push(attributes.clone());
                     batch.served.extend(Platform::ALL);
-                    Later::Now(Answer::Nothing)
+                    Later::Now(JobAnswer::Nothing)
                 }
                 Job::ServeQueues => {
                     batch.served.extend(Platform::ALL);
-                    Later::Now(Answer::Nothing)
+                    Later::Now(JobAnswer::Nothing)
                 }
             });
         }
@@ -134,8 +134,8 @@ impl Reference {
             .into_iter()
             .map(|later| match later {
                 Later::Now(answer) => answer,
-                Later::Bot(bot, is_new) => Answer::Reserve(Ok(self.reserved(bot, is_new))),
-                Later::Warm => Answer::KeepWarm(warm),
+                Later::Bot(bot, is_new) => JobAnswer::Reserve(Ok(self.reserved(bot, is_new))),
+                Later::Warm => JobAnswer::KeepWarm(warm),
             })
             .collect();
         for asked in &expected_plan.asked {

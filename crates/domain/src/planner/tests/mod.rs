@@ -22,7 +22,7 @@ use uuid::Uuid;
 
 use super::bot::OpenBot;
 use super::changes::{Action, GateState};
-use super::job::{Answer, EndBot, EndCause, EndRefusal, Refusal, ReserveRequest, Reserved, SlotEvent, WarmReport};
+use super::job::{JobAnswer, EndBot, EndCause, EndRefusal, Refusal, ReserveRequest, Reserved, SlotEvent, WarmReport};
 use super::snapshot::{Deployment, User};
 use super::{Changes, Ids, Job, QueueOrder, Settings, Snapshot, plan};
 use crate::lifecycle::Overdue;
@@ -232,25 +232,25 @@ fn exits_under(connection: ConnectionId, number: u64, exit_code: i64) -> Job {
 
 fn refusal(changes: &Changes, job: usize) -> &Refusal {
     match &changes.answers[job] {
-        Answer::Reserve(Err(refusal)) => refusal,
+        JobAnswer::Reserve(Err(refusal)) => refusal,
         answer => panic!("{answer:?}"),
     }
 }
 
 fn reserved(changes: &Changes, job: usize) -> &Reserved {
     match &changes.answers[job] {
-        Answer::Reserve(Ok(reserved)) => reserved,
+        JobAnswer::Reserve(Ok(reserved)) => reserved,
         answer => panic!("{answer:?}"),
     }
 }
 
 fn fits(changes: &Changes) -> bool {
-    changes.answers == [Answer::Slot(true)]
+    changes.answers == [JobAnswer::Slot(true)]
 }
 
 fn warm(changes: &Changes) -> (u64, u64) {
     match changes.answers[0] {
-        Answer::KeepWarm(WarmReport { made, let_go, .. }) => (made, let_go),
+        JobAnswer::KeepWarm(WarmReport { made, let_go, .. }) => (made, let_go),
         ref answer => panic!("{answer:?}"),
     }
 }

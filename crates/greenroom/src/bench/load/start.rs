@@ -14,7 +14,7 @@ use uuid::Uuid;
 use super::shared::{Shared, meeting};
 use super::{LoadReport, LoadSpec};
 use crate::bench::Done;
-use crate::bench::client::{Answer, Client};
+use crate::bench::client::{HttpResponse, Client};
 
 /// How long all of them may take.
 const RUN_WITHIN: Duration = Duration::from_secs(120);
@@ -43,7 +43,7 @@ pub async fn run(spec: &LoadSpec, bots: usize) -> Done<LoadReport> {
                 let url = format!("https://meet.google.com/{}", meeting(first_meeting + number as u64));
                 let body = json!({"meeting_url": url, "config": {"report_to": report_to}}).to_string();
                 let sent = Instant::now();
-                let Answer { bot } = connection.send("POST /bots", &key, None, &body, 201).await?;
+                let HttpResponse { bot } = connection.send("POST /bots", &key, None, &body, 201).await?;
                 let _ = asked.send((bot.id, sent, bot.slot.is_some()));
             }
         });

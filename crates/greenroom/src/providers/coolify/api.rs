@@ -28,13 +28,13 @@ const LONGEST_PAGE: usize = 200;
 
 /// What Coolify answered.
 #[derive(Debug)]
-pub struct Answer {
+pub struct CoolifyResponse {
     pub text: String,
     /// When it was asked: the answer is no older than this.
     pub asked: Instant,
 }
 
-impl Answer {
+impl CoolifyResponse {
     pub fn json(&self) -> Result<Value, Failure> {
         serde_json::from_str(&self.text)
             .map_err(|_| Failure::Lost(format!("Coolify answered something that is no JSON: {}", page(&self.text))))
@@ -153,7 +153,7 @@ impl Api {
         method: Method,
         path: &str,
         body: Option<&Value>,
-    ) -> Result<Answer, Failure> {
+    ) -> Result<CoolifyResponse, Failure> {
         loop {
             self.turn(urgency).await?;
             match self.ask_now(method.clone(), path, body).await {
@@ -171,7 +171,7 @@ impl Api {
         method: Method,
         path: &str,
         body: Option<&Value>,
-    ) -> Result<Answer, Failure> {
+    ) -> Result<CoolifyResponse, Failure> {
         let mut tries = 1;
         loop {
             match self.ask(urgency, method.clone(), path, body).await {
@@ -184,7 +184,7 @@ impl Api {
         }
     }
 
-    pub async fn get(&self, urgency: Urgency, path: &str) -> Result<Answer, Failure> {
+    pub async fn get(&self, urgency: Urgency, path: &str) -> Result<CoolifyResponse, Failure> {
         self.ask_again(urgency, Method::GET, path, None).await
     }
 
@@ -206,7 +206,7 @@ impl Api {
 
     /// Asks for something that everyone shares. Its turn is one of the looks' own first, so that replicas that all look
     /// leave the rest of the budget to what was looked for.
-    pub async fn list(&self, path: &str) -> Result<Answer, ProviderError> {
+    pub async fn list(&self, path: &str) -> Result<CoolifyResponse, ProviderError> {
         let mut tries = 1;
         loop {
             self.listing_budget.turn(Urgency::Free).await?;
@@ -222,7 +222,7 @@ impl Api {
     }
 
     /// Starts or stops something, by the method that this Coolify takes.
-    pub async fn act(&self, urgency: Urgency, path: &str) -> Result<Answer, Failure> {
+    pub async fn act(&self, urgency: Urgency, path: &str) -> Result<CoolifyResponse, Failure> {
         let posts = self.posts.load(Ordering::Relaxed);
         let method = |posts| if posts { Method::POST } else { Method::GET };
         match self.ask(urgency, method(posts), path, None).await {
@@ -238,7 +238,7 @@ impl Api {
     }
 
     /// Asks once, in a turn that was taken.
-    pub async fn ask_now(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Answer, Failure> {
+    pub async fn ask_now(&self, method: Method, path: &str, body: Option<&Value>) -> Result<CoolifyResponse, Failure> {
         let client = self.client.as_ref().map_err(|error| {
             Failure::NotAsked(ProviderError::permanent(format!("this machine cannot speak HTTPS: {error}")))
         })?;
@@ -262,7 +262,7 @@ impl Api {
         let text = response.text().await.map_err(lost)?;
         if status.is_success() {
             *self.heard.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
-            return Ok(Answer { text, asked });
+            return Ok(CoolifyResponse { text, asked });
         }
         Err(self.refusal(status, &headers, &text))
     }

@@ -88,20 +88,20 @@ pub fn applications(body: &Value, installation: &str) -> Result<Vec<Application>
 
 /// A deployment that is queued or in progress.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Open {
+pub struct OpenDeployment {
     pub uuid: String,
     /// Where it is shown, which names its application.
     url: String,
 }
 
-impl Open {
+impl OpenDeployment {
     pub fn is_of(&self, application: &str) -> bool {
         self.url.split('/').any(|part| part == application)
     }
 }
 
 /// Reads the list of deployments. Coolify now and then answers an object whose names are numbers.
-pub fn open_deployments(body: &Value) -> Result<Vec<Open>, ProviderError> {
+pub fn open_deployments(body: &Value) -> Result<Vec<OpenDeployment>, ProviderError> {
     let values: Vec<&Value> = match body {
         Value::Array(list) => list.iter().collect(),
         Value::Object(numbered) if numbered.keys().all(|key| key.parse::<u64>().is_ok()) => numbered.values().collect(),
@@ -110,16 +110,16 @@ pub fn open_deployments(body: &Value) -> Result<Vec<Open>, ProviderError> {
     let read = |value: &Value| {
         let text = |name: &str| Some(value[name].as_str()?.to_owned());
         let (uuid, url) = text("deployment_uuid").zip(text("deployment_url"))?;
-        Some(Open { uuid, url })
+        Some(OpenDeployment { uuid, url })
     };
-    let all: Option<Vec<Open>> = values.into_iter().map(read).collect();
+    let all: Option<Vec<OpenDeployment>> = values.into_iter().map(read).collect();
     all.ok_or_else(|| ProviderError::transient("Coolify's list of deployments has something in it that is none"))
 }
 
 /// How a deployment stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DeploymentState {
-    Open,
+    Unfinished,
     Finished,
     /// It came to nothing, and how it says so.
     Ended {
@@ -131,7 +131,7 @@ pub enum DeploymentState {
 impl DeploymentState {
     pub fn read(body: &Value) -> Self {
         match body["status"].as_str().unwrap_or_default() {
-            "queued" | "in_progress" => DeploymentState::Open,
+            "queued" | "in_progress" => DeploymentState::Unfinished,
             "finished" => DeploymentState::Finished,
             other => DeploymentState::Ended { status: other.to_owned(), lines: log(body) },
         }

@@ -23,13 +23,13 @@ pub struct Descriptions(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    waiting: BTreeMap<SlotName, Waiting>,
+    waiting: BTreeMap<SlotName, PendingDescription>,
     next: u64,
     is_sending: bool,
 }
 
 #[derive(Debug)]
-struct Waiting {
+struct PendingDescription {
     text: String,
     /// Who has waited longest goes first.
     place: u64,
@@ -95,7 +95,7 @@ impl Coolify {
             }
             state.next += 1;
             let place = state.waiting.get(slot).map_or(state.next, |waiting| waiting.place);
-            state.waiting.insert(slot.clone(), Waiting { text, place, tries, not_before });
+            state.waiting.insert(slot.clone(), PendingDescription { text, place, tries, not_before });
             !std::mem::replace(&mut state.is_sending, true)
         };
         if is_first {
@@ -129,7 +129,7 @@ impl Coolify {
             tokio::time::sleep(self.pace.describe_again).await;
             return;
         }
-        let Some(Waiting { text, tries, .. }) = self.descriptions.state().waiting.remove(slot) else { return };
+        let Some(PendingDescription { text, tries, .. }) = self.descriptions.state().waiting.remove(slot) else { return };
         let Some(uuid) = uuid else { return self.describe_again(slot, text, tries + 1) };
         let body = json!({ "description": cut(&text) });
         match self.api.ask_now(Method::PATCH, &format!("applications/{uuid}"), Some(&body)).await {

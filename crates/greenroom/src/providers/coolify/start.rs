@@ -221,7 +221,7 @@ impl CoolifyProvider {
                 None => None,
             };
             match state {
-                Some((uuid, DeploymentState::Open)) => deployment = Some(uuid),
+                Some((uuid, DeploymentState::Unfinished)) => deployment = Some(uuid),
                 Some((_, DeploymentState::Finished)) => finished = Some(Instant::now()),
                 Some((_, DeploymentState::Ended { status, lines })) => return Err(failed(&status, lines)),
                 // It was not queued, whatever the answer was: the queue may be full.

@@ -9,7 +9,7 @@ use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
 use super::api::Api;
-use super::application::{self, Application, Open};
+use super::application::{self, Application, OpenDeployment};
 use crate::providers::ProviderError;
 
 /// What Coolify had of this installation at one moment.
@@ -20,7 +20,7 @@ pub struct Listing {
     /// By slot; of several for one slot, the one that is kept comes first.
     pub applications: Vec<Application>,
     /// Those of everyone; `None` when nobody asked for them.
-    deployments: Option<Vec<Open>>,
+    deployments: Option<Vec<OpenDeployment>>,
 }
 
 impl Listing {
@@ -30,7 +30,7 @@ impl Listing {
     }
 
     /// Deployments of an application that are queued or in progress.
-    pub fn open(&self, application: &Application) -> impl Iterator<Item = &Open> {
+    pub fn open(&self, application: &Application) -> impl Iterator<Item = &OpenDeployment> {
         self.deployments.iter().flatten().filter(|open| open.is_of(&application.uuid))
     }
 }
@@ -55,7 +55,7 @@ pub struct Watch {
 
 #[derive(Debug, Default)]
 struct State {
-    waiting: Vec<Waiting>,
+    waiting: Vec<ListingRequest>,
     is_listing: bool,
     begun: Option<Instant>,
     last: Option<Arc<Listing>>,
@@ -64,7 +64,7 @@ struct State {
 }
 
 #[derive(Debug)]
-struct Waiting {
+struct ListingRequest {
     from: Instant,
     needs: Needs,
     reply: oneshot::Sender<Result<Arc<Listing>, ProviderError>>,
@@ -101,7 +101,7 @@ impl Watch {
         let (reply, answer) = oneshot::channel();
         let is_first = {
             let mut state = self.state();
-            state.waiting.push(Waiting { from, needs, reply });
+            state.waiting.push(ListingRequest { from, needs, reply });
             !std::mem::replace(&mut state.is_listing, true)
         };
         if is_first {
@@ -160,7 +160,7 @@ impl Watch {
             Ok(listing) => {
                 let listing = Arc::new(listing);
                 let has_deployments = listing.deployments.is_some();
-                let serves = |waiting: &mut Waiting| {
+                let serves = |waiting: &mut ListingRequest| {
                     waiting.from <= listing.begun && (has_deployments || waiting.needs == Needs::Applications)
                 };
                 for waiting in state.waiting.extract_if(.., serves) {

@@ -51,13 +51,13 @@ pub struct Api {
 }
 
 /// What Nomad answered, whatever it was.
-struct Answer {
+struct NomadResponse {
     status: StatusCode,
     next_token: Option<String>,
     text: String,
 }
 
-impl Answer {
+impl NomadResponse {
     /// Whether it says only that Nomad cannot answer just now.
     fn is_trouble(&self) -> bool {
         let is_own = !self.text.contains(RACED) && !REFUSED.iter().any(|refused| self.text.contains(refused));
@@ -224,7 +224,7 @@ impl Api {
         path: &[&str],
         query: &[(&str, &str)],
         body: Option<Value>,
-    ) -> Result<Answer, ProviderError> {
+    ) -> Result<NomadResponse, ProviderError> {
         let mut pause = self.first_pause;
         for _ in 1..ASKED_AT_MOST {
             match self.ask_once(method.clone(), path, query, body.as_ref()).await {
@@ -246,7 +246,7 @@ impl Api {
         path: &[&str],
         query: &[(&str, &str)],
         body: Option<&Value>,
-    ) -> Result<Answer, Silence> {
+    ) -> Result<NomadResponse, Silence> {
         let permanent = |message: String| Silence::Final(ProviderError::permanent(message));
         let (client, url) = self.client.as_ref().map_err(|message| permanent(message.clone()))?;
         let mut url = url.clone();
@@ -269,10 +269,10 @@ impl Api {
         let header = response.headers().get("X-Nomad-NextToken").and_then(|token| token.to_str().ok());
         let next_token = header.filter(|token| !token.is_empty()).map(str::to_owned);
         let bytes = response.bytes().await.map_err(unreachable)?;
-        Ok(Answer { status, next_token, text: String::from_utf8_lossy(&bytes).into_owned() })
+        Ok(NomadResponse { status, next_token, text: String::from_utf8_lossy(&bytes).into_owned() })
     }
 
-    fn read<T: DeserializeOwned>(&self, answer: Answer) -> Result<T, ProviderError> {
+    fn read<T: DeserializeOwned>(&self, answer: NomadResponse) -> Result<T, ProviderError> {
         if answer.status != StatusCode::OK {
             return Err(self.refusal(answer.status, &answer.text));
         }

@@ -30,7 +30,7 @@ use pieces::Pieces;
 use timed_stream::TimedStream;
 
 use crate::api::caller::Peer;
-use crate::api::middleware::Held;
+use crate::api::middleware::HeldReservation;
 
 /// What hyper buffers of a head, and of answers before it waits for them to be written.
 const BUFFER: usize = 16 * 1024;
@@ -91,7 +91,7 @@ struct Shared {
 #[derive(Debug)]
 struct Answering {
     requests: Arc<AtomicUsize>,
-    _held: Option<Held>,
+    _held: Option<HeldReservation>,
 }
 
 impl Answering {
@@ -280,7 +280,7 @@ async fn answer(
     request.extensions_mut().insert(Peer(peer));
     let mut response = TowerToHyperService::new(router).call(request).await?;
     shared.has_answered.store(true, Ordering::SeqCst);
-    answering._held = response.extensions_mut().remove::<Held>();
+    answering._held = response.extensions_mut().remove::<HeldReservation>();
     Ok(response.map(|body| Body::new(Pieces { body, rest: Bytes::new(), answering: Some(answering), shared })))
 }
 
