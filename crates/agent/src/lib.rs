@@ -17,7 +17,7 @@ mod tail;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use assignment::{Source, AssignmentPoller};
+use assignment::{AssignmentPoller, Source};
 use life::{EndRequest, Place, Shutdown, live};
 use log::log;
 use nix::sys::signal::Signal;

@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::Over;
-use crate::assignment::{BotData, DataError, SourceError, Token, AssignmentPoller};
+use crate::assignment::{AssignmentPoller, BotData, DataError, SourceError, Token};
 use crate::http::{self, Backoff, Refusal};
 use crate::log::log;
 

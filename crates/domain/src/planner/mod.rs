@@ -36,7 +36,7 @@ use crate::{Slot, slot};
 pub use changes::{Action, Changes};
 use draft::Draft;
 pub use ids::Ids;
-pub use job::{JobAnswer, Job};
+pub use job::{Job, JobAnswer};
 use job::{Reserved, WarmReport};
 pub use queue::QueueOrder;
 pub use snapshot::Snapshot;

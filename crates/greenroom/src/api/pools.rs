@@ -89,7 +89,11 @@ pub async fn pools(State(app): State<App>, _: Operator) -> Result<JsonResponse<P
     responses((status = 200, description = "As it is now", body = OnePool)),
     security(("admin_token" = [])),
 )]
-pub async fn pool(State(app): State<App>, _: Operator, Path(name): Path<String>) -> Result<JsonResponse<OnePool>, Problem> {
+pub async fn pool(
+    State(app): State<App>,
+    _: Operator,
+    Path(name): Path<String>,
+) -> Result<JsonResponse<OnePool>, Problem> {
     Ok(JsonResponse(OnePool { pool: shape_of(&app, &name).await? }))
 }
 

@@ -11,7 +11,7 @@ use serde_json::json;
 use uuid::Uuid;
 
 use super::Done;
-use super::client::{HttpResponse, Client};
+use super::client::{Client, HttpResponse};
 use super::database::Database;
 use super::figures::{median, milliseconds, percentile};
 use super::load::shared::meeting;

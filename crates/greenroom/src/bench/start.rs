@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::Done;
-use super::client::{HttpResponse, Client};
+use super::client::{Client, HttpResponse};
 use super::container::{Containers, PROGRAM};
 use super::database::Database;
 use super::figures::{milliseconds, percentile};

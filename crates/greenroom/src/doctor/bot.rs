@@ -73,7 +73,7 @@ impl Doctor {
     pub(super) async fn bot_waits_for(&self, bot: &BotRow) -> Result<String, StoreError> {
         if let Some(entry) = self.store.queue().await?.into_iter().find(|entry| entry.bot_id == bot.id) {
             let until = moment(entry.timeout_at, self.now);
-            return Ok(format!("a slot of {}, as number {} in line, until {until}", entry.pool, entry.position));
+            return Ok(format!("a slot of {}, at position {} of the queue, until {until}", entry.pool, entry.position));
         }
         let deployments = self.store.deployments().await?;
         if let Some(at) = deployments.iter().position(|deployment| deployment.bot_id == Some(bot.id)) {

@@ -126,8 +126,8 @@ impl Lifecycle {
         tx.note_stop_asked(id, now).await?;
         tx.leave_queue(&[id]).await?;
         // For one that waits at the gate nothing was begun.
-        let in_line = bot.status == Status::Reserved && !tx.cancel_pending_deployments(&[id]).await?.is_empty();
-        let assigned = bot.connection_id.is_some() && !in_line;
+        let was_pending = bot.status == Status::Reserved && !tx.cancel_pending_deployments(&[id]).await?.is_empty();
+        let assigned = bot.connection_id.is_some() && !was_pending;
         let committed = match decide(&bot.standing(), &Trigger::StopAsked { assigned }) {
             Verdict::Move { to, reason } => {
                 Some(self.move_bot(&mut tx, &bot, Change::to(to, reason), Actor::User, now).await?)

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use domain::planner::bot::OpenBot;
 use domain::planner::changes::Changes;
 use domain::planner::changes::NewBot;
-use domain::planner::job::{self, JobAnswer, EndRefusal, Refusal};
+use domain::planner::job::{self, EndRefusal, JobAnswer, Refusal};
 use domain::{BotId, ShownStatus, SlotName};
 use jiff::Timestamp;
 

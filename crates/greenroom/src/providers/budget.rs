@@ -49,7 +49,7 @@ struct Inner {
     time: Duration,
     next: AtomicU64,
     /// Who of this process waits, in the order in which they go.
-    line: Mutex<BTreeSet<(Urgency, u64)>>,
+    queue: Mutex<BTreeSet<(Urgency, u64)>>,
     moved: Notify,
     /// Until when nobody asks, as far as this process knows: whether or not it could tell the others.
     held_until: Mutex<Option<Instant>>,
@@ -75,7 +75,7 @@ impl Own {
         self.made.retain(|made| now - *made < time);
         let most = usize::try_from(most.max(1)).unwrap_or(usize::MAX);
         // The one that has to be forgotten before there is room.
-        match self.made.len().checked_sub(most).and_then(|place| self.made.get(place)) {
+        match self.made.len().checked_sub(most).and_then(|index| self.made.get(index)) {
             Some(made) => Turn::In((*made + time - now).max(Duration::from_millis(1))),
             None => {
                 self.made.push_back(now);
@@ -114,21 +114,21 @@ impl Book {
 }
 
 /// A place in line, until it is dropped.
-struct Place<'a> {
+struct QueuePosition<'a> {
     inner: &'a Inner,
     at: (Urgency, u64),
 }
 
-impl Drop for Place<'_> {
+impl Drop for QueuePosition<'_> {
     fn drop(&mut self) {
-        self.inner.line().remove(&self.at);
+        self.inner.queue().remove(&self.at);
         self.inner.moved.notify_waiters();
     }
 }
 
 impl Inner {
-    fn line(&self) -> MutexGuard<'_, BTreeSet<(Urgency, u64)>> {
-        self.line.lock().unwrap_or_else(PoisonError::into_inner)
+    fn queue(&self) -> MutexGuard<'_, BTreeSet<(Urgency, u64)>> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn hold_until(&self, until: Instant) {
@@ -166,8 +166,8 @@ impl Budget {
     }
 
     fn counted_in(book: Book, name: String, most: u32, time: Duration) -> Self {
-        let (next, line, moved, held_until) = Default::default();
-        Self(Arc::new(Inner { book, name, most, time: time + time / MARGIN, next, line, moved, held_until }))
+        let (next, queue, moved, held_until) = Default::default();
+        Self(Arc::new(Inner { book, name, most, time: time + time / MARGIN, next, queue, moved, held_until }))
     }
 
     /// A budget within this one, of so many requests in so long for this alone. Whoever takes one of it takes one of the
@@ -180,14 +180,14 @@ impl Budget {
     /// Waits for a turn to make one request.
     pub async fn turn(&self, urgency: Urgency) -> Result<(), ProviderError> {
         let inner = &*self.0;
-        let place = Place { inner, at: (urgency, inner.next.fetch_add(1, Ordering::Relaxed)) };
-        inner.line().insert(place.at);
+        let position = QueuePosition { inner, at: (urgency, inner.next.fetch_add(1, Ordering::Relaxed)) };
+        inner.queue().insert(position.at);
         loop {
             let moved = inner.moved.notified();
             tokio::pin!(moved);
             // From here on it is not missed.
             moved.as_mut().enable();
-            if inner.line().first() != Some(&place.at) {
+            if inner.queue().first() != Some(&position.at) {
                 moved.await;
                 continue;
             }
@@ -210,7 +210,7 @@ impl Budget {
 
     /// How many of this process wait for a turn.
     pub fn waiting(&self) -> usize {
-        self.0.line().len()
+        self.0.queue().len()
     }
 
     /// For how long nobody asks because the provider has had enough, as far as this process knows; `None` when it has not.

@@ -86,7 +86,7 @@ async fn what_is_more_urgent_goes_first_and_who_came_first_before_who_came_later
             waits.turn(urgency).await.unwrap();
             order.lock().unwrap().push(number);
         });
-        until("it stands in line", async || budget.waiting() == number + 1).await;
+        until("it waits in the queue", async || budget.waiting() == number + 1).await;
     }
     all.join_all().await;
     assert_eq!(*order.lock().unwrap(), [2, 4, 1, 3, 0]);

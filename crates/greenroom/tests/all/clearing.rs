@@ -63,7 +63,7 @@ async fn two_servers_on_one_postgres_do_not_delete_a_slot_twice() {
     reconciled(&right).await;
     left.fake.release_ends(1);
     // It has the name of the one that went.
-    until("the next in line has a new slot", async || {
+    until("the next in the queue has a new slot", async || {
         left.reconcile();
         left.place_of(next).await.is_some()
     })

@@ -109,7 +109,7 @@ async fn a_bot_is_explained_while_it_waits_while_it_runs_and_when_it_has_ended()
 
     let second = fixture.user.ask(json!({"meeting_url": meet_link(2)})).await;
     let (_, said) = at(&fixture, &["bot", second["id"].as_str().unwrap()]).await;
-    expect(&said, &["is queued, since", "a slot of meet, as number 1 in line, until"]);
+    expect(&said, &["is queued, since", "a slot of meet, at position 1 of the queue, until"]);
 
     fixture.leave(&first).await;
     let (_, said) = at(&fixture, &["bot", id]).await;

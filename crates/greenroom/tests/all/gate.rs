@@ -30,9 +30,9 @@ async fn four_of_twenty_starts_are_under_way_at_once_and_pass_in_the_order_of_ar
     let answers = fixture.core.ask_at_once((0..20).map(bot_request)).await;
     until("four starts hang", async || fixture.fake.starting() == 4).await;
     assert_eq!(fixture.at_gate().await, (4, 16));
-    let line = fixture.core.store.deployments().await.unwrap();
-    assert!(line[..4].iter().all(|first| first.active), "the first four are behind the gate");
-    for (before, next) in line.iter().enumerate().skip(4) {
+    let deployments = fixture.core.store.deployments().await.unwrap();
+    assert!(deployments[..4].iter().all(|first| first.active), "the first four are behind the gate");
+    for (before, next) in deployments.iter().enumerate().skip(4) {
         fixture.fake.release(1);
         until("the next has passed", async || fixture.fake.starts().len() > before).await;
         assert_eq!(fixture.fake.starts()[before], next.slot);
@@ -114,20 +114,22 @@ async fn the_gate_holds_over_two_servers_on_one_postgres() {
 #[case::sqlite(Backend::Sqlite)]
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
-async fn a_bot_that_waits_too_long_at_the_gate_fails_and_its_slot_goes_to_the_next_in_line(#[case] backend: Backend) {
+async fn a_bot_that_waits_too_long_at_the_gate_fails_and_its_slot_goes_to_the_next_in_the_queue(
+    #[case] backend: Backend,
+) {
     // Shorter than the lease of the one behind the gate, which goes on.
     let plan = Plan::of([meet(2)]);
     let plan = Plan { deadlines: Deadlines { deploy: Duration::from_secs(10), ..plan.deadlines }, ..plan };
     let fixture = DeploymentFixture::planned(backend, &plan, 1, Fake::hanging()).await;
     let first = fixture.starting(0).await;
     let (late, next) = (fixture.core.reserved(1).await, fixture.core.reserved(2).await);
-    assert_eq!(fixture.line().await, [next]);
+    assert_eq!(fixture.queue().await, [next]);
     fixture.core.clock.advance(Duration::from_secs(10));
     fixture.reconcile();
     assert_eq!(fixture.end_of(late).await, (Status::Failed, Some("deploy_timeout".to_owned())));
     // In the same moment, since nothing was begun in it.
     assert_eq!(fixture.bot(next).await.slot, fixture.bot(late).await.slot);
-    assert_eq!(fixture.line().await, []);
+    assert_eq!(fixture.queue().await, []);
     fixture.fake.release(2);
     fixture.runs(first).await;
     fixture.runs(next).await;
@@ -138,15 +140,15 @@ async fn a_bot_that_waits_too_long_at_the_gate_fails_and_its_slot_goes_to_the_ne
 #[case::sqlite(Backend::Sqlite)]
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
-async fn asking_twice_is_one_place_in_line_and_leaving_twice_is_nothing(#[case] backend: Backend) {
+async fn a_deployment_that_is_requested_or_cancelled_twice_counts_once(#[case] backend: Backend) {
     // Nobody is at work: the gate stays shut.
     let core = CoreFixture::planned(Database::new(backend).await.into(), &Plan::of([meet(3)])).await;
     for number in 0..3 {
         core.reserved(number).await;
     }
-    let line = core.store.deployments().await.unwrap();
-    assert_eq!(line.len(), 3);
-    let repeated = line.iter().rev().map(|row| NewDeployment {
+    let deployments = core.store.deployments().await.unwrap();
+    assert_eq!(deployments.len(), 3);
+    let repeated = deployments.iter().rev().map(|row| NewDeployment {
         slot: row.slot.clone(),
         pool: "meet".to_owned(),
         host: row.host.clone(),
@@ -155,12 +157,12 @@ async fn asking_twice_is_one_place_in_line_and_leaving_twice_is_nothing(#[case] 
     });
     let repeated = Changes { deployments: repeated.collect(), ..Changes::default() };
     write(&core.store, &repeated, &Default::default(), core.clock.now()).await.unwrap();
-    assert_eq!(core.store.deployments().await.unwrap(), line);
+    assert_eq!(core.store.deployments().await.unwrap(), deployments);
 
-    let leaves = Changes { cancelled_deployments: vec![line[1].slot.clone()], ..Changes::default() };
+    let leaves = Changes { cancelled_deployments: vec![deployments[1].slot.clone()], ..Changes::default() };
     for _ in 0..2 {
         write(&core.store, &leaves, &Default::default(), core.clock.now()).await.unwrap();
-        assert_eq!(core.store.deployments().await.unwrap(), [line[0].clone(), line[2].clone()]);
+        assert_eq!(core.store.deployments().await.unwrap(), [deployments[0].clone(), deployments[2].clone()]);
     }
 }
 
@@ -242,7 +244,7 @@ async fn a_slot_whose_bot_ended_during_its_start_is_cleared_before_the_next_has_
     // Something may run already, so it is told to leave; nobody answers.
     let stopped = fixture.core.lifecycle.stop(fixture.core.user, bot).await.unwrap();
     assert_eq!(stopped.bot.status, Status::Stopping);
-    assert_eq!(fixture.line().await, [next], "the slot is not free while a start is under way");
+    assert_eq!(fixture.queue().await, [next], "the slot is not free while a start is under way");
     assert_eq!(fixture.core.after(5).await, 1);
     assert_eq!(fixture.core.stands(bot).await, (Status::Completed, Some("stopped".to_owned())));
     fixture.fake.release(2);
@@ -305,9 +307,9 @@ async fn starts_that_hang_on_one_host_hold_up_nobody_on_another(#[case] backend:
     fixture.core.ask_at_once((0..5).map(zoom)).await;
     until("two more start on the other host", async || fixture.fake.starting() == 4).await;
     fixture.reconcile();
-    let line = fixture.core.store.deployments().await.unwrap();
+    let deployments = fixture.core.store.deployments().await.unwrap();
     for host in ["process here", "docker far"] {
-        let at: Vec<bool> = line.iter().filter(|row| row.host == host).map(|row| row.active).collect();
+        let at: Vec<bool> = deployments.iter().filter(|row| row.host == host).map(|row| row.active).collect();
         assert_eq!(at, [true, true, false, false, false], "first in first out on {host}");
     }
     fixture.fake.release(10);
@@ -343,8 +345,8 @@ async fn what_waits_passes_the_gate_of_the_host_to_which_its_pool_was_moved(#[ca
     let mut tx = core.store.begin().await.unwrap();
     tx.move_deployments("meet", "docker elsewhere").await.unwrap();
     tx.commit().await.unwrap();
-    let line = core.store.deployments().await.unwrap();
-    let hosts: Vec<&str> = line.iter().map(|row| row.host.as_str()).collect();
+    let deployments = core.store.deployments().await.unwrap();
+    let hosts: Vec<&str> = deployments.iter().map(|row| row.host.as_str()).collect();
     assert_eq!(hosts, ["process here", "docker elsewhere"], "what is under way stays where it is");
 }
 

@@ -40,7 +40,7 @@ async fn a_bot_goes_to_an_agent_that_waits_without_a_deployment(#[case] backend:
     until("the slot is started", async || fixture.fake.starts().len() == 1).await;
     assert_eq!(slot().await.status.as_str(), "creating", "it is not ready before its agent says so");
     let early = fixture.core.reserved(0).await;
-    assert_eq!(fixture.line().await, [early]);
+    assert_eq!(fixture.queue().await, [early]);
     fixture.core.placement.report(slot().await.name, waits(&slot().await)).await.unwrap();
     assert_eq!((slot().await.status.as_str(), slot().await.bot_id), ("busy", Some(early)));
     assert_eq!(fixture.at_gate().await, (0, 0));

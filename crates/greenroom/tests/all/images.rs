@@ -109,8 +109,8 @@ async fn a_pull_that_stands_still_is_ended_with_the_last_words_and_tried_again(#
     let answers = fixture.core.ask_at_once((0..3).map(bot_request)).await;
     let expected = "the image bot cannot be pulled: no progress for 0.3 s; the last word was: layer 2 Downloading";
     until("it is told why", async || {
-        let line = fixture.core.store.deployments().await.unwrap();
-        line.iter().any(|row| row.last_error.as_deref() == Some(expected))
+        let deployments = fixture.core.store.deployments().await.unwrap();
+        deployments.iter().any(|row| row.last_error.as_deref() == Some(expected))
     })
     .await;
     until("it is pulled again", async || fixture.fake.count(&Call::Pull) >= 2).await;

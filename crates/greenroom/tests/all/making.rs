@@ -44,7 +44,7 @@ async fn whoever_waits_gets_a_slot_as_soon_as_it_is_made() {
             .await;
     until("it is being made", async || fixture.fake.count(&Call::Create(slot(1))) == 1).await;
     let bot = fixture.core.reserved(1).await;
-    assert_eq!(fixture.line().await, [bot]);
+    assert_eq!(fixture.queue().await, [bot]);
     fixture.fake.release(2);
     fixture.runs(bot).await;
     assert_eq!(fixture.fake.calls_for(&slot(1)), [Call::Create(slot(1)), Call::Start(slot(1))]);

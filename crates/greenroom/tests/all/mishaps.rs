@@ -146,7 +146,7 @@ async fn a_slot_that_cannot_be_stopped_goes_to_error_while_its_bots_end_stands(#
     assert_eq!(broken.error_message.as_deref(), Some("the host is unreachable"));
     assert!(broken.description.starts_with("[ERROR] the host is unreachable - "), "{}", broken.description);
     let next = fixture.core.reserved(1).await;
-    assert_eq!(fixture.line().await, [next], "it counts towards the cap, and is not given out");
+    assert_eq!(fixture.queue().await, [next], "it counts towards the cap, and is not given out");
 
     // Still broken: the words are the new ones.
     fixture.fake.fail_stop(ProviderError::transient("no route to host"));
@@ -155,7 +155,7 @@ async fn a_slot_that_cannot_be_stopped_goes_to_error_while_its_bots_end_stands(#
     assert_eq!(broken.error_message.as_deref(), Some("no route to host"));
 
     fixture.deployment.recover(&broken.name).await.unwrap();
-    assert_eq!(fixture.runs(next).await, broken.name, "it goes to the next in line");
+    assert_eq!(fixture.runs(next).await, broken.name, "it goes to the next in the queue");
     assert_eq!(fixture.slot("pool-meet-001").await.unwrap().error_message, None);
 }
 

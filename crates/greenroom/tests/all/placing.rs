@@ -176,9 +176,9 @@ async fn users_of_one_priority_take_turns_where_the_queue_is_fair(#[case] backen
     }
     let theirs = core.placement.reserve(eve, BotRequest { priority: 100, ..bot_request(6) }).await.unwrap();
     assert_eq!(theirs.queue_position, Some(2), "after the first of the other user, before its second");
-    let line: Vec<BotId> = core.store.queue().await.unwrap().into_iter().map(|row| row.bot_id).collect();
+    let queued: Vec<BotId> = core.store.queue().await.unwrap().into_iter().map(|row| row.bot_id).collect();
     let expected = [vec![first[0], theirs.bot.id], first[1..].to_vec()].concat();
-    assert_eq!(line, expected);
+    assert_eq!(queued, expected);
     core.ended(running).await;
     core.placement
         .report(core.store.slots(None, None).await.unwrap()[0].name.clone(), SlotEvent::Cleared { bot: running })

@@ -77,7 +77,7 @@ async fn the_first_free_number_is_taken_again(#[case] backend: Backend) {
 #[case::sqlite(Backend::Sqlite)]
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
-async fn a_slot_that_goes_makes_room_for_the_next_in_line_under_its_number(#[case] backend: Backend) {
+async fn a_slot_that_goes_makes_room_for_the_next_in_the_queue_under_its_number(#[case] backend: Backend) {
     let fixture = DeploymentFixture::new(backend, [sized("meet", 2)]).await;
     let first = fixture.core.reserved(0).await;
     fixture.runs(fixture.core.reserved(1).await).await;
@@ -85,7 +85,7 @@ async fn a_slot_that_goes_makes_room_for_the_next_in_line_under_its_number(#[cas
     fixture.runs(first).await;
     drain(&fixture, "pool-meet-001").await;
     fixture.lives(first).await;
-    until("the next in line has a slot", async || {
+    until("the next in the queue has a slot", async || {
         fixture.reconcile();
         fixture.place_of(waiting).await.is_some()
     })
@@ -138,15 +138,15 @@ async fn the_line_is_served_by_priority_and_then_by_arrival(#[case] backend: Bac
     for (number, priority) in [100, 50, 100, -5, 50, 100].into_iter().enumerate() {
         let answer = fixture.core.ask(BotRequest { priority, ..bot_request(number) }).await;
         arrived.push(answer.bot.id);
-        let place = fixture.line().await.iter().position(|bot| *bot == answer.bot.id).unwrap();
+        let place = fixture.queue().await.iter().position(|bot| *bot == answer.bot.id).unwrap();
         assert_eq!(answer.queue_position, Some(place as i64 + 1), "it is told where it stands");
     }
     let expected: Vec<_> = [3, 1, 4, 0, 2, 5].map(|number: usize| arrived[number]).into();
-    assert_eq!(fixture.line().await, expected);
+    assert_eq!(fixture.queue().await, expected);
     fixture.lives(blocker).await;
     for (served, bot) in expected.iter().enumerate() {
         fixture.runs(*bot).await;
-        assert_eq!(fixture.line().await, expected[served + 1..]);
+        assert_eq!(fixture.queue().await, expected[served + 1..]);
         fixture.lives(*bot).await;
     }
     assert_eq!(fixture.slots().await.len(), 1);
@@ -156,14 +156,14 @@ async fn the_line_is_served_by_priority_and_then_by_arrival(#[case] backend: Bac
 #[case::sqlite(Backend::Sqlite)]
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
-async fn a_stop_in_line_ends_the_bot_at_once_and_the_others_close_up(#[case] backend: Backend) {
+async fn a_stop_in_the_queue_ends_the_bot_at_once_and_the_others_close_up(#[case] backend: Backend) {
     let fixture = DeploymentFixture::new(backend, [sized("meet", 1)]).await;
     blocked(&fixture).await;
     let bots = [fixture.core.reserved(0).await, fixture.core.reserved(1).await, fixture.core.reserved(2).await];
     let stopped = fixture.core.lifecycle.stop(fixture.core.user, bots[1]).await.unwrap();
     assert_eq!(stopped.bot.status, Status::Completed);
     assert_eq!(fixture.core.stands(bots[1]).await, (Status::Completed, Some("stopped".to_owned())));
-    assert_eq!(fixture.line().await, [bots[0], bots[2]]);
+    assert_eq!(fixture.queue().await, [bots[0], bots[2]]);
     assert_eq!(fixture.core.store.queue_positions(&bots).await.unwrap(), [(bots[0], 1), (bots[2], 2)]);
 }
 
@@ -179,7 +179,7 @@ async fn a_bot_that_waits_longer_than_it_may_fails_and_those_behind_it_move_up(#
     fixture.core.clock.advance(Duration::from_secs(5));
     // Nobody polls: its time is over by itself.
     assert_eq!(fixture.end_of(hasty).await, (Status::Failed, Some("queue_timeout".to_owned())));
-    assert_eq!(fixture.line().await, [patient]);
+    assert_eq!(fixture.queue().await, [patient]);
     assert_eq!(fixture.bot(patient).await.status, Status::Reserved);
 }
 
@@ -219,7 +219,7 @@ async fn two_pools_of_a_platform_serve_one_line_and_no_other(#[case] backend: Ba
     // Whichever becomes free goes to the first in line; what another platform frees goes to nobody here.
     fixture.lives(stranger.bot.id).await;
     fixture.slot_is("pool-zoom-001", SlotStatus::Idle).await;
-    assert_eq!(fixture.line().await, waiting);
+    assert_eq!(fixture.queue().await, waiting);
     fixture.lives(bots[1]).await;
     assert_eq!(fixture.runs(waiting[0]).await.as_str(), "pool-far-001");
     fixture.lives(bots[0]).await;
@@ -265,12 +265,12 @@ async fn a_pool_keeps_slots_ready_and_lets_go_of_them_when_it_shrinks(#[case] ba
     count(0, 3).await;
     resize(1).await;
     let waiting = fixture.core.reserved(3).await;
-    assert_eq!(fixture.line().await, [waiting], "there is no room for more");
+    assert_eq!(fixture.queue().await, [waiting], "there is no room for more");
     fixture.lives(first).await;
     assert_eq!(
         fixture.runs(waiting).await,
         fixture.bot(first).await.slot.unwrap(),
-        "what there is serves the line first"
+        "what there is serves the queue first"
     );
     fixture.lives(second).await;
     count(0, 2).await;

@@ -60,7 +60,7 @@ async fn a_bot_that_waits_gets_the_slot_that_was_recovered(#[case] backend: Back
     let fixture = DeploymentFixture::new(backend, [pool("meet")]).await;
     fails(&fixture, 0).await;
     let bot = fixture.core.reserved(1).await;
-    assert_eq!(fixture.line().await, [bot]);
+    assert_eq!(fixture.queue().await, [bot]);
     assert_eq!(fixture.keep("recovery").await, report(1, 0, 0));
     assert_eq!(fixture.place_of(bot).await.as_deref(), Some(SLOT));
 }

@@ -98,13 +98,13 @@ async fn who_waits_for_what_is_in_use_holds_up_nobody(#[case] backend: Backend) 
     let small = fixture.core.ask(cpus(3, 2)).await;
     assert_eq!(slot_of(&small), "pool-small-001", "it goes past who waits for something else");
     let third = fixture.core.ask(BotRequest { priority: 1, ..cpus(4, 2) }).await;
-    assert_eq!(third.queue_position, Some(1), "the line is by priority, whatever its members want");
+    assert_eq!(third.queue_position, Some(1), "the queue is by priority, whatever its members want");
     fixture.lives(first.bot.id).await;
     // The free one is larger than the third needs; but it is before the second.
     assert_eq!(fixture.runs(third.bot.id).await.as_str(), "pool-large-001");
     fixture.lives(small.bot.id).await;
     fixture.slot_is("pool-small-001", SlotStatus::Idle).await;
-    assert_eq!(fixture.line().await, [second.bot.id]);
+    assert_eq!(fixture.queue().await, [second.bot.id]);
     fixture.lives(third.bot.id).await;
     assert_eq!(fixture.runs(second.bot.id).await.as_str(), "pool-large-001");
 }
@@ -265,8 +265,8 @@ async fn what_is_given_out_is_what_the_plainest_rule_would_give(#[case] backend:
         }
     }
     assert!(given > 60 && !queued.is_empty(), "{given} {}", queued.len());
-    let line: Vec<BotId> = core.store.queue().await.unwrap().into_iter().map(|entry| entry.bot_id).collect();
-    assert_eq!(line, queued, "who got none waits, in the order of arrival");
+    let in_queue: Vec<BotId> = core.store.queue().await.unwrap().into_iter().map(|entry| entry.bot_id).collect();
+    assert_eq!(in_queue, queued, "who got none waits, in the order of arrival");
 }
 
 #[rstest]
@@ -289,8 +289,9 @@ async fn five_hundred_mixed_requests_on_two_hundred_slots_each_run_where_they_fi
     .await;
     let mut dice = Dice(7);
     let bot_requests: Vec<BotRequest> = (0..500).map(|number| dice.bot_request(number)).collect();
-    let fits_none =
-        |bot_request: &&BotRequest| !attribute_sets.iter().any(|kind| requirements::fits(bot_request.requirements.as_ref(), kind));
+    let fits_none = |bot_request: &&BotRequest| {
+        !attribute_sets.iter().any(|kind| requirements::fits(bot_request.requirements.as_ref(), kind))
+    };
     let impossible = bot_requests.iter().filter(fits_none).count();
     assert!(impossible > 10, "some ask for what there is not: {impossible}");
 
@@ -399,7 +400,7 @@ async fn many_who_wait_are_seated_at_once_as_if_they_had_come_one_by_one(#[case]
 #[case::sqlite(Backend::Sqlite)]
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
-async fn the_longest_requirements_that_are_taken_can_wait_in_line(#[case] backend: Backend) {
+async fn the_longest_requirements_that_are_taken_can_wait_in_the_queue(#[case] backend: Backend) {
     let fixture = DeploymentFixture::new(backend, [of_kind("meet", kind("large", UsageClass::OnDemand), 1)]).await;
     fixture.core.reserved(0).await;
     let types = format!("c* {}", "x".repeat(50).to_owned() + &" abcdefgh*".repeat(45));

@@ -36,7 +36,7 @@ async fn ask(fixture: &ServerFixture, number: usize, priority: i64) -> Value {
 }
 
 /// Who waits in line, from the first to the last.
-async fn line(fixture: &ServerFixture) -> Vec<String> {
+async fn queue(fixture: &ServerFixture) -> Vec<String> {
     let queue = fixture.admin.get("/admin/queue").await;
     queue["entries"].as_array().unwrap().iter().map(|entry| entry["bot_id"].as_str().unwrap().to_owned()).collect()
 }
@@ -95,8 +95,8 @@ async fn everything_goes_on_after_kill_9_while_bots_run_wait_and_are_deployed(#[
         waiting.push(ask(&fixture, number, priority).await);
     }
     until("two are behind the gate and two before it", async || at_gate(&fixture).await == (2, 2)).await;
-    let line_before = line(&fixture).await;
-    assert_eq!(line_before, [2, 3, 0, 1].map(|at: usize| id(&waiting[at])));
+    let queue_before = queue(&fixture).await;
+    assert_eq!(queue_before, [2, 3, 0, 1].map(|at: usize| id(&waiting[at])));
     let processes = fixture.database.running();
     assert_eq!(processes.iter().filter(|process| process.is_agent).count(), 2);
 
@@ -108,7 +108,7 @@ async fn everything_goes_on_after_kill_9_while_bots_run_wait_and_are_deployed(#[
     }
     fixture.server = Process::start_at(&fixture.database, &address).await;
 
-    assert_eq!(line(&fixture).await, line_before);
+    assert_eq!(queue(&fixture).await, queue_before);
     for bot in &running {
         let now = fixture.user.show_bot(id(bot)).await;
         assert_eq!((&now["status"], &now["connection_id"]), (&json!("active"), &bot["connection_id"]));
@@ -129,7 +129,7 @@ async fn everything_goes_on_after_kill_9_while_bots_run_wait_and_are_deployed(#[
         fixture.user.until(id(bot), "active").await;
         at_gate(&fixture).await;
     }
-    assert_eq!(assigned(&fixture, &waiting).await, line_before);
+    assert_eq!(assigned(&fixture, &waiting).await, queue_before);
     for bot in &waiting {
         fixture.leave(bot).await;
     }

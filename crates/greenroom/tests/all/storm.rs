@@ -76,7 +76,7 @@ impl Storm {
     }
 
     /// Who waits, from the first to the last.
-    async fn line(&self) -> Vec<Value> {
+    async fn queue(&self) -> Vec<Value> {
         let mut queue = self.servers[0].admin().get("/admin/queue").await;
         queue["entries"].as_array_mut().map(std::mem::take).unwrap()
     }
@@ -109,13 +109,13 @@ fn expect_one_each(pairs: &[(String, String)]) {
 }
 
 /// Those who waited together were served as they stood.
-fn expect_order(events: &[EventRow], line: &[Value]) {
+fn expect_order(events: &[EventRow], queue: &[Value]) {
     let served = events
         .iter()
         .filter(|event| event.kind == Kind::Assigned || event.reason.is_some() && event.kind == Kind::Created)
         .map(|event| event.bot_id.to_string());
     let places: HashMap<&str, usize> =
-        line.iter().enumerate().map(|(place, entry)| (entry["bot_id"].as_str().unwrap(), place)).collect();
+        queue.iter().enumerate().map(|(place, entry)| (entry["bot_id"].as_str().unwrap(), place)).collect();
     let served: Vec<usize> = served.filter_map(|bot| places.get(bot.as_str()).copied()).collect();
     assert!(served.is_sorted(), "{served:?}");
 }
@@ -144,10 +144,10 @@ async fn weather(storm: Storm, patience_ms: u64) {
     });
     let asked = storm.ask(bot_requests).await;
     assert!(asked.iter().all(|(_, bot)| bot["status"] == "queued" && bot["queue_position"].is_i64()));
-    let line = storm.line().await;
-    assert_eq!(line.len(), REQUESTS);
-    assert!(line.iter().map(|entry| entry["position"].as_u64().unwrap()).eq(1..=REQUESTS as u64));
-    assert!(line.iter().map(|entry| entry["priority"].as_i64().unwrap()).is_sorted());
+    let queue = storm.queue().await;
+    assert_eq!(queue.len(), REQUESTS);
+    assert!(queue.iter().map(|entry| entry["position"].as_u64().unwrap()).eq(1..=REQUESTS as u64));
+    assert!(queue.iter().map(|entry| entry["priority"].as_i64().unwrap()).is_sorted());
 
     let mut leaving = JoinSet::new();
     for (user, bot) in first {
@@ -158,7 +158,7 @@ async fn weather(storm: Storm, patience_ms: u64) {
 
     let events = storm.events().await;
     expect_no_two_at_once(&events);
-    expect_order(&events, &line);
+    expect_order(&events, &queue);
     for (user, asked) in &asked {
         let bot = user.show_bot(asked["id"].as_str().unwrap()).await;
         expect_own_end(&bot, asked);

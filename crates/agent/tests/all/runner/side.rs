@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::request::Request;
-use crate::server::{TestResponse, Data, Server, State};
+use crate::server::{Data, Server, State, TestResponse};
 
 pub const POOL_TOKEN: &str = "grp_the-token-of-the-pool";
 pub const OWN_TOKEN: &str = "grr_the-token-of-the-runner";

@@ -7,7 +7,7 @@ use super::database::{Database, OutsideChanges};
 use super::random::Random;
 use super::world::World;
 use super::{compare, database, jobs, outside};
-use crate::planner::{JobAnswer, Ids, Job, invariants, plan};
+use crate::planner::{Ids, Job, JobAnswer, invariants, plan};
 
 /// The database that a history is written to as well, where there is one.
 type Beside<'a> = Option<&'a mut dyn Database>;

@@ -22,7 +22,7 @@ use uuid::Uuid;
 
 use super::bot::OpenBot;
 use super::changes::{Action, GateState};
-use super::job::{JobAnswer, EndBot, EndCause, EndRefusal, Refusal, ReserveRequest, Reserved, SlotEvent, WarmReport};
+use super::job::{EndBot, EndCause, EndRefusal, JobAnswer, Refusal, ReserveRequest, Reserved, SlotEvent, WarmReport};
 use super::snapshot::{Deployment, User};
 use super::{Changes, Ids, Job, QueueOrder, Settings, Snapshot, plan};
 use crate::lifecycle::Overdue;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use super::server::Prepared;
-use crate::bench::client::{HttpResponse, Client};
+use crate::bench::client::{Client, HttpResponse};
 use crate::bench::figures::milliseconds;
 
 const READERS: usize = 2;

@@ -14,7 +14,7 @@ use tokio::process::{Child, Command};
 use uuid::Uuid;
 
 use crate::bench::Done;
-use crate::bench::client::{HttpResponse, Client};
+use crate::bench::client::{Client, HttpResponse};
 
 const ADMIN_TOKEN: &str = "the-admin-token-of-the-benchmark";
 const STARTS_WITHIN: Duration = Duration::from_secs(60);

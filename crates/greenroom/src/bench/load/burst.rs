@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 use super::shared::{AssignedEvents, Shared};
 use super::{LoadReport, LoadSpec};
 use crate::bench::Done;
-use crate::bench::client::{HttpResponse, Client, Status};
+use crate::bench::client::{Client, HttpResponse, Status};
 
 pub async fn run(spec: &LoadSpec) -> Done<LoadReport> {
     let shared = Shared::new(spec, None);

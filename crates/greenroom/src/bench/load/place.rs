@@ -9,7 +9,7 @@ use tokio::task::JoinSet;
 use super::shared::{AssignedEvents, Shared};
 use super::{LoadReport, LoadSpec};
 use crate::bench::Done;
-use crate::bench::client::{HttpResponse, Bot, Client, Status};
+use crate::bench::client::{Bot, Client, HttpResponse, Status};
 
 /// A request that is not answered in this time is sent again, where requests are.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(10);

@@ -14,7 +14,7 @@ use uuid::Uuid;
 use super::shared::{Shared, meeting};
 use super::{LoadReport, LoadSpec};
 use crate::bench::Done;
-use crate::bench::client::{HttpResponse, Client};
+use crate::bench::client::{Client, HttpResponse};
 
 /// How long all of them may take.
 const RUN_WITHIN: Duration = Duration::from_secs(120);

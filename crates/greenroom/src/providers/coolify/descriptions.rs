@@ -129,7 +129,9 @@ impl Coolify {
             tokio::time::sleep(self.pace.describe_again).await;
             return;
         }
-        let Some(PendingDescription { text, tries, .. }) = self.descriptions.state().waiting.remove(slot) else { return };
+        let Some(PendingDescription { text, tries, .. }) = self.descriptions.state().waiting.remove(slot) else {
+            return;
+        };
         let Some(uuid) = uuid else { return self.describe_again(slot, text, tries + 1) };
         let body = json!({ "description": cut(&text) });
         match self.api.ask_now(Method::PATCH, &format!("applications/{uuid}"), Some(&body)).await {

@@ -121,7 +121,7 @@ async fn settle(url: &str) {
         let open = "SELECT 'bot ' || id || ' is ' || status || ' in ' || coalesce(slot, 'no slot') FROM bots
                      WHERE status NOT IN ('completed', 'failed')
                     UNION ALL SELECT 'the deployment of ' || slot || ' is ' || state FROM deployments
-                    UNION ALL SELECT 'in line is ' || bot_id FROM queue
+                    UNION ALL SELECT 'in the queue is ' || bot_id FROM queue
                     UNION ALL SELECT name || ' is ' || status || ': ' || description FROM slots WHERE status <> 'idle'";
         let open: Vec<(String,)> = sqlx::query_as(open).fetch_all(&mut reader).await.unwrap();
         if open.is_empty() {

@@ -95,7 +95,7 @@ async fn bots_of_a_stopped_pool_live_and_end_one_after_the_other_in_its_slot(#[c
         let next = fixture.user.bot(&meet_link(number + 100)).await;
         fixture.leave(&bot).await;
         let next = fixture.user.until(&next, "active").await;
-        assert_eq!(next["slot"], SLOT, "whoever waited in line has it next");
+        assert_eq!(next["slot"], SLOT, "who waited in the queue has it next");
         fixture.leave(&next).await;
     }
     fixture.until_slots(1, 0).await;

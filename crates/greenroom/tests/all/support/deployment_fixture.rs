@@ -143,7 +143,7 @@ impl DeploymentFixture {
     }
 
     /// Who waits for a slot, from the first to the last.
-    pub async fn line(&self) -> Vec<BotId> {
+    pub async fn queue(&self) -> Vec<BotId> {
         self.core.store.queue().await.unwrap().into_iter().map(|entry| entry.bot_id).collect()
     }
 

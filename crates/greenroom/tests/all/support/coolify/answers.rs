@@ -118,7 +118,9 @@ fn project(world: &World, asked: &Asked) -> CoolifyFakeResponse {
         project["environments"] = json!([shown::environment(ENVIRONMENT_ID), shown::environment(ELSEWHERE_ID)]);
         return CoolifyFakeResponse::json(200, project);
     }
-    let Some(id) = environment_id(asked.place(1)) else { return CoolifyFakeResponse::message(404, "Environment not found.") };
+    let Some(id) = environment_id(asked.place(1)) else {
+        return CoolifyFakeResponse::message(404, "Environment not found.");
+    };
     let mut environment = shown::environment(id);
     environment["applications"] = shown::within(world, id);
     CoolifyFakeResponse::json(200, environment)
@@ -208,7 +210,9 @@ fn of_application(world: &mut World, asked: &Asked) -> CoolifyFakeResponse {
 fn started(queued: Queued, message: &str) -> CoolifyFakeResponse {
     match queued {
         Queued::As(uuid) => CoolifyFakeResponse::json(200, json!({ "message": message, "deployment_uuid": uuid })),
-        Queued::QueueFull => CoolifyFakeResponse::json(200, json!({ "message": message, "deployment_uuid": world::new_uuid() })),
+        Queued::QueueFull => {
+            CoolifyFakeResponse::json(200, json!({ "message": message, "deployment_uuid": world::new_uuid() }))
+        }
         Queued::Skipped => CoolifyFakeResponse::message(200, "Deployment already queued for this commit."),
     }
 }

@@ -15,7 +15,7 @@ use serde_json::{Map, Value};
 use tokio::net::TcpListener;
 use tokio::time::Instant;
 
-use super::answers::{self, CoolifyFakeResponse, Asked};
+use super::answers::{self, Asked, CoolifyFakeResponse};
 use super::fields::{self, Errors};
 use super::operations::{self, Kind, Operation, OperationFields};
 use super::variables;
@@ -166,7 +166,13 @@ impl State {
         Err(Box::new(header(0).into_iter().fold(answer, |answer, (name, value)| answer.header(name, value))))
     }
 
-    fn act(&mut self, parts: &Parts, body: &[u8], shape: &'static OperationFields, places: Vec<String>) -> CoolifyFakeResponse {
+    fn act(
+        &mut self,
+        parts: &Parts,
+        body: &[u8],
+        shape: &'static OperationFields,
+        places: Vec<String>,
+    ) -> CoolifyFakeResponse {
         if shape.operation.is_action()
             && let Some(refused) = other_method(self.world.settings.dialect, parts.method.as_str())
         {
@@ -214,9 +220,9 @@ fn too_many(parts: &Parts) -> CoolifyFakeResponse {
 /// and who speaks to more than one version has to try.
 fn other_method(dialect: Dialect, method: &str) -> Option<CoolifyFakeResponse> {
     match (dialect, method) {
-        (Dialect::Posts, "GET") => {
-            Some(CoolifyFakeResponse::message(405, "This endpoint has changed to a POST request.").header("Allow", "POST"))
-        }
+        (Dialect::Posts, "GET") => Some(
+            CoolifyFakeResponse::message(405, "This endpoint has changed to a POST request.").header("Allow", "POST"),
+        ),
         (Dialect::Gets, "POST") => {
             let message = "The POST method is not supported for this route. Supported methods: GET, HEAD.";
             Some(CoolifyFakeResponse::message(405, message).header("Allow", "GET, HEAD"))
@@ -228,7 +234,12 @@ fn other_method(dialect: Dialect, method: &str) -> Option<CoolifyFakeResponse> {
 type Checked = (Map<String, Value>, Map<String, Value>);
 
 /// Compares a request with the specification: what is wrong goes to the list, and what Coolify refuses is an error.
-fn check(parts: &Parts, body: &[u8], shape: &OperationFields, wrong: &mut Vec<String>) -> Result<Checked, CoolifyFakeResponse> {
+fn check(
+    parts: &Parts,
+    body: &[u8],
+    shape: &OperationFields,
+    wrong: &mut Vec<String>,
+) -> Result<Checked, CoolifyFakeResponse> {
     let mut query = Map::new();
     let mut errors = Errors::new();
     let url = reqwest::Url::parse(&format!("http://fake/?{}", parts.uri.query().unwrap_or_default()));

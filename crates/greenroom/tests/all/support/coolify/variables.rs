@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::answers::{CoolifyFakeResponse, Asked};
+use super::answers::{Asked, CoolifyFakeResponse};
 use super::fields::{self, Errors};
 use super::operations::Operation;
 use super::shown;
@@ -81,13 +81,21 @@ fn change(variable: &mut Variable, body: &Map<String, Value>) -> bool {
 
 fn create(application: &mut Application, body: &Map<String, Value>, changes: &mut usize) -> CoolifyFakeResponse {
     if find(application, body).is_some() {
-        return CoolifyFakeResponse::message(409, "Environment variable already exists. Use PATCH request to update it.");
+        return CoolifyFakeResponse::message(
+            409,
+            "Environment variable already exists. Use PATCH request to update it.",
+        );
     }
     *changes += 1;
     CoolifyFakeResponse::json(201, json!({ "uuid": make(application, body).uuid }))
 }
 
-fn update(application: &mut Application, body: &Map<String, Value>, secrets: bool, changes: &mut usize) -> CoolifyFakeResponse {
+fn update(
+    application: &mut Application,
+    body: &Map<String, Value>,
+    secrets: bool,
+    changes: &mut usize,
+) -> CoolifyFakeResponse {
     let Some(variable) = find(application, body) else {
         return CoolifyFakeResponse::message(404, "Environment variable not found.");
     };

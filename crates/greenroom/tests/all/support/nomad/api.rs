@@ -88,7 +88,9 @@ pub fn answer(cluster: &Arc<Cluster>, options: &NomadOptions, request: &Request)
 fn read(state: &State, options: &NomadOptions, request: &Request) -> NomadFakeResponse {
     let key = request.key();
     let name = request.name.as_str();
-    let or_none = |found: Option<Value>, message: &str| found.map_or_else(|| NomadFakeResponse::error(404, message), NomadFakeResponse::of);
+    let or_none = |found: Option<Value>, message: &str| {
+        found.map_or_else(|| NomadFakeResponse::error(404, message), NomadFakeResponse::of)
+    };
     let of_job = |show: &dyn Fn(&Job) -> Value| or_none(state.jobs.get(&key).map(show), "job not found");
     let is_visible = |namespace: &str| request.namespace() == "*" || request.namespace() == namespace;
     match request.operation {
@@ -123,11 +125,13 @@ fn read(state: &State, options: &NomadOptions, request: &Request) -> NomadFakeRe
             let all = state.allocations.iter().filter(|one| is_visible(&one.key.0) && one.id.starts_with(prefix));
             NomadFakeResponse::of(all.map(view::allocation_stub).collect())
         }
-        NomadOperation::Nodes => {
-            NomadFakeResponse::of(state.nodes.iter().map(|node| view::node_stub(node, request.is_set("resources"))).collect())
-        }
+        NomadOperation::Nodes => NomadFakeResponse::of(
+            state.nodes.iter().map(|node| view::node_stub(node, request.is_set("resources"))).collect(),
+        ),
         NomadOperation::Node => or_none(state.node(name).map(view::node), "node not found"),
-        NomadOperation::Namespaces => NomadFakeResponse::of(state.namespaces.iter().map(|one| view::namespace(one)).collect()),
+        NomadOperation::Namespaces => {
+            NomadFakeResponse::of(state.namespaces.iter().map(|one| view::namespace(one)).collect())
+        }
         NomadOperation::Namespace => {
             let found = state.namespaces.iter().find(|known| *known == name);
             or_none(found.map(|known| view::namespace(known)), "Namespace not found")
@@ -136,7 +140,9 @@ fn read(state: &State, options: &NomadOptions, request: &Request) -> NomadFakeRe
         NomadOperation::Agent => {
             let version = json!({"Version": "1.10.0", "VersionPrerelease": ""});
             let config = json!({"Region": "global", "Datacenter": "dc1", "Version": version});
-            NomadFakeResponse::of(json!({"config": config, "member": {"Name": "server", "Status": "alive"}, "stats": {}}))
+            NomadFakeResponse::of(
+                json!({"config": config, "member": {"Name": "server", "Status": "alive"}, "stats": {}}),
+            )
         }
         NomadOperation::Token => NomadFakeResponse::of(json!({
             "AccessorID": "6c2d4e52-2d1f-4f5c-9c9e-4c1f1d3a0b11", "SecretID": options.token, "Name": "greenroom",
@@ -340,5 +346,7 @@ fn validate(state: &State, request: &Request) -> NomadFakeResponse {
     }
     let error = if wrong.is_empty() { String::new() } else { errors(&wrong) };
     let found = if wrong.is_empty() { Value::Null } else { json!(wrong) };
-    NomadFakeResponse::of(json!({"DriverConfigValidated": true, "ValidationErrors": found, "Error": error, "Warnings": ""}))
+    NomadFakeResponse::of(
+        json!({"DriverConfigValidated": true, "ValidationErrors": found, "Error": error, "Warnings": ""}),
+    )
 }
