@@ -76,7 +76,7 @@ pub fn task<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -
 
 /// Where a bot runs.
 #[derive(Debug)]
-pub struct Place {
+pub struct RunLocation {
     /// What the server knows it by.
     pub id: Option<String>,
     /// The bot's own, if it has one.
@@ -85,7 +85,7 @@ pub struct Place {
     pub sends_log: bool,
 }
 
-impl Place {
+impl RunLocation {
     pub fn slot() -> Self {
         Self { id: container_id(), folder: None, sends_log: false }
     }
@@ -109,7 +109,7 @@ pub async fn live(
     http: &Client,
     options: &Options,
     data: BotData,
-    place: Place,
+    location: RunLocation,
     note: impl FnOnce(i32),
     mut shutdown: Shutdown,
 ) -> i32 {
@@ -122,7 +122,7 @@ pub async fn live(
     let heard = Arc::new(Commands::default());
     let mut report = Report { outbox, delivery, heard, beating: None, waiting: None, over: false };
 
-    let (process, pipes) = match Process::spawn(&options.command, &data.text, place.folder.as_deref()) {
+    let (process, pipes) = match Process::spawn(&options.command, &data.text, location.folder.as_deref()) {
         Ok(spawned) => spawned,
         Err(error) => {
             log!("bot {}: {error}", data.bot_id);
@@ -133,12 +133,12 @@ pub async fn live(
     };
     note(process.id());
     log!("bot {} on connection {}: runs as process {}", data.bot_id, data.connection_id, process.id());
-    report.outbox.put(Message::Started { container_id: place.id }).await;
+    report.outbox.put(Message::Started { container_id: location.id }).await;
 
     let (lines, to_write) = mpsc::unbounded_channel();
     let _writing = task(pipes::write(pipes.stdin, to_write, report.heard.clone()));
     let mut logging = task(pipes::copy_errors(pipes.stderr, tail.clone()));
-    let sending = place.sends_log.then(|| task(pipes::send_log(report.outbox.clone(), tail.clone())));
+    let sending = location.sends_log.then(|| task(pipes::send_log(report.outbox.clone(), tail.clone())));
     let ending = Arc::new(Mutex::new(Ending::default()));
     let mut reading = task(pipes::read(pipes.stdout, report.outbox.clone(), ending.clone(), tail.clone()));
 

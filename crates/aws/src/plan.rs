@@ -174,11 +174,11 @@ fn group_properties(group: &PlannedGroup) -> Value {
             },
         },
     });
-    let (name, places) = match group.subnets.as_slice() {
+    let (name, values) = match group.subnets.as_slice() {
         [] => ("AvailabilityZones", &group.zones),
         subnets => ("VPCZoneIdentifier", &subnets.to_vec()),
     };
-    properties[name] = json!(places);
+    properties[name] = json!(values);
     properties
 }
 

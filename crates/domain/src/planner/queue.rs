@@ -91,7 +91,7 @@ impl Queue {
     }
 
     /// Those of a platform before a place.
-    pub fn before(&self, platform: Platform, place: Order) -> impl Iterator<Item = BotId> {
-        self.groups(platform).flat_map(move |(_, group)| group.waiting.range(..place).map(|(_, bot)| *bot))
+    pub fn before(&self, platform: Platform, order: Order) -> impl Iterator<Item = BotId> {
+        self.groups(platform).flat_map(move |(_, group)| group.waiting.range(..order).map(|(_, bot)| *bot))
     }
 }

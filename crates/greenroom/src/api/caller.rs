@@ -73,8 +73,8 @@ async fn of_key(app: &App, key: &ApiKey, stranger: &Quota) -> Result<QuotaOwner,
         Recalled::Unseen if stranger.has_too_many_refusals() => doubtful(app, key).await?,
         Recalled::Stale | Recalled::Unseen => {
             let quotas = &app.quotas;
-            let places = if recalled == Recalled::Stale { &quotas.lookups } else { &quotas.new_lookups };
-            let _place = places.acquire().await;
+            let permits = if recalled == Recalled::Stale { &quotas.lookups } else { &quotas.new_lookups };
+            let _permit = permits.acquire().await;
             // Another request may have looked up the same key meanwhile.
             app.admission.authenticate(key).await
         }
@@ -93,8 +93,8 @@ async fn of_key(app: &App, key: &ApiKey, stranger: &Quota) -> Result<QuotaOwner,
 
 /// A key that nobody has seen, from an address that has shown many bad ones.
 async fn doubtful(app: &App, key: &ApiKey) -> Result<Result<domain::UserId, AdmissionError>, Problem> {
-    let place = tokio::time::timeout(quota::HOLD, app.quotas.doubtful_lookups.acquire()).await;
-    let Ok(Ok(_place)) = place else {
+    let permit = tokio::time::timeout(quota::HOLD, app.quotas.doubtful_lookups.acquire()).await;
+    let Ok(Ok(_permit)) = permit else {
         return Err(Problem::overloaded("too many keys that nobody has came from your address"));
     };
     let user = app.admission.authenticate(key).await;

@@ -16,7 +16,7 @@ use super::pages::Pager;
 use super::problem::Problem;
 use super::reading::{Paging, is_last};
 use crate::providers::Pulled;
-use crate::store::{DeploymentRow, PullRow, QueuePlace};
+use crate::store::{DeploymentRow, PullRow, QueuePosition};
 
 /// Each chunk goes through the whole queue, and its rows are small.
 const LARGEST_CHUNK: i64 = 1_001;
@@ -42,7 +42,7 @@ pub struct Queue {
 }
 
 /// Where a page ended.
-struct QueueCursor(QueuePlace);
+struct QueueCursor(QueuePosition);
 
 impl std::str::FromStr for QueueCursor {
     type Err = ();
@@ -52,7 +52,7 @@ impl std::str::FromStr for QueueCursor {
         let mut next = || parts.next().ok_or(());
         let mut number = || next()?.parse::<i64>().map_err(|_| ());
         let (arrival, turn, priority) = (number()?, number()?, number()?);
-        Ok(Self(QueuePlace { platform: next()?.parse().map_err(|_| ())?, priority, turn, arrival }))
+        Ok(Self(QueuePosition { platform: next()?.parse().map_err(|_| ())?, priority, turn, arrival }))
     }
 }
 
@@ -69,7 +69,7 @@ pub async fn queue(State(app): State<App>, _: Operator, Asked(page): Asked<Pagin
         let wanted = pager.wanted();
         let chunk = app.store.queue_after(after.as_ref(), wanted).await?;
         let read = chunk.len();
-        for (place, entry) in chunk {
+        for (position, entry) in chunk {
             if pager.is_full() {
                 return pager.finish(true);
             }
@@ -81,8 +81,11 @@ pub async fn queue(State(app): State<App>, _: Operator, Asked(page): Asked<Pagin
                 queued_at: entry.queued_at,
                 timeout_at: entry.timeout_at,
             };
-            pager.push(&entry, format!("{}.{}.{}.{}", place.platform, place.priority, place.turn, place.arrival))?;
-            after = Some(place);
+            pager.push(
+                &entry,
+                format!("{}.{}.{}.{}", position.platform, position.priority, position.turn, position.arrival),
+            )?;
+            after = Some(position);
         }
         if is_last(read, wanted) {
             return pager.finish(false);
@@ -166,7 +169,7 @@ fn gates(hosts: impl IntoIterator<Item = String>, rows: &[DeploymentRow], max_co
 )]
 pub async fn deployments(State(app): State<App>, _: Operator) -> Result<Json<Deployments>, Problem> {
     let rows = app.store.deployments().await?;
-    let configured = app.store.pools().await?.into_iter().filter(|pool| pool.place.is_some());
+    let configured = app.store.pools().await?.into_iter().filter(|pool| pool.config_position.is_some());
     let gates = gates(configured.map(|pool| pool.host), &rows, app.deployment.max_concurrent());
     let entries: Vec<DeploymentEntry> = rows
         .into_iter()

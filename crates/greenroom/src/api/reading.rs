@@ -19,7 +19,7 @@ use super::pages::Pager;
 use super::problem::{Problem, ProblemDto};
 use super::quota::Quota;
 use crate::lifecycle::waits::AwaitedState;
-use crate::store::{BotChunk, BotFilter, BotRow, PoolRow, SegmentPlace, StoreError};
+use crate::store::{BotChunk, BotFilter, BotRow, PoolRow, SegmentPosition, StoreError};
 
 const DEFAULT_PAGE: i64 = 50;
 const LARGEST_PAGE: i64 = 1_000;
@@ -351,7 +351,7 @@ pub async fn one(
             WaitFor::Active => AwaitedState::Active,
             WaitFor::Ended => AwaitedState::Ended,
         };
-        let _place = quota.open_stream()?;
+        let _permit = quota.open_stream()?;
         let wait = Duration::from_millis(wait);
         let waited = app.lifecycle.await_state(id, state, wait, &app.stopping).await?;
         bot = waited.ok_or_else(|| Problem::not_found("bot"))?;
@@ -408,11 +408,11 @@ pub struct Transcript {
 }
 
 /// Where a page of a transcript ended, as text that keeps every bit of the times.
-struct SegmentCursor(SegmentPlace);
+struct SegmentCursor(SegmentPosition);
 
 impl std::fmt::Display for SegmentCursor {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let SegmentPlace { start_time, end_time, id } = self.0;
+        let SegmentPosition { start_time, end_time, id } = self.0;
         write!(f, "{:x}-{:x}-{id}", start_time.to_bits(), end_time.to_bits())
     }
 }
@@ -426,8 +426,8 @@ impl std::str::FromStr for SegmentCursor {
         let time = |text: &str| u64::from_str_radix(text, 16).map(f64::from_bits).map_err(|_| ());
         let (start_time, end_time) = (time(next()?)?, time(next()?)?);
         let id = next()?.parse().map_err(|_| ())?;
-        let is_place = start_time.is_finite() && end_time.is_finite();
-        is_place.then_some(Self(SegmentPlace { start_time, end_time, id })).ok_or(())
+        let is_valid = start_time.is_finite() && end_time.is_finite();
+        is_valid.then_some(Self(SegmentPosition { start_time, end_time, id })).ok_or(())
     }
 }
 
@@ -447,7 +447,7 @@ pub async fn transcript(
     Asked(page): Asked<Paging>,
 ) -> Result<Response, Problem> {
     let bot = own(&app, user, id).await?.id;
-    let mut after = page.cursor::<SegmentCursor>()?.map_or(SegmentPlace::FIRST, |cursor| cursor.0);
+    let mut after = page.cursor::<SegmentCursor>()?.map_or(SegmentPosition::FIRST, |cursor| cursor.0);
     let mut pager = Pager::new("segments", page.limit()?);
     loop {
         // A segment may be as large as a body, so their sizes are read first.
@@ -458,12 +458,12 @@ pub async fn transcript(
             return pager.finish(!sizes.is_empty());
         }
         let segments = app.store.transcript(bot, after, fitting).await?;
-        for (place, segment) in segments {
+        for (position, segment) in segments {
             if pager.is_full() {
                 return pager.finish(true);
             }
-            after = place;
-            pager.push(&SegmentDto::from(segment), SegmentCursor(place).to_string())?;
+            after = position;
+            pager.push(&SegmentDto::from(segment), SegmentCursor(position).to_string())?;
         }
         if is_last(sizes.len(), wanted) && i64::try_from(sizes.len()).is_ok_and(|all| all == fitting) {
             return pager.finish(false);
@@ -472,7 +472,7 @@ pub async fn transcript(
 }
 
 /// How many of these segments the page takes; the first in any case.
-fn fitting(sizes: &[(SegmentPlace, i64)], pager: &Pager) -> i64 {
+fn fitting(sizes: &[(SegmentPosition, i64)], pager: &Pager) -> i64 {
     if pager.is_full() {
         return 0;
     }

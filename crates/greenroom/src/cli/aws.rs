@@ -56,12 +56,12 @@ pub struct Of {
 pub async fn run(command: Command, before: &Settings) -> Done {
     match command {
         Command::Init(of) => {
-            for settings in places(of, before)? {
+            for settings in configs(of, before)? {
                 print!("{}", aws::init(&settings).await?);
             }
         }
         Command::Describe { cloudformation, of } => {
-            for settings in places(of, before)? {
+            for settings in configs(of, before)? {
                 let plan = aws::describe(&settings);
                 if cloudformation {
                     println!("{:#}", plan.cloudformation());
@@ -71,7 +71,7 @@ pub async fn run(command: Command, before: &Settings) -> Done {
             }
         }
         Command::Policy { init, of } => {
-            for settings in places(of, before)? {
+            for settings in configs(of, before)? {
                 println!("{:#}", if init { aws::init_policy(&settings) } else { aws::policy(&settings) });
             }
         }
@@ -83,16 +83,16 @@ pub async fn run(command: Command, before: &Settings) -> Done {
 }
 
 /// What is asked for, each place once.
-fn places(of: Of, before: &Settings) -> Result<Vec<aws::Settings>, Box<dyn std::error::Error>> {
+fn configs(of: Of, before: &Settings) -> Result<Vec<aws::Settings>, Box<dyn std::error::Error>> {
     let config = of.settings.over(before).load()?;
-    let (places, whose) = runners::shared(&config.pools);
-    let places = match of.pool {
-        None if places.is_empty() => return Err("no pool has the provider ec2".into()),
-        None => places,
-        Some(pool) => vec![places[*whose.get(&pool).ok_or_else(|| no_runners(&config, &pool))?].clone()],
+    let (configs, whose) = runners::shared(&config.pools);
+    let configs = match of.pool {
+        None if configs.is_empty() => return Err("no pool has the provider ec2".into()),
+        None => configs,
+        Some(pool) => vec![configs[*whose.get(&pool).ok_or_else(|| no_runners(&config, &pool))?].clone()],
     };
     // Whose slots claim runners is nothing that is made at AWS.
-    Ok(places.into_iter().map(|(_, config)| config.settings("")).collect())
+    Ok(configs.into_iter().map(|(_, config)| config.settings("")).collect())
 }
 
 fn no_runners(config: &Config, pool: &str) -> String {

@@ -227,8 +227,8 @@ fn classes(section: &mut Section<'_>, size: Size, prefix: &str) -> (Vec<aws::Cla
     }
     sort(&mut classes);
     // What the pool keeps ready is of its smallest class, unless that one says something else.
-    for (place, class) in classes.iter_mut().enumerate() {
-        if place == 0 && !sizes.contains(&(class.name.clone(), "min_idle")) {
+    for (index, class) in classes.iter_mut().enumerate() {
+        if index == 0 && !sizes.contains(&(class.name.clone(), "min_idle")) {
             class.min_idle = size.min_idle;
         }
         if class.min_idle > class.max {

@@ -384,7 +384,7 @@ fn pools_that_share_their_runners_agree_on_what_these_are() {
     let errors = both("classes = { large = { cpu = 3 } }").unwrap_err().join("\n");
     assert!(errors.contains("do not agree on cpu, mem and instance_types of the class large"), "{errors}");
     // Half of a place in common: one would take the other's machines for its own.
-    for (key, of_place) in [("table", "queue_prefix"), ("queue_prefix", "table")] {
+    for (key, other_key) in [("table", "queue_prefix"), ("queue_prefix", "table")] {
         let elsewhere: String = PLACE
             .lines()
             .map(|line| match line.starts_with(key) {
@@ -394,7 +394,7 @@ fn pools_that_share_their_runners_agree_on_what_these_are() {
             .collect();
         let other = pool("other", "").replace(PLACE, &elsewhere);
         let errors = load(&(pool("one", "") + &other), &[], &[]).unwrap_err().join("\n");
-        assert!(errors.contains("`table` and `queue_prefix`"), "{of_place}: {errors}");
+        assert!(errors.contains("`table` and `queue_prefix`"), "{other_key}: {errors}");
     }
     // What follows from the pools' sizes adds up, and what is said holds.
     let (mut one, other) = (ec2(PLACE).unwrap(), ec2(PLACE).unwrap());

@@ -64,7 +64,7 @@ impl Deployment {
         let Some(pool) = self.pool(&slot.pool).await? else { return Ok(()) };
         let Some(provider) = self.provider(&slot.pool) else {
             // Another replica has a configuration with this pool: it is that one's to clear.
-            if pool.place.is_some() {
+            if pool.config_position.is_some() {
                 return Ok(());
             }
             self.broken(&slot.name, Some(bot), &not_configured(&slot.pool)).await;

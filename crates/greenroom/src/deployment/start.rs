@@ -184,7 +184,7 @@ impl Deployment {
     async fn no_capacity(&self, deployment: &Passed, message: String) -> Result<(), StoreError> {
         let slot = &deployment.row.slot;
         let Some(bot) = deployment.row.bot_id else { return self.failed(deployment, message).await };
-        tracing::info!(%slot, %bot, message, "no capacity for a bot; it is queued again");
+        tracing::info!(%slot, %bot, error = message, "no capacity for a bot; it is queued again");
         let news = SlotEvent::NoCapacity { bot, holder: deployment.holder, message };
         if self.0.placement.report(slot.clone(), news).await? {
             return Ok(());

@@ -106,8 +106,8 @@ async fn ask(ServerRow { seen, facts, .. }: ServerRow, servers: &mut Servers) {
     }
 }
 
-fn other_version(version: &str, place: &str) -> Option<Check> {
-    let text = format!("the server at {place} is {version}, and this program is {VERSION}");
+fn other_version(version: &str, address: &str) -> Option<Check> {
+    let text = format!("the server at {address} is {version}, and this program is {VERSION}");
     (version != VERSION).then(|| Check::doubtful("version", text))
 }
 

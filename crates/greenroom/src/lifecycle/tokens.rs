@@ -202,10 +202,10 @@ mod tests {
     fn a_token_that_was_changed_anywhere_is_not_read() {
         let tokens = Tokens::new("secret");
         let token = tokens.make(claim());
-        for place in PREFIX.len()..token.len() {
+        for index in PREFIX.len()..token.len() {
             let mut changed = token.clone().into_bytes();
-            changed[place] = if changed[place] == b'A' { b'B' } else { b'A' };
-            assert_eq!(tokens.read(std::str::from_utf8(&changed).unwrap()), None, "changed at {place}");
+            changed[index] = if changed[index] == b'A' { b'B' } else { b'A' };
+            assert_eq!(tokens.read(std::str::from_utf8(&changed).unwrap()), None, "changed at {index}");
         }
         assert_eq!(tokens.read(&token[..token.len() - 4]), None);
         assert_eq!(tokens.read(""), None);

@@ -114,12 +114,12 @@ impl Book {
 }
 
 /// A place in line, until it is dropped.
-struct QueuePosition<'a> {
+struct BudgetTicket<'a> {
     inner: &'a Inner,
     at: (Urgency, u64),
 }
 
-impl Drop for QueuePosition<'_> {
+impl Drop for BudgetTicket<'_> {
     fn drop(&mut self) {
         self.inner.queue().remove(&self.at);
         self.inner.moved.notify_waiters();
@@ -180,14 +180,14 @@ impl Budget {
     /// Waits for a turn to make one request.
     pub async fn turn(&self, urgency: Urgency) -> Result<(), ProviderError> {
         let inner = &*self.0;
-        let position = QueuePosition { inner, at: (urgency, inner.next.fetch_add(1, Ordering::Relaxed)) };
-        inner.queue().insert(position.at);
+        let ticket = BudgetTicket { inner, at: (urgency, inner.next.fetch_add(1, Ordering::Relaxed)) };
+        inner.queue().insert(ticket.at);
         loop {
             let moved = inner.moved.notified();
             tokio::pin!(moved);
             // From here on it is not missed.
             moved.as_mut().enable();
-            if inner.queue().first() != Some(&position.at) {
+            if inner.queue().first() != Some(&ticket.at) {
                 moved.await;
                 continue;
             }

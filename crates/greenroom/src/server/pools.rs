@@ -37,8 +37,8 @@ pub async fn configure(
 ) -> Result<(), StoreError> {
     let before = store.pools().await?;
     let mut tx = store.begin_changing(&Changed::everything(), now).await?;
-    tx.unplace_pools().await?;
-    for (place, pool) in pools.iter().enumerate() {
+    tx.unconfigure_pools().await?;
+    for (position, pool) in pools.iter().enumerate() {
         let row = PoolRow {
             name: pool.name.clone(),
             platform: pool.platform,
@@ -49,7 +49,7 @@ pub async fn configure(
             recycle_after: pool.recycle_after.into(),
             max_slots: pool.max_slots.into(),
             min_idle: pool.min_idle.into(),
-            place: i64::try_from(place).ok(),
+            config_position: i64::try_from(position).ok(),
             slots: 0,
             mean_hold_ms: None,
             attribute_sets: attribute_sets(&mut tx, pool).await?,

@@ -81,11 +81,11 @@ macro_rules! sql_pass {
                   SELECT slot FROM (
                       SELECT slot, bot_id, row_number() OVER (PARTITION BY host ORDER BY is_for_nobody, arrival)
                            + (SELECT count(*) FROM deployments AS active
-                               WHERE active.state = 'active' AND active.host = candidates.host) AS place
+                               WHERE active.state = 'active' AND active.host = candidates.host) AS gate_position
                         FROM (",
             $candidates,
             "       ) AS candidates) AS placed
-                   WHERE place <= CASE WHEN bot_id IS NULL AND $1 > 1 THEN $1 - 1 ELSE $1 END)",
+                   WHERE gate_position <= CASE WHEN bot_id IS NULL AND $1 > 1 THEN $1 - 1 ELSE $1 END)",
             $end,
             " RETURNING ",
             deployment_columns!()

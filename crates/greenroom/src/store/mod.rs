@@ -85,13 +85,13 @@ pub use leases::Holder;
 pub use listening::ListeningSpan;
 pub use placement_turn::PlacementTurn;
 pub use pools::KeptPool;
-pub use queue::{QueuePlace, QueueRow};
+pub use queue::{QueuePosition, QueueRow};
 pub use replicas::Holding;
 pub use server_lock::ServerLock;
 pub use servers::{ServerFacts, ServerRow};
 pub use sessions::{Beat, Clocks, SessionRow};
 use sql::{Arg, Inner, Row, Sql};
-pub use transcript::{SegmentPlace, SegmentRow};
+pub use transcript::{SegmentPosition, SegmentRow};
 pub use users::{KeyRow, UserChange, UserRow};
 
 /// The database, open and at the schema that this version knows.

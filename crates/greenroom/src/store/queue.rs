@@ -19,7 +19,7 @@ pub struct QueueRow {
 
 /// Where a bot stands in the queue, however many before it leave.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct QueuePlace {
+pub struct QueuePosition {
     pub platform: Platform,
     pub priority: i64,
     pub turn: i64,
@@ -82,9 +82,9 @@ impl Store {
     /// Some of those in line, by platform and in the order in which they will be served: those after one.
     pub async fn queue_after(
         &self,
-        after: Option<&QueuePlace>,
+        after: Option<&QueuePosition>,
         limit: i64,
-    ) -> Result<Vec<(QueuePlace, QueueRow)>, StoreError> {
+    ) -> Result<Vec<(QueuePosition, QueueRow)>, StoreError> {
         let platform = after.map_or("", |after| after.platform.as_str());
         let first = (i64::MIN, i64::MIN, i64::MIN);
         let (priority, turn, arrival) = after.map_or(first, |after| (after.priority, after.turn, after.arrival));
@@ -105,7 +105,7 @@ impl Store {
             .iter()
             .map(|row| {
                 let (priority, turn, arrival) = (row.int("priority")?, row.int("turn")?, row.int("arrival")?);
-                Ok((QueuePlace { platform: row.word("platform")?, priority, turn, arrival }, waiter(row)?))
+                Ok((QueuePosition { platform: row.word("platform")?, priority, turn, arrival }, waiter(row)?))
             })
             .collect()
     }

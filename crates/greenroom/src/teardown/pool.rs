@@ -70,7 +70,7 @@ impl PoolRemoval {
         let now = jiff::Timestamp::now();
         // A server that never started with the new configuration has not taken it out.
         let mut tx = teardown.store.begin_changing(&Changed::everything(), now).await?;
-        tx.unplace_pool(&pool.name).await?;
+        tx.unconfigure_pool(&pool.name).await?;
         tx.commit().await?;
         teardown.drain(&pool.name).await?;
         let mut busy = teardown.busy(&names).await?;

@@ -141,8 +141,8 @@ async fn a_thousand_lives_go_on_after_kill_9_and_nothing_acknowledged_is_lost(#[
         let bot = world.user.get(&format!("/bots/{id}")).await["bot"].take();
         let status = bot["status"].as_str().unwrap();
         // Acknowledged, or one further: what was under way may have been committed without its answer arriving.
-        let place = |steps: usize| if steps == 0 { "deploying" } else { STEPS[steps - 1].1 };
-        let possible = [place(known.steps), place((known.steps + 1).min(STEPS.len()))];
+        let status_after = |steps: usize| if steps == 0 { "deploying" } else { STEPS[steps - 1].1 };
+        let possible = [status_after(known.steps), status_after((known.steps + 1).min(STEPS.len()))];
         assert!(possible.contains(&status), "{status} after {} steps", known.steps);
         if known.life.is_some() {
             assert!(bot["connection_id"].is_string());

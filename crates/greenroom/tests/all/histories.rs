@@ -297,7 +297,7 @@ fn pool_row(pool: &Pool) -> String {
         text(&pool.provider),
         text(&pool.host),
         text(if pool.hot { "running" } else { "stopped" }),
-        number(pool.place),
+        number(pool.config_position),
         number(pool.mean_hold_ms),
         text(json!(sets)),
         number(pool.expire_after_ms),

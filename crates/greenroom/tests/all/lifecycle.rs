@@ -5,7 +5,7 @@ use domain::lifecycle::{TABLE, Trigger};
 use domain::{BotId, Reason};
 use greenroom::lifecycle::LifecycleError;
 use greenroom::lifecycle::callbacks::{Caller, Segment};
-use greenroom::store::{BotRow, EventRow, SegmentPlace};
+use greenroom::store::{BotRow, EventRow, SegmentPosition};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 
@@ -58,7 +58,7 @@ impl Life {
     async fn known(&self) -> (BotRow, Vec<EventRow>, usize) {
         let bot = self.core.store.bot(self.bot).await.unwrap().unwrap();
         let events = self.core.store.events_of_bot(self.bot).await.unwrap();
-        let said = self.core.store.transcript(self.bot, SegmentPlace::FIRST, i64::MAX).await.unwrap();
+        let said = self.core.store.transcript(self.bot, SegmentPosition::FIRST, i64::MAX).await.unwrap();
         (bot, events, said.len())
     }
 

@@ -137,13 +137,13 @@ async fn the_line_is_shown_in_the_order_in_which_it_will_be_served(#[case] backe
     let queue = fixture.admin.get("/admin/queue").await["entries"].take();
     let shown: Vec<_> = queue.as_array().unwrap().iter().map(|entry| entry["bot_id"].clone()).collect();
     assert_eq!(shown, [&asked[1], &asked[0], &asked[2]].map(|bot| bot["id"].clone()));
-    for (entry, place) in queue.as_array().unwrap().iter().zip(1..) {
-        assert_eq!((&entry["position"], &entry["pool"]), (&json!(place), &json!("meet")));
+    for (entry, position) in queue.as_array().unwrap().iter().zip(1..) {
+        assert_eq!((&entry["position"], &entry["pool"]), (&json!(position), &json!("meet")));
         let times = ["queued_at", "timeout_at"].map(|key| entry[key].as_str().unwrap().parse::<jiff::Timestamp>());
         let [queued_at, timeout_at] = times.map(Result::unwrap);
         assert_eq!(timeout_at.duration_since(queued_at).as_secs(), 60);
         let bot = fixture.user.show_bot(entry["bot_id"].as_str().unwrap()).await;
-        assert_eq!((&bot["status"], &bot["queue_position"]), (&json!("queued"), &json!(place)));
+        assert_eq!((&bot["status"], &bot["queue_position"]), (&json!("queued"), &json!(position)));
     }
 }
 

@@ -37,9 +37,9 @@ async fn a_hundred_parallel_requests_on_five_slots_make_five_slots_and_a_line_of
     assert_eq!(positions, (1..=95).collect::<Vec<_>>());
     assert!(answers.iter().all(|answer| answer.bot.slot.is_some() != answer.queue_position.is_some()));
     // What each was told is where it stands.
-    for (place, entry) in fixture.core.store.queue().await.unwrap().into_iter().enumerate() {
+    for (position, entry) in fixture.core.store.queue().await.unwrap().into_iter().enumerate() {
         let answer = answers.iter().find(|answer| answer.bot.id == entry.bot_id).unwrap();
-        assert_eq!((answer.queue_position, entry.position), (Some(entry.position), place as i64 + 1));
+        assert_eq!((answer.queue_position, entry.position), (Some(entry.position), position as i64 + 1));
     }
     for answer in answers.iter().filter(|answer| answer.bot.slot.is_some()) {
         fixture.runs(answer.bot.id).await;
@@ -138,8 +138,8 @@ async fn the_line_is_served_by_priority_and_then_by_arrival(#[case] backend: Bac
     for (number, priority) in [100, 50, 100, -5, 50, 100].into_iter().enumerate() {
         let answer = fixture.core.ask(BotRequest { priority, ..bot_request(number) }).await;
         arrived.push(answer.bot.id);
-        let place = fixture.queue().await.iter().position(|bot| *bot == answer.bot.id).unwrap();
-        assert_eq!(answer.queue_position, Some(place as i64 + 1), "it is told where it stands");
+        let position = fixture.queue().await.iter().position(|bot| *bot == answer.bot.id).unwrap();
+        assert_eq!(answer.queue_position, Some(position as i64 + 1), "it is told where it stands");
     }
     let expected: Vec<_> = [3, 1, 4, 0, 2, 5].map(|number: usize| arrived[number]).into();
     assert_eq!(fixture.queue().await, expected);

@@ -43,7 +43,7 @@ async fn what_speaks_what_commands_and_what_waits_may_be_at_three_replicas_of_po
     let process = found("the slot is started", async || replicas.database.agent("pool-meet-001")).await;
     let mut token = variable(&process, "GREENROOM_SLOT_TOKEN");
     for round in 0..3 {
-        let [speaks, commands, waits] = [0, 1, 2].map(|place| replicas.url((round + place) % 3));
+        let [speaks, commands, waits] = [0, 1, 2].map(|offset| replicas.url((round + offset) % 3));
         // The agent waits at one, and the bot is asked for at another.
         let waiting = {
             let agent = replicas.admin.with(&token).on(&waits);

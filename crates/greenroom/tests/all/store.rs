@@ -11,7 +11,7 @@ use domain::{Action, BotId, CommandId, ConnectionId, KeyId, Meeting, Reason, Sta
 use greenroom::clock::Clock;
 use greenroom::random::Random;
 use greenroom::store::{
-    Actor, Applied, Beat, BotDetails, BotFilter, Change, Changed, CommandRow, KeyRow, Kind, NewEvent, SegmentPlace,
+    Actor, Applied, Beat, BotDetails, BotFilter, Change, Changed, CommandRow, KeyRow, Kind, NewEvent, SegmentPosition,
     SegmentRow, Store, StoreError, UserRow,
 };
 use jiff::Timestamp;
@@ -313,14 +313,14 @@ async fn a_segment_is_stored_once_and_read_in_the_order_of_speech(#[case] backen
     let digests = [batch[0].digest.clone(), "unknown".to_owned()];
     assert_eq!(tx.known_segments(bot, &digests).await.unwrap(), 1);
     tx.commit().await.unwrap();
-    let read = store.transcript(bot, SegmentPlace::FIRST, 100).await.unwrap();
-    let (places, said): (Vec<_>, Vec<_>) = read.into_iter().unzip();
+    let read = store.transcript(bot, SegmentPosition::FIRST, 100).await.unwrap();
+    let (positions, said): (Vec<_>, Vec<_>) = read.into_iter().unzip();
     assert_eq!(said, [batch[1].clone(), batch[0].clone(), segment(9.0, "third")]);
-    let rest = store.transcript(bot, places[0], 1).await.unwrap();
-    assert_eq!(rest, [(places[1], batch[0].clone())]);
-    let sizes = store.segment_sizes(bot, places[0], 100).await.unwrap();
+    let rest = store.transcript(bot, positions[0], 1).await.unwrap();
+    assert_eq!(rest, [(positions[1], batch[0].clone())]);
+    let sizes = store.segment_sizes(bot, positions[0], 100).await.unwrap();
     let bytes = |segment: &SegmentRow| i64::try_from(segment.text.len() + "Ada".len()).unwrap();
-    assert_eq!(sizes, [(places[1], bytes(&batch[0])), (places[2], bytes(&segment(9.0, "third")))]);
+    assert_eq!(sizes, [(positions[1], bytes(&batch[0])), (positions[2], bytes(&segment(9.0, "third")))]);
 }
 
 #[rstest]

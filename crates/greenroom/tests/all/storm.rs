@@ -114,9 +114,9 @@ fn expect_order(events: &[EventRow], queue: &[Value]) {
         .iter()
         .filter(|event| event.kind == Kind::Assigned || event.reason.is_some() && event.kind == Kind::Created)
         .map(|event| event.bot_id.to_string());
-    let places: HashMap<&str, usize> =
-        queue.iter().enumerate().map(|(place, entry)| (entry["bot_id"].as_str().unwrap(), place)).collect();
-    let served: Vec<usize> = served.filter_map(|bot| places.get(bot.as_str()).copied()).collect();
+    let positions: HashMap<&str, usize> =
+        queue.iter().enumerate().map(|(position, entry)| (entry["bot_id"].as_str().unwrap(), position)).collect();
+    let served: Vec<usize> = served.filter_map(|bot| positions.get(bot.as_str()).copied()).collect();
     assert!(served.is_sorted(), "{served:?}");
 }
 

@@ -271,8 +271,8 @@ fn kind(job: &Job, answer: &JobAnswer) -> String {
     };
     let answer = match answer {
         JobAnswer::Reserve(Ok(reserved)) => {
-            let place = if reserved.queue_position.is_some() { "waits" } else { "placed" };
-            format!("{place} new={}", reserved.is_new)
+            let outcome = if reserved.queue_position.is_some() { "waits" } else { "placed" };
+            format!("{outcome} new={}", reserved.is_new)
         }
         JobAnswer::Reserve(Err(refusal)) => format!("{refusal:?}"),
         JobAnswer::End(Ok(status)) => format!("{status:?}"),

@@ -120,7 +120,7 @@ fn configure(world: &mut World, random: &mut Random) -> String {
         }
         _ => {
             let number = pool.name.rsplit('-').next().and_then(|number| number.parse::<i64>().ok());
-            pool.place = if pool.place.is_some() { None } else { number };
+            pool.config_position = if pool.config_position.is_some() { None } else { number };
         }
     }
     let description = format!("configured: {pool:?}");

@@ -154,7 +154,7 @@ impl Reference {
         let queue = self.queue(bot.platform);
         let position = queue.iter().position(|other| *other == id).map_or(0, |at| at as i64 + 1);
         let mut pools: Vec<&Pool> = self.pools.iter().filter(|pool| pool.platform == bot.platform).collect();
-        pools.sort_by_key(|pool| (pool.place.is_none(), pool.place, pool.name.clone()));
+        pools.sort_by_key(|pool| (pool.config_position.is_none(), pool.config_position, pool.name.clone()));
         pools.retain(|pool| could_fit(pool, bot));
         let pools = pools.iter().map(|pool| (pool.mean_hold_ms, pool.slots));
         let estimated_wait_ms = slot::estimated_wait_ms(position, pools);

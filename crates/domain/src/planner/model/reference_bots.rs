@@ -53,9 +53,9 @@ impl Batch<'_> {
             returns: 0,
             queued: None,
         };
-        let served = |pool: &&Pool| pool.platform == request.platform && pool.place.is_some();
+        let served = |pool: &&Pool| pool.platform == request.platform && pool.config_position.is_some();
         let mut pools: Vec<Pool> = self.all.pools.iter().filter(served).cloned().collect();
-        pools.sort_by_key(|pool| pool.place);
+        pools.sort_by_key(|pool| pool.config_position);
         if pools.is_empty() {
             return Err(Refusal::NoPool(request.platform));
         }

@@ -23,7 +23,7 @@ fn size(pool: &Pool, slot: &Attributes, required: Option<&Requirements>) -> Opti
 impl Batch<'_> {
     /// Each of those who wait, in their order, gets the best of what is there for it.
     pub fn serve(&mut self, platform: Platform) {
-        if !self.all.pools.iter().any(|pool| pool.platform == platform && pool.place.is_some()) {
+        if !self.all.pools.iter().any(|pool| pool.platform == platform && pool.config_position.is_some()) {
             return;
         }
         let mut runners = self.runners.clone();
@@ -76,12 +76,17 @@ impl Batch<'_> {
         let mut fitting = Vec::new();
         for slot in self.all.slots.iter().filter(|slot| self.is_free(slot)) {
             let Some(pool) = self.all.pool(&slot.pool) else { continue };
-            let Some(place) = pool.place.filter(|_| pool.platform == bot.platform) else { continue };
+            let Some(config_position) = pool.config_position.filter(|_| pool.platform == bot.platform) else {
+                continue;
+            };
             let provisioned = pool.provider == "ec2";
             let Some(size) = size(pool, &slot.attributes, bot.requirements.as_ref()) else { continue };
             let to_start = !(pool.hot && slot.status == SlotStatus::Idle && !slot.stopped);
             if may_provision || !provisioned {
-                fitting.push(((provisioned, size, place, to_start, slot.last_used_at, slot.number), slot.name.clone()));
+                fitting.push((
+                    (provisioned, size, config_position, to_start, slot.last_used_at, slot.number),
+                    slot.name.clone(),
+                ));
             }
         }
         fitting.into_iter().min().map(|(_, name)| name)
@@ -94,8 +99,10 @@ impl Batch<'_> {
             let provisioned = pool.provider == "ec2";
             let size = size(pool, &attributes_of_new(pool), bot.requirements.as_ref());
             let has_room = pool.slots < pool.max_slots;
-            if let (Some(place), Some(size), true, true) = (pool.place, size, has_room, may_provision || !provisioned) {
-                fitting.push(((provisioned, size, place), pool.name.clone()));
+            if let (Some(config_position), Some(size), true, true) =
+                (pool.config_position, size, has_room, may_provision || !provisioned)
+            {
+                fitting.push(((provisioned, size, config_position), pool.name.clone()));
             }
         }
         let (_, pool) = fitting.into_iter().min()?;
@@ -182,7 +189,7 @@ impl Batch<'_> {
         for name in self.loose.clone() {
             let Some(slot) = self.all.slot(&name).cloned() else { continue };
             let Some(pool) = self.all.pool(&slot.pool).cloned() else { continue };
-            let served = |other: &Pool| other.platform == pool.platform && other.place.is_some();
+            let served = |other: &Pool| other.platform == pool.platform && other.config_position.is_some();
             if self.all.pools.iter().any(served) {
                 self.make_ready(&slot, &pool);
             }
@@ -205,7 +212,7 @@ impl Batch<'_> {
     }
 
     pub fn keep_warm(&mut self, name: &str) {
-        let Some(pool) = self.all.pool(name).filter(|pool| pool.place.is_some()).cloned() else { return };
+        let Some(pool) = self.all.pool(name).filter(|pool| pool.config_position.is_some()).cloned() else { return };
         let provisioned = pool.provider == "ec2";
         let of_pool =
             |batch: &Self| -> Vec<Slot> { batch.all.slots.iter().filter(|slot| slot.pool == name).cloned().collect() };

@@ -30,7 +30,7 @@ fn what_is_broken_is_replaced_once_and_then_waited_for() {
 
 #[test]
 fn nothing_is_made_ahead_where_slots_are_provisioned_per_bot_or_the_pool_is_gone() {
-    let gone = Pool { min_idle: 1, place: None, ..pool("gone", 0, 2) };
+    let gone = Pool { min_idle: 1, config_position: None, ..pool("gone", 0, 2) };
     let mut planner = Planner::new(&[Pool { min_idle: 1, ..runner_pool("ec2", 0, 2) }, gone]);
     assert!(planner.run(&[Job::KeepWarm]).is_empty());
 }

@@ -52,7 +52,7 @@ fn slot(pool: &str, number: i64) -> SlotName {
 }
 
 /// A pool of stopped slots of google_meet.
-fn pool(name: &str, place: i64, max_slots: i64) -> Pool {
+fn pool(name: &str, position: i64, max_slots: i64) -> Pool {
     Pool {
         name: name.to_owned(),
         platform: Platform::GoogleMeet,
@@ -62,7 +62,7 @@ fn pool(name: &str, place: i64, max_slots: i64) -> Pool {
         recycle_after: 1,
         max_slots,
         min_idle: 0,
-        place: Some(place),
+        config_position: Some(position),
         slots: 0,
         mean_hold_ms: None,
         attribute_sets: vec![Attributes::default()],
@@ -72,12 +72,12 @@ fn pool(name: &str, place: i64, max_slots: i64) -> Pool {
     }
 }
 
-fn hot_pool(name: &str, place: i64, max_slots: i64) -> Pool {
-    Pool { hot: true, recycle_after: 0, ..pool(name, place, max_slots) }
+fn hot_pool(name: &str, position: i64, max_slots: i64) -> Pool {
+    Pool { hot: true, recycle_after: 0, ..pool(name, position, max_slots) }
 }
 
-fn runner_pool(name: &str, place: i64, max_slots: i64) -> Pool {
-    Pool { provider: "ec2".to_owned(), ..pool(name, place, max_slots) }
+fn runner_pool(name: &str, position: i64, max_slots: i64) -> Pool {
+    Pool { provider: "ec2".to_owned(), ..pool(name, position, max_slots) }
 }
 
 fn cpus(cpu: u32) -> Attributes {

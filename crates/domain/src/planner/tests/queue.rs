@@ -80,13 +80,13 @@ fn the_estimate_is_the_position_divided_by_the_rate_of_free_slots() {
 fn a_bot_for_which_there_is_no_room_goes_back_to_its_place_and_is_passed_over_for_a_while() {
     let mut planner = Planner::new(&[runner_pool("ec2", 0, 1)]);
     planner.run(&[reserve(request(1, 1)), reserve(request(2, 1))]);
-    let place = slot("ec2", 1);
+    let slot_name = slot("ec2", 1);
     let wait_until = planner.bot(1).wait_until;
-    let holder = planner.pass_gate(&place);
+    let holder = planner.pass_gate(&slot_name);
     let no_capacity = |holder| SlotEvent::NoCapacity { bot: bot(1), holder, message: "full".to_owned() };
-    assert!(!fits(&planner.event(&place, no_capacity(Uuid::nil()))), "another holds the deployment");
+    assert!(!fits(&planner.event(&slot_name, no_capacity(Uuid::nil()))), "another holds the deployment");
     planner.wait(1);
-    let changes = planner.event(&place, no_capacity(holder));
+    let changes = planner.event(&slot_name, no_capacity(holder));
     assert_eq!((changes.queued, changes.returned.len()), (vec![bot(1)], 1));
     assert_eq!(planner.slot_of(2), None, "who waits for the same behind it would find out the same");
     let back = planner.bot(1).queued.clone().unwrap();
@@ -94,7 +94,7 @@ fn a_bot_for_which_there_is_no_room_goes_back_to_its_place_and_is_passed_over_fo
     assert_eq!(back.not_before, Some(planner.now + Duration::from_secs(3)));
     planner.wait(3);
     planner.run(&[Job::ServeQueues]);
-    assert_eq!(planner.slot_of(1), Some(place), "the first, once its time has come");
+    assert_eq!(planner.slot_of(1), Some(slot_name), "the first, once its time has come");
 }
 
 #[test]
@@ -104,9 +104,9 @@ fn a_runner_that_comes_free_is_for_the_first_that_it_fits() {
     let with = |number, cpu| reserve(ReserveRequest { requirements: needs_cpus(cpu), ..request(number, 1) });
     planner.run(&[with(1, 8), with(2, 2)]);
     for number in 1..=2 {
-        let place = planner.slot_of(number).unwrap();
-        let holder = planner.pass_gate(&place);
-        planner.event(&place, SlotEvent::NoCapacity { bot: bot(number), holder, message: "full".to_owned() });
+        let slot_name = planner.slot_of(number).unwrap();
+        let holder = planner.pass_gate(&slot_name);
+        planner.event(&slot_name, SlotEvent::NoCapacity { bot: bot(number), holder, message: "full".to_owned() });
     }
     let changes = planner.run(&[Job::RetryWaiting(cpus(2))]);
     assert_eq!(changes.grants.len(), 1);

@@ -113,8 +113,8 @@ fn a_request_whose_commit_was_not_heard_of_is_not_admitted_twice() {
 
 #[test]
 fn what_no_pool_serves_or_no_slot_could_meet_is_refused() {
-    let gone = Pool { place: None, ..pool("gone", 0, 5) };
-    let teams = Pool { platform: Platform::Teams, place: None, ..pool("teams", 0, 5) };
+    let gone = Pool { config_position: None, ..pool("gone", 0, 5) };
+    let teams = Pool { platform: Platform::Teams, config_position: None, ..pool("teams", 0, 5) };
     let mut planner = Planner::new(&[pool("cold", 1, 5), gone, teams]);
     let on = |number, platform| reserve(ReserveRequest { platform, ..request(number, 1) });
     let large = reserve(ReserveRequest { requirements: needs_cpus(64), ..request(3, 1) });

@@ -206,7 +206,7 @@ pub async fn prepare(address: SocketAddr, bots: usize) -> Done<Prepared> {
 
 /// A meeting of its own for each number.
 pub fn meeting(number: usize) -> String {
-    let letter = |place: u32| char::from(b'a' + u8::try_from(number / 26_usize.pow(place) % 26).unwrap_or(0));
+    let letter = |digit: u32| char::from(b'a' + u8::try_from(number / 26_usize.pow(digit) % 26).unwrap_or(0));
     let code: String = (0..4).map(letter).collect();
     format!("https://meet.google.com/abc-{code}-xyz")
 }

@@ -32,7 +32,7 @@ struct State {
 struct PendingDescription {
     text: String,
     /// Who has waited longest goes first.
-    place: u64,
+    order: u64,
     /// How often there was nothing to describe, or it could not be said.
     tries: u32,
     not_before: Instant,
@@ -53,7 +53,7 @@ impl Descriptions {
         let mut state = self.state();
         let now = Instant::now();
         let due = state.waiting.iter().filter(|(_, waiting)| waiting.not_before <= now);
-        if let Some((slot, _)) = due.min_by_key(|(_, waiting)| waiting.place) {
+        if let Some((slot, _)) = due.min_by_key(|(_, waiting)| waiting.order) {
             return Some(Ok(slot.clone()));
         }
         let later = state.waiting.values().map(|waiting| waiting.not_before).min();
@@ -94,8 +94,8 @@ impl Coolify {
                 return;
             }
             state.next += 1;
-            let place = state.waiting.get(slot).map_or(state.next, |waiting| waiting.place);
-            state.waiting.insert(slot.clone(), PendingDescription { text, place, tries, not_before });
+            let order = state.waiting.get(slot).map_or(state.next, |waiting| waiting.order);
+            state.waiting.insert(slot.clone(), PendingDescription { text, order, tries, not_before });
             !std::mem::replace(&mut state.is_sending, true)
         };
         if is_first {

@@ -39,8 +39,8 @@ impl Recipe {
     fn text(&self) -> String {
         let CoolifyConfig { project_uuid, server_uuid, environment_name, destination_uuid, .. } = &self.config;
         let CoolifyConfig { image, tag, cpus, memory, env, .. } = &self.config;
-        let place = format!("{project_uuid:?}{server_uuid:?}{environment_name:?}{destination_uuid:?}");
-        format!("{place}{image:?}{tag:?}{cpus:?}{memory:?}{env:?}")
+        let location = format!("{project_uuid:?}{server_uuid:?}{environment_name:?}{destination_uuid:?}");
+        format!("{location}{image:?}{tag:?}{cpus:?}{memory:?}{env:?}")
     }
 
     /// The marks of an application that was never started.

@@ -273,7 +273,7 @@ pub fn program_is_at(program: &str, path: &OsStr, folder: &Path) -> bool {
         |file: &Path| file.metadata().is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0);
     match program.contains('/') {
         true => can_run(&folder.join(program)),
-        false => std::env::split_paths(path).any(|place| can_run(&folder.join(place).join(program))),
+        false => std::env::split_paths(path).any(|directory| can_run(&folder.join(directory).join(program))),
     }
 }
 

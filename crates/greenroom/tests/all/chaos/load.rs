@@ -80,8 +80,8 @@ struct Asker {
 /// All of them ask until it is over, and then until everything that was asked is answered.
 pub fn begin(users: &[Client], seed: u64, over: &CancellationToken) -> Vec<JoinHandle<Done>> {
     let all = users.iter().flat_map(|user| (0..ASKERS).map(move |number| (user, number)));
-    let requests = all.zip(1..).map(|((user, number), place)| {
-        let random = Random::seeded(seed.wrapping_add(place));
+    let requests = all.zip(1..).map(|((user, number), offset)| {
+        let random = Random::seeded(seed.wrapping_add(offset));
         ask_until(Asker { client: user.clone(), number, random, done: Done::default() }, over.clone())
     });
     requests.map(tokio::spawn).collect()

@@ -11,7 +11,7 @@ use rstest::rstest;
 use crate::support::{Backend, DeploymentFixture, Fake, bot_request, pool, until};
 
 /// A pool whose slots are places, to which the provider brings something or not.
-fn places(max_slots: i64) -> PoolRow {
+fn runner_pool(max_slots: i64) -> PoolRow {
     PoolRow { provider: "ec2".to_owned(), max_slots, ..pool("meet") }
 }
 
@@ -25,7 +25,7 @@ fn no_capacity() -> ProviderError {
 #[tokio::test]
 async fn a_bot_for_which_the_provider_has_no_room_goes_back_to_its_position_in_the_queue(#[case] backend: Backend) {
     let fake = Fake::default().failing_starts([no_capacity(), no_capacity()]);
-    let fixture = DeploymentFixture::with(backend, [places(2)], 1, fake).await;
+    let fixture = DeploymentFixture::with(backend, [runner_pool(2)], 1, fake).await;
     let first = fixture.core.reserved(1).await;
     let second = fixture.core.reserved(2).await;
     until("both were tried", async || fixture.fake.starts().len() == 2).await;
@@ -55,7 +55,7 @@ async fn a_bot_for_which_the_provider_has_no_room_goes_back_to_its_position_in_t
 #[tokio::test]
 async fn a_bot_that_comes_back_keeps_its_place_and_its_patience(#[case] backend: Backend) {
     let fake = Fake::default().failing_starts([]);
-    let fixture = DeploymentFixture::with(backend, [places(1)], 1, fake).await;
+    let fixture = DeploymentFixture::with(backend, [runner_pool(1)], 1, fake).await;
     let runs = fixture.core.reserved(0).await;
     fixture.runs(runs).await;
     let first = fixture.core.ask(BotRequest { queue_timeout_ms: 10_000, ..bot_request(1) }).await.bot.id;
@@ -90,7 +90,7 @@ async fn a_bot_that_comes_back_keeps_its_place_and_its_patience(#[case] backend:
 #[tokio::test]
 async fn a_bot_that_is_stopped_while_there_is_no_room_for_it_ends(#[case] backend: Backend) {
     let fake = Fake::hanging().failing_starts([no_capacity()]);
-    let fixture = DeploymentFixture::with(backend, [places(1)], 1, fake).await;
+    let fixture = DeploymentFixture::with(backend, [runner_pool(1)], 1, fake).await;
     let bot = fixture.core.reserved(1).await;
     until("its start is under way", async || fixture.fake.starts().len() == 1).await;
     fixture.core.lifecycle.stop(fixture.core.user, bot).await.unwrap();
@@ -103,7 +103,7 @@ async fn a_bot_that_is_stopped_while_there_is_no_room_for_it_ends(#[case] backen
 #[tokio::test]
 async fn a_bot_that_was_assigned_by_hand_meanwhile_is_left_alone() {
     let fake = Fake::hanging().failing_starts([no_capacity()]);
-    let fixture = DeploymentFixture::with(Backend::Sqlite, [places(1)], 1, fake).await;
+    let fixture = DeploymentFixture::with(Backend::Sqlite, [runner_pool(1)], 1, fake).await;
     let bot = fixture.core.reserved(1).await;
     until("its start is under way", async || fixture.fake.starts().len() == 1).await;
     let caller = fixture.core.assigned(bot).await.unwrap();

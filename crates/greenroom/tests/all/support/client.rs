@@ -15,7 +15,7 @@ pub struct Client {
 
 /// A Google Meet link of its own for each number.
 pub fn meet_link(number: usize) -> String {
-    let letter = |place: u32| char::from(b'a' + u8::try_from(number / 26_usize.pow(place) % 26).unwrap());
+    let letter = |digit: u32| char::from(b'a' + u8::try_from(number / 26_usize.pow(digit) % 26).unwrap());
     let code: String = (0..3).map(letter).collect();
     format!("https://meet.google.com/abc-defg-{code}")
 }

@@ -42,7 +42,7 @@ pub fn pool(name: &str) -> PoolRow {
         recycle_after: 1,
         max_slots: 1,
         min_idle: 0,
-        place: Some(0),
+        config_position: Some(0),
         slots: 0,
         mean_hold_ms: None,
         attribute_sets: vec![Default::default()],
@@ -86,7 +86,8 @@ pub struct Plan {
 impl Plan {
     /// A clock that the test sets, and these pools in this order.
     pub fn of(pools: impl IntoIterator<Item = PoolRow>) -> Self {
-        let placed = pools.into_iter().zip(0..).map(|(pool, place)| PoolRow { place: Some(place), ..pool });
+        let placed =
+            pools.into_iter().zip(0..).map(|(pool, position)| PoolRow { config_position: Some(position), ..pool });
         Self {
             clock: Clock::manual(Timestamp::now()),
             deadlines: deadlines(),

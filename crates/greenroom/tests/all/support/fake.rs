@@ -279,8 +279,8 @@ impl Fake {
         self.answers()?;
         let fault = {
             let mut state = self.state();
-            let place = state.faults.iter().position(|(of, _)| *of == kind);
-            place.map(|place| state.faults.remove(place).1)
+            let index = state.faults.iter().position(|(of, _)| *of == kind);
+            index.map(|index| state.faults.remove(index).1)
         };
         match fault {
             Some(Fault::Error) => Err(ProviderError::permanent("it broke on purpose")),

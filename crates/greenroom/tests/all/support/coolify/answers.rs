@@ -45,15 +45,15 @@ impl CoolifyFakeResponse {
 pub struct Asked {
     pub operation: Operation,
     /// What stands in the places of the path.
-    pub places: Vec<String>,
+    pub path_values: Vec<String>,
     pub query: Map<String, Value>,
     /// As Coolify has trimmed it.
     pub body: Map<String, Value>,
 }
 
 impl Asked {
-    fn place(&self, number: usize) -> &str {
-        self.places.get(number).map(String::as_str).unwrap_or_default()
+    fn index(&self, number: usize) -> &str {
+        self.path_values.get(number).map(String::as_str).unwrap_or_default()
     }
 
     /// A parameter that is on or off. What is neither counts as off.
@@ -86,7 +86,7 @@ pub fn answer(world: &mut World, asked: &Asked) -> CoolifyFakeResponse {
         Operation::Deployments => shown::open_deployments(world),
         Operation::Deployment | Operation::Cancel => deployment(world, asked),
         Operation::Deploy => deploy(world, asked),
-        _ => match world.applications.iter().any(|application| application.uuid == asked.place(0)) {
+        _ => match world.applications.iter().any(|application| application.uuid == asked.index(0)) {
             true => of_application(world, asked),
             false => CoolifyFakeResponse::message(404, "Application not found."),
         },
@@ -95,7 +95,7 @@ pub fn answer(world: &mut World, asked: &Asked) -> CoolifyFakeResponse {
 
 fn server(world: &World, asked: &Asked) -> CoolifyFakeResponse {
     match asked.operation {
-        _ if asked.place(0) != world::SERVER => CoolifyFakeResponse::message(404, "Server not found."),
+        _ if asked.index(0) != world::SERVER => CoolifyFakeResponse::message(404, "Server not found."),
         Operation::Server => CoolifyFakeResponse::json(200, shown::server(&world.settings)),
         _ => CoolifyFakeResponse::json(200, world.applications.iter().map(shown::resource).collect::<Vec<_>>()),
     }
@@ -110,7 +110,7 @@ fn environment_id(name: &str) -> Option<i64> {
 }
 
 fn project(world: &World, asked: &Asked) -> CoolifyFakeResponse {
-    if asked.place(0) != world::PROJECT {
+    if asked.index(0) != world::PROJECT {
         return CoolifyFakeResponse::message(404, "Project not found.");
     }
     if asked.operation == Operation::Project {
@@ -118,7 +118,7 @@ fn project(world: &World, asked: &Asked) -> CoolifyFakeResponse {
         project["environments"] = json!([shown::environment(ENVIRONMENT_ID), shown::environment(ELSEWHERE_ID)]);
         return CoolifyFakeResponse::json(200, project);
     }
-    let Some(id) = environment_id(asked.place(1)) else {
+    let Some(id) = environment_id(asked.index(1)) else {
         return CoolifyFakeResponse::message(404, "Environment not found.");
     };
     let mut environment = shown::environment(id);
@@ -148,9 +148,9 @@ fn create(world: &mut World, asked: &Asked) -> CoolifyFakeResponse {
         return CoolifyFakeResponse::invalid(errors);
     }
     let mut fields = asked.body.clone();
-    let places = ["project_uuid", "server_uuid", "environment_name", "environment_uuid", "destination_uuid"];
-    let bot_requests = ["instant_deploy", "autogenerate_domain", "force_domain_override", "domains"];
-    for gone in places.into_iter().chain(bot_requests) {
+    let location_fields = ["project_uuid", "server_uuid", "environment_name", "environment_uuid", "destination_uuid"];
+    let action_fields = ["instant_deploy", "autogenerate_domain", "force_domain_override", "domains"];
+    for gone in location_fields.into_iter().chain(action_fields) {
         fields.remove(gone);
     }
     fields.entry("name").or_insert_with(|| format!("docker-image-{}", world::new_uuid()).into());
@@ -182,7 +182,7 @@ fn tag(fields: &mut Map<String, Value>) {
 }
 
 fn of_application(world: &mut World, asked: &Asked) -> CoolifyFakeResponse {
-    let uuid = asked.place(0).to_owned();
+    let uuid = asked.index(0).to_owned();
     match asked.operation {
         Operation::Start => {
             let queued = world.deploy(&uuid, asked.flag("force", false), asked.flag("instant_deploy", false), false);
@@ -256,22 +256,22 @@ fn logs(world: &mut World, uuid: &str, asked: &Asked) -> CoolifyFakeResponse {
 }
 
 fn deployment(world: &mut World, asked: &Asked) -> CoolifyFakeResponse {
-    let is_it = |deployment: &Deployment| deployment.uuid == asked.place(0);
+    let is_it = |deployment: &Deployment| deployment.uuid == asked.index(0);
     let has_application = |deployment: &Deployment| {
         world.applications.iter().any(|application| application.uuid == deployment.application)
     };
     let found = world.deployments.iter().position(|deployment| is_it(deployment) && has_application(deployment));
-    let Some(place) = found else { return CoolifyFakeResponse::message(404, "Deployment not found.") };
+    let Some(index) = found else { return CoolifyFakeResponse::message(404, "Deployment not found.") };
     if asked.operation == Operation::Deployment {
-        return CoolifyFakeResponse::json(200, shown::deployment(world, &world.deployments[place]));
+        return CoolifyFakeResponse::json(200, shown::deployment(world, &world.deployments[index]));
     }
-    let state = world.deployments[place].state;
+    let state = world.deployments[index].state;
     if !state.is_open() {
         let message = format!("Deployment cannot be cancelled. Current status: {}", state.name());
         return CoolifyFakeResponse::message(400, &message);
     }
-    world.cancel(place);
-    let cancelled = &world.deployments[place];
+    world.cancel(index);
+    let cancelled = &world.deployments[index];
     let message = "Deployment cancelled successfully.";
     let answer = json!({
         "message": message, "deployment_uuid": cancelled.uuid, "status": cancelled.state.name(),

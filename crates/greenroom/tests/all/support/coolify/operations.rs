@@ -140,7 +140,7 @@ const SHAPES: &[OperationFields] = &[
 const OTHERS: [&str; 2] = ["environments", "envs"];
 
 /// Whether a path is one of the table's, and what stands in its places.
-fn places(shape: &OperationFields, segments: &[String]) -> Option<Vec<String>> {
+fn path_values(shape: &OperationFields, segments: &[String]) -> Option<Vec<String>> {
     let parts: Vec<&str> = shape.path.split('/').collect();
     let fits = parts.len() == segments.len()
         && parts.iter().zip(segments).all(|(part, segment)| part.starts_with('{') || part == segment);
@@ -153,6 +153,6 @@ fn places(shape: &OperationFields, segments: &[String]) -> Option<Vec<String>> {
 pub fn find(method: &str, segments: &[String]) -> Option<(&'static OperationFields, Vec<String>)> {
     SHAPES.iter().find_map(|shape| {
         let is_method = shape.method == method || (shape.operation.is_action() && ["GET", "POST"].contains(&method));
-        is_method.then(|| places(shape, segments)).flatten().map(|places| (shape, places))
+        is_method.then(|| path_values(shape, segments)).flatten().map(|path_values| (shape, path_values))
     })
 }

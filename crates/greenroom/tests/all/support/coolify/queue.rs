@@ -100,19 +100,19 @@ impl World {
     }
 
     /// An application has one deployment in progress at most, and the server so many.
-    pub(super) fn may_begin(&self, place: usize) -> bool {
+    pub(super) fn may_begin(&self, index: usize) -> bool {
         let in_progress =
             || self.deployments.iter().filter(|deployment| deployment.state == DeploymentState::InProgress);
-        let is_same = |other: &Deployment| other.application == self.deployments[place].application;
+        let is_same = |other: &Deployment| other.application == self.deployments[index].application;
         in_progress().count() < self.settings.deployments_at_once && !in_progress().any(is_same)
     }
 
-    pub(super) fn begin(&mut self, place: usize, now: Instant) {
+    pub(super) fn begin(&mut self, index: usize, now: Instant) {
         let ends_at = now + self.settings.deployment;
-        let uuid = self.deployments[place].application.clone();
+        let uuid = self.deployments[index].application.clone();
         let fails = self.failing.pop_front();
         let Some(application) = self.application(&uuid) else {
-            self.deployments[place].state = DeploymentState::Failed;
+            self.deployments[index].state = DeploymentState::Failed;
             return;
         };
         application.deployed = true;
@@ -120,7 +120,7 @@ impl World {
             application.status = "starting:unknown".to_owned();
         }
         let (image, envs) = (application.image(), application.envs());
-        let deployment = &mut self.deployments[place];
+        let deployment = &mut self.deployments[index];
         deployment.state = DeploymentState::InProgress;
         deployment.ends_at = Some(ends_at);
         deployment.envs = envs;
@@ -133,13 +133,13 @@ impl World {
 
     /// The end of a deployment. Without a consistent name or a mapped port the new container runs before the old one
     /// is stopped.
-    pub(super) fn finish(&mut self, place: usize, now: Instant) {
+    pub(super) fn finish(&mut self, index: usize, now: Instant) {
         let shown_at = now + self.settings.shown_after;
         let healthy_at = self.settings.healthy_after.map(|after| shown_at + after);
         let serves_http = self.settings.serves_http;
-        let Deployment { application: uuid, envs, fails, .. } = self.deployments[place].clone();
+        let Deployment { application: uuid, envs, fails, .. } = self.deployments[index].clone();
         let Some(application) = self.application(&uuid).filter(|_| !fails) else {
-            return self.fail(place);
+            return self.fail(index);
         };
         application.containers += 1;
         let is_named = application.flag("is_consistent_container_name_enabled");
@@ -153,8 +153,8 @@ impl World {
             self.emit(started);
             self.emit(CoolifyEvent::Stopped { uuid, container: name });
             let line = "New container is not healthy, rolling back to the old container.";
-            self.deployments[place].lines.push(line.to_owned());
-            return self.fail(place);
+            self.deployments[index].lines.push(line.to_owned());
+            return self.fail(index);
         }
         let old = application.container.replace(container).filter(|old| old.again_at.is_none());
         application.restarts = 0;
@@ -164,34 +164,34 @@ impl World {
         let stopped = old.map(|old| CoolifyEvent::Stopped { uuid, container: old.name });
         let (first, then) = if is_alone { (stopped, Some(started)) } else { (Some(started), stopped) };
         first.into_iter().chain(then).for_each(|event| self.emit(event));
-        self.deployments[place].state = DeploymentState::Finished;
-        self.deployments[place].lines.push("New container started.".to_owned());
+        self.deployments[index].state = DeploymentState::Finished;
+        self.deployments[index].lines.push("New container started.".to_owned());
     }
 
     /// Has what is being deployed in an application come to run at once.
     pub fn finish_now(&mut self, uuid: &str) {
         let is_it =
             |deployment: &Deployment| deployment.application == uuid && deployment.state == DeploymentState::InProgress;
-        if let Some(place) = self.deployments.iter().position(is_it) {
-            self.finish(place, Instant::now());
+        if let Some(index) = self.deployments.iter().position(is_it) {
+            self.finish(index, Instant::now());
         }
     }
 
-    fn fail(&mut self, place: usize) {
-        self.deployments[place].state = DeploymentState::Failed;
-        self.settle(place);
+    fn fail(&mut self, index: usize) {
+        self.deployments[index].state = DeploymentState::Failed;
+        self.settle(index);
     }
 
-    pub fn cancel(&mut self, place: usize) {
-        self.deployments[place].state = DeploymentState::Cancelled;
-        self.deployments[place].lines.push("Deployment cancelled by user via API.".to_owned());
-        self.settle(place);
+    pub fn cancel(&mut self, index: usize) {
+        self.deployments[index].state = DeploymentState::Cancelled;
+        self.deployments[index].lines.push("Deployment cancelled by user via API.".to_owned());
+        self.settle(index);
         self.pass();
     }
 
     /// What did not come to run is not starting any more.
-    fn settle(&mut self, place: usize) {
-        let uuid = self.deployments[place].application.clone();
+    fn settle(&mut self, index: usize) {
+        let uuid = self.deployments[index].application.clone();
         if let Some(application) = self.application(&uuid).filter(|application| application.container.is_none()) {
             application.status = "exited".to_owned();
         }

@@ -118,7 +118,7 @@ impl State {
             Ok(headers) => headers,
             Err(too_many) => return (*too_many, None),
         };
-        let Some((shape, places)) = found else {
+        let Some((shape, path_values)) = found else {
             self.violations.push(format!("{method} {path}: the specification has no such operation"));
             return (CoolifyFakeResponse::message(404, "Not found."), None);
         };
@@ -131,19 +131,19 @@ impl State {
             Some(CoolifyFault::Page(status)) => CoolifyFakeResponse::text(status, "<html><h1>nginx</h1></html>"),
             Some(CoolifyFault::Refuse(status, message)) => CoolifyFakeResponse::message(status, message),
             Some(CoolifyFault::Hang) => CoolifyFakeResponse::text(0, ""),
-            _ => self.act(parts, body, shape, places),
+            _ => self.act(parts, body, shape, path_values),
         };
         let answer = headers.into_iter().fold(answer, |answer, (name, value)| answer.header(name, value));
         (answer, fault)
     }
 
     fn fault(&mut self, operation: Operation) -> Option<CoolifyFault> {
-        let place = self.faults.iter().position(|(of, _, _)| *of == operation)?;
-        let (_, fault, times) = &mut self.faults[place];
+        let index = self.faults.iter().position(|(of, _, _)| *of == operation)?;
+        let (_, fault, times) = &mut self.faults[index];
         let fault = *fault;
         *times -= 1;
         if *times == 0 {
-            self.faults.remove(place);
+            self.faults.remove(index);
         }
         Some(fault)
     }
@@ -171,7 +171,7 @@ impl State {
         parts: &Parts,
         body: &[u8],
         shape: &'static OperationFields,
-        places: Vec<String>,
+        path_values: Vec<String>,
     ) -> CoolifyFakeResponse {
         if shape.operation.is_action()
             && let Some(refused) = other_method(self.world.settings.dialect, parts.method.as_str())
@@ -186,10 +186,10 @@ impl State {
         let is_there = |uuid: &String| self.world.applications.iter().any(|application| application.uuid == *uuid);
         match checked {
             Ok((query, body)) => {
-                let asked = Asked { operation: shape.operation, places, query, body };
+                let asked = Asked { operation: shape.operation, path_values, query, body };
                 answers::answer(&mut self.world, &asked)
             }
-            Err(refused) if refused.status == 400 || places.first().is_none_or(is_there) => refused,
+            Err(refused) if refused.status == 400 || path_values.first().is_none_or(is_there) => refused,
             Err(_) => CoolifyFakeResponse::message(404, "Application not found."),
         }
     }

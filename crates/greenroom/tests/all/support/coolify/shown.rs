@@ -190,7 +190,7 @@ pub fn open_deployments(world: &World) -> CoolifyFakeResponse {
         return CoolifyFakeResponse::json(200, open);
     }
     let count = open.len();
-    let numbered = open.into_iter().enumerate().map(|(place, open)| ((count - 1 - place).to_string(), open));
+    let numbered = open.into_iter().enumerate().map(|(index, open)| ((count - 1 - index).to_string(), open));
     CoolifyFakeResponse::json(200, Value::Object(numbered.collect()))
 }
 

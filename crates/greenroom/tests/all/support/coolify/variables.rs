@@ -139,7 +139,7 @@ pub fn wrong(item: &Map<String, Value>) -> Errors {
 
 fn delete(application: &mut Application, asked: &Asked, changes: &mut usize) -> CoolifyFakeResponse {
     let before = application.variables.len();
-    application.variables.retain(|one| Some(&one.uuid) != asked.places.get(1));
+    application.variables.retain(|one| Some(&one.uuid) != asked.path_values.get(1));
     if application.variables.len() == before {
         return CoolifyFakeResponse::message(404, "Environment variable not found.");
     }

@@ -249,18 +249,18 @@ impl World {
     pub fn pass(&mut self) {
         let now = Instant::now();
         let is_due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
-        for place in 0..self.deployments.len() {
-            let deployment = &self.deployments[place];
+        for index in 0..self.deployments.len() {
+            let deployment = &self.deployments[index];
             if deployment.state == DeploymentState::InProgress && is_due(deployment.ends_at) && !self.held {
-                self.finish(place, now);
+                self.finish(index, now);
             }
         }
         for uuid in self.applications.iter().map(|application| application.uuid.clone()).collect::<Vec<_>>() {
             self.pass_in(&uuid, now);
         }
-        for place in 0..self.deployments.len() {
-            if self.deployments[place].state == DeploymentState::Queued && self.may_begin(place) {
-                self.begin(place, now);
+        for index in 0..self.deployments.len() {
+            if self.deployments[index].state == DeploymentState::Queued && self.may_begin(index) {
+                self.begin(index, now);
             }
         }
     }

@@ -297,7 +297,7 @@ fn scale(cluster: &Arc<Cluster>, request: &Request) -> NomadFakeResponse {
     let Some(job) = state.jobs.get(&key) else {
         return NomadFakeResponse::error(404, format!("job {:?} not found", key.1));
     };
-    let Some(place) = list(&job.spec, "TaskGroups").iter().position(|one| text(one, "Name") == group) else {
+    let Some(group_index) = list(&job.spec, "TaskGroups").iter().position(|one| text(one, "Name") == group) else {
         let message = format!("task group {group:?} specified for scaling does not exist in job");
         return refuse(&mut state, 400, message);
     };
@@ -316,7 +316,7 @@ fn scale(cluster: &Arc<Cluster>, request: &Request) -> NomadFakeResponse {
             return NomadFakeResponse::error(500, message);
         }
         let mut spec = job.spec.clone();
-        spec["TaskGroups"][place]["Count"] = json!(count);
+        spec["TaskGroups"][group_index]["Count"] = json!(count);
         // This makes a new version even when nothing changes.
         index = state.upsert(&key, spec);
         evaluation = state.evaluate(&key, "job-scaling");

@@ -191,12 +191,12 @@ pub fn refusals(job: &Value) -> Vec<String> {
     refuse(nowhere, "Job datacenter must be non-empty string".to_owned());
     let groups = list(job, "TaskGroups");
     refuse(groups.is_empty(), "Missing job task groups".to_owned());
-    for (place, group) in groups.iter().enumerate() {
+    for (index, group) in groups.iter().enumerate() {
         let name = text(group, "Name");
-        refuse(name.is_empty(), format!("Job task group {} missing name", place + 1));
-        let first = groups.iter().position(|other| text(other, "Name") == name).unwrap_or(place);
-        let redefined = format!("Job task group {} redefines '{name}' from group {}", place + 1, first + 1);
-        refuse(first < place && !name.is_empty(), redefined);
+        refuse(name.is_empty(), format!("Job task group {} missing name", index + 1));
+        let first = groups.iter().position(|other| text(other, "Name") == name).unwrap_or(index);
+        let redefined = format!("Job task group {} redefines '{name}' from group {}", index + 1, first + 1);
+        refuse(first < index && !name.is_empty(), redefined);
     }
     for group in groups {
         let of_group = refusals_of_group(group, kind);
@@ -217,11 +217,11 @@ fn refusals_of_group(group: &Value, kind: &str) -> Vec<String> {
     refuse(tasks.is_empty(), "Missing tasks for task group".to_owned());
     let disk = number(&group["EphemeralDisk"], "SizeMB");
     refuse(disk < 10, format!("minimum DiskMB value is 10; got {disk}"));
-    for (place, task) in tasks.iter().enumerate() {
+    for (index, task) in tasks.iter().enumerate() {
         let name = text(task, "Name");
-        refuse(name.is_empty(), format!("Task {} missing name", place + 1));
-        let first = tasks.iter().position(|other| text(other, "Name") == name).unwrap_or(place);
-        refuse(first < place, format!("Task {} redefines '{name}' from task {}", place + 1, first + 1));
+        refuse(name.is_empty(), format!("Task {} missing name", index + 1));
+        let first = tasks.iter().position(|other| text(other, "Name") == name).unwrap_or(index);
+        refuse(first < index, format!("Task {} redefines '{name}' from task {}", index + 1, first + 1));
     }
     wrong.extend(refusals_of_restart(&group["RestartPolicy"]));
     wrong.extend(refusals_of_reschedule(&group["ReschedulePolicy"]));

@@ -127,8 +127,8 @@ impl Server {
 
     fn take_fault(&self, operation: NomadOperation) -> Option<NomadFault> {
         let mut state = self.cluster.state();
-        let place = state.faults.iter().position(|(of, _)| *of == operation)?;
-        Some(state.faults.remove(place).1)
+        let index = state.faults.iter().position(|(of, _)| *of == operation)?;
+        Some(state.faults.remove(index).1)
     }
 
     async fn act(&self, headers: &HeaderMap, request: Request) -> Result<Response<Body>, NomadFakeResponse> {
