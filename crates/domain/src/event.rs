@@ -8,7 +8,7 @@ use crate::text_enum::text_enum;
 pub enum Kind {
     Created,
     Assigned,
-    /// It had a slot, and is back in line.
+    /// It had a slot, and is back in the queue.
     Requeued,
     StatusChanged,
     CommandSent,

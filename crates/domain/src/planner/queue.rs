@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::bot::OpenBot;
 use crate::{BotId, Platform, Requirements, UserId};
 
-/// A place in the queue of a platform.
+/// A position in the queue of a platform.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Order {
     pub priority: i64,

@@ -23,7 +23,7 @@ use crate::placement::Reserved;
 #[derive(Debug, Serialize, ToSchema)]
 pub struct ReservedBot {
     pub bot: BotDto,
-    /// Its place in the line, while it waits for a slot.
+    /// Its position in the queue, while it waits for a slot.
     pub queue_position: Option<i64>,
     pub estimated_wait_ms: Option<i64>,
 }

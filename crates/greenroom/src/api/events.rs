@@ -108,7 +108,7 @@ pub async fn stream(
     Ok(Sse::new(events).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)))
 }
 
-/// One client's place in the stream.
+/// One client's position in the stream.
 struct Reader {
     app: App,
     user: UserId,

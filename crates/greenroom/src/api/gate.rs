@@ -26,7 +26,7 @@ const LARGEST_CHUNK: i64 = 1_001;
 pub struct QueueEntry {
     pub bot_id: Uuid,
     pub pool: String,
-    /// From 1 on, in the line of its platform.
+    /// From 1 on, in the queue of its platform.
     pub position: i64,
     pub priority: i64,
     #[schema(value_type = String, format = DateTime)]

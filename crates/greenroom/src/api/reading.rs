@@ -82,7 +82,7 @@ impl Page {
     }
 }
 
-/// What a place in line and an estimate are made from: read once for a whole page, and only if somebody waits.
+/// What a queue position and an estimate are made from: read once for a whole page, and only if somebody waits.
 #[derive(Debug, Default)]
 struct QueueFacts {
     pools: Option<Vec<PoolRow>>,
@@ -140,7 +140,7 @@ impl Which {
     }
 }
 
-/// Fills a page with bots, newest first, with the place in line of those that wait.
+/// Fills a page with bots, newest first, with the queue position of those that wait.
 pub async fn bots_page(app: &App, which: Which, mut filter: BotFilter, pager: Pager) -> Result<Response, Problem> {
     let (mut pager, mut waiting) = (pager, QueueFacts::default());
     loop {

@@ -1,5 +1,5 @@
 //! From a bot's end to a free slot: what runs in it is ended, what it left is removed, and then the slot goes to the next
-//! in line. The bot's end never waits for any of it.
+//! in the queue. The bot's end never waits for any of it.
 
 use std::time::Duration;
 

@@ -83,7 +83,7 @@ impl Deployment {
         }
     }
 
-    /// Something with these attributes came free at the provider of these pools: whoever was put back in line, or tries again
+    /// Something with these attributes came free at the provider of these pools: whoever was put back in the queue, or tries again
     /// later, is tried now.
     pub async fn came_free(&self, pools: &[&str], attributes: Attributes) -> Result<(), StoreError> {
         let mut tx = self.0.store.begin().await?;
@@ -180,7 +180,7 @@ impl Deployment {
         self.not_wanted(deployment).await
     }
 
-    /// The bot goes back in line, and the slot is free.
+    /// The bot goes back in the queue, and the slot is free.
     async fn no_capacity(&self, deployment: &Passed, message: String) -> Result<(), StoreError> {
         let slot = &deployment.row.slot;
         let Some(bot) = deployment.row.bot_id else { return self.failed(deployment, message).await };

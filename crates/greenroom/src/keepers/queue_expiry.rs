@@ -1,5 +1,5 @@
 //! Queue expiry. It acts on a bot when
-//! - it is in line for a slot and the end of its own patience has come: `failed`, `queue_timeout`;
+//! - it is in the queue for a slot and the end of its own patience has come: `failed`, `queue_timeout`;
 //! - it waits before the deploy gate for longer than `deploy.timeout`: `failed`, `deploy_timeout`, and its slot goes back.
 //!
 //! A bot that has got its slot, or has passed the gate, meanwhile goes on. Every replica has a timer on the next end of a
@@ -41,7 +41,7 @@ impl QueueExpiry {
         Self { store, clock, placement, deployment, every, in_time: Arc::default() }
     }
 
-    /// Ends who has waited in line too long, in the moment in which the time is over, until `ending`.
+    /// Ends who has waited in the queue too long, in the moment in which the time is over, until `ending`.
     pub async fn keep_time(self, leadership: Leadership, ending: CancellationToken) {
         let mut pause = Duration::ZERO;
         loop {
@@ -52,7 +52,7 @@ impl QueueExpiry {
             });
             tokio::select! {
                 () = ending.cancelled() => return,
-                // Somebody with less patience may have joined the line.
+                // Somebody with less patience may have joined the queue.
                 () = self.placement.actions().queue_joined(), if pause.is_zero() => continue,
                 () = tokio::time::sleep(wait.max(pause).max(Duration::from_millis(1))) => {}
             }

@@ -10,7 +10,7 @@
 //! - a slot of a hot pool was started with another image or command than is configured by now: it is started anew, one after
 //!   the other while none is being made ready or in error, and never so that fewer than `min_idle` are ready (one fewer
 //!   where the pool cannot grow);
-//! - a bot waits in line although a slot is free or could be made, because a word was lost: it gets it, before all of this.
+//! - a bot waits in the queue although a slot is free or could be made, because a word was lost: it gets it, before all of this.
 
 use std::time::Duration;
 

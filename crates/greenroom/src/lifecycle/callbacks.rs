@@ -188,7 +188,7 @@ pub(super) fn fence(current: Option<ConnectionId>, caller: Caller) -> Result<(),
     }
 }
 
-/// Whether what this voice says still matters.
+/// Whether what this caller says still matters.
 pub(super) fn speaks_for(bot: &BotRow, caller: Caller) -> Result<(), LifecycleError> {
     fence(bot.connection_id, caller)?;
     refuse_ended(bot)

@@ -1,4 +1,4 @@
-//! Whether placement's copy in memory is what the tables say: slots, open bots with their places in the queue, and pools. Rows that
+//! Whether placement's copy in memory is what the tables say: slots, open bots with their positions in the queue, and pools. Rows that
 //! only one of the two has differ too.
 //!
 //! The first comparison takes no lock, so under load it finds rows that changed between the two reads. Placement then reads just

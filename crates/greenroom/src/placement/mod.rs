@@ -116,7 +116,7 @@ impl Placement {
         &self.actions
     }
 
-    /// Reserves a bot and gives it a slot or a place in the queue, or says why not. The answer comes after its commit.
+    /// Reserves a bot and gives it a slot or a position in the queue, or says why not. The answer comes after its commit.
     pub async fn reserve(&self, key: ApiKey, request: BotRequest) -> Result<Reserved, PlacementError> {
         // Who asks is known before anything is queued.
         let user = self.admission.authenticate(&key).await?;

@@ -1,5 +1,5 @@
 //! The requests that a provider takes in a while, shared by everyone who asks it: all pools and all replicas. Who waits
-//! stands in line; what frees a slot goes first, and the last of the budget is kept for it.
+//! waits in the queue; what frees a slot goes first, and the last of the budget is kept for it.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -113,7 +113,7 @@ impl Book {
     }
 }
 
-/// A place in line, until it is dropped.
+/// A position in the queue, until it is dropped.
 struct BudgetTicket<'a> {
     inner: &'a Inner,
     at: (Urgency, u64),

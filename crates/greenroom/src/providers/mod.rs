@@ -162,7 +162,7 @@ pub struct ProviderError {
     pub message: String,
     /// Whether trying again may help.
     pub retryable: bool,
-    /// Whether there is no room for a bot of these requirements now: it waits in line, not at the gate.
+    /// Whether there is no room for a bot of these requirements now: it waits in the queue, not at the gate.
     pub lacks_capacity: bool,
     /// Whether the provider could not be reached at all: this says nothing about the slot.
     pub is_unavailable: bool,

@@ -22,7 +22,7 @@ pub(super) enum Lane {
 const LANES: usize = 4;
 
 /// WriteTurns at SQLite's one writer. While several lanes have somebody who waits, each gets every other turn, or every third,
-/// or every fourth: however long the line in one of them, the first of another waits for three transactions at most.
+/// or every fourth: however long the queue in one of them, the first of another waits for three transactions at most.
 #[derive(Debug, Default)]
 pub(super) struct WriteTurns {
     state: Mutex<State>,

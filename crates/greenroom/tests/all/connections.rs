@@ -101,7 +101,7 @@ async fn on_sqlite_a_heartbeat_and_a_placement_wait_behind_one_write_of_a_user_a
             tx.commit().await.unwrap();
         });
     }
-    // They run on this thread, and are in line as soon as they have run once.
+    // They run on this thread, and are in the queue as soon as they have run once.
     tokio::task::yield_now().await;
     let token = store.placement_position().await.unwrap().token;
     let after = |store: Store, placement: bool| {

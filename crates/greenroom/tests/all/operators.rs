@@ -1,4 +1,4 @@
-//! What operators see and do: pools, slots, the line, the gate.
+//! What operators see and do: pools, slots, the queue, the gate.
 
 use reqwest::{Method, StatusCode};
 use rstest::rstest;

@@ -1,4 +1,4 @@
-//! Who gets which slot: the cap, the names, the line and its order.
+//! Who gets which slot: the cap, the names, the queue and its order.
 
 use std::time::Duration;
 
@@ -216,7 +216,7 @@ async fn two_pools_of_a_platform_serve_one_line_and_no_other(#[case] backend: Ba
     let meeting = Meeting::from_link("https://zoom.us/j/81234567890").unwrap();
     let stranger = fixture.core.ask(BotRequest { meeting, priority: 1_000, ..bot_request(4) }).await;
     assert_eq!(fixture.place_of(stranger.bot.id).await.as_deref(), Some("pool-zoom-001"));
-    // Whichever becomes free goes to the first in line; what another platform frees goes to nobody here.
+    // Whichever becomes free goes to the first in the queue; what another platform frees goes to nobody here.
     fixture.lives(stranger.bot.id).await;
     fixture.slot_is("pool-zoom-001", SlotStatus::Idle).await;
     assert_eq!(fixture.queue().await, waiting);

@@ -1,5 +1,5 @@
-//! The server is killed while bots run, wait in line and are being deployed, and is started again where it was. What
-//! runs goes on, the line keeps its order, the gate holds, and nothing is forgotten anywhere.
+//! The server is killed while bots run, wait in the queue and are being deployed, and is started again where it was. What
+//! runs goes on, the queue keeps its order, the gate holds, and nothing is forgotten anywhere.
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -35,7 +35,7 @@ async fn ask(fixture: &ServerFixture, number: usize, priority: i64) -> Value {
     fixture.user.ask(bot_request).await
 }
 
-/// Who waits in line, from the first to the last.
+/// Who waits in the queue, from the first to the last.
 async fn queue(fixture: &ServerFixture) -> Vec<String> {
     let queue = fixture.admin.get("/admin/queue").await;
     queue["entries"].as_array().unwrap().iter().map(|entry| entry["bot_id"].as_str().unwrap().to_owned()).collect()
@@ -82,7 +82,7 @@ async fn everything_goes_on_after_kill_9_while_bots_run_wait_and_are_deployed(#[
     for number in 1..=2 {
         running.push(fixture.active(number).await);
     }
-    // Two hang behind the gate, two wait before it, and four are in line.
+    // Two hang behind the gate, two wait before it, and four are in the queue.
     for number in 3..=4 {
         make_hang(&fixture, &slot(number));
     }

@@ -1,5 +1,5 @@
 //! Three hundred requests at once on a small pool, a middling one and a large one, whose bots end when and how they
-//! like. A slot never has two bots and a bot never two slots, the cap holds, the line is served in its order, and in
+//! like. A slot never has two bots and a bot never two slots, the cap holds, the queue is served in its order, and in
 //! the end everyone has an end and every slot is free.
 
 use std::collections::{HashMap, HashSet};

@@ -25,7 +25,7 @@ const USERS: [i64; 5] = [2, 3, 4, 5, 6];
 const REPLICAS: usize = 3;
 const GATE: i64 = 4;
 const SECONDS: u64 = 25;
-/// Longer than the longest patience in line, then a start that is never heard of, and then the minutes after which the
+/// Longer than the longest patience in the queue, then a start that is never heard of, and then the minutes after which the
 /// keepers see that a slot is stuck.
 const SETTLED_WITHIN: Duration = Duration::from_secs(150);
 const POLL_INTERVAL: Duration = Duration::from_millis(50);

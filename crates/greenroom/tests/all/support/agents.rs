@@ -42,7 +42,7 @@ impl DeploymentFixture {
         }
     }
 
-    /// The voice of a bot that has a connection, by the data that it is given.
+    /// The caller of a bot that has a connection, by the data that it is given.
     pub fn caller_of(&self, bot: &greenroom::store::BotRow) -> Option<Caller> {
         let data = self.deployment.bot_data(bot)?;
         let claim = self.core.lifecycle.claim(data["token"].as_str()?).unwrap();

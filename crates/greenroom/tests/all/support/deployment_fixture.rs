@@ -165,7 +165,7 @@ impl DeploymentFixture {
         .await
     }
 
-    /// The voice of a bot that runs, by the data that its provider was given.
+    /// The caller of a bot that runs, by the data that its provider was given.
     pub async fn caller(&self, bot: BotId) -> Caller {
         let slot = self.runs(bot).await;
         let data = self.fake.running(&slot).unwrap().environment["BOT_DATA"].clone();
