@@ -102,12 +102,12 @@ fn string(fields: &Map<String, Value>, field: &'static str) -> Result<String, Da
 pub enum Source {
     /// The one bot this agent was started for.
     Given(Box<BotData>),
-    Server(Waiting),
+    Server(AssignmentPoller),
 }
 
 /// Waits at the server under the token of the slot, or of the runner.
 #[derive(Debug)]
-pub struct Waiting {
+pub struct AssignmentPoller {
     url: Url,
     token: Token,
     /// What this process is known by: an assignment is repeated only to the process that got it. Nobody else may know it.
@@ -153,7 +153,7 @@ impl Source {
             (None, Some(_)) => return Err(SourceError::Half("GREENROOM_URL")),
             (None, None) => return Err(SourceError::Nothing),
         };
-        Ok(Source::Server(Waiting::at(&server_url(&url)?, token)?))
+        Ok(Source::Server(AssignmentPoller::at(&server_url(&url)?, token)?))
     }
 }
 
@@ -178,7 +178,7 @@ pub fn server_url(text: &str) -> Result<String, SourceError> {
 #[error("the server does not accept GREENROOM_SLOT_TOKEN: {0}")]
 pub struct UnknownSlot(String);
 
-impl Waiting {
+impl AssignmentPoller {
     pub fn at(server: &str, token: Token) -> Result<Self, SourceError> {
         let url = Url::parse(&format!("{server}/agent/assignment?wait_ms={WAIT_MS}"));
         // Of the operating system's randomness, as a secret has to be.
@@ -240,13 +240,13 @@ impl Waiting {
 
 /// What this runs in: as told, or the host's name, which in a container is its id or its pod's name.
 pub fn container_id() -> Option<String> {
-    let told = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
+    let variable = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
     let in_container = || {
         std::path::Path::new("/.dockerenv").exists()
             || std::path::Path::new("/run/.containerenv").exists()
             || std::env::var_os("KUBERNETES_SERVICE_HOST").is_some()
     };
-    told("GREENROOM_CONTAINER_ID").or_else(|| told("HOSTNAME").filter(|_| in_container())).map(|id| {
+    variable("GREENROOM_CONTAINER_ID").or_else(|| variable("HOSTNAME").filter(|_| in_container())).map(|id| {
         if id.chars().count() > 255 {
             log!("the container's id is longer than 255 characters and is cut");
         }

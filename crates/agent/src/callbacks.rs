@@ -31,12 +31,12 @@ const ROOM: usize = 64 * 1024 * 1024;
 
 /// Speaks to the callbacks of one bot.
 #[derive(Clone, Debug)]
-pub struct Voice {
+pub struct CallbackClient {
     http: Client,
     data: Arc<BotData>,
 }
 
-impl Voice {
+impl CallbackClient {
     pub fn new(http: Client, data: Arc<BotData>) -> Self {
         Self { http, data }
     }
@@ -49,7 +49,7 @@ impl Voice {
         self.data.heartbeat_interval
     }
 
-    pub async fn say(&self, method: &Method, callback: &str, body: &impl Serialize) -> Result<Value, Refusal> {
+    pub async fn send(&self, method: &Method, callback: &str, body: &impl Serialize) -> Result<Value, Refusal> {
         let url = format!("{}/{callback}", self.data.callback_url);
         let request = self.http.request(method.clone(), url).bearer_auth(self.data.token.reveal()).json(body);
         let timeout = match callback {
@@ -101,7 +101,7 @@ pub struct Exit {
 }
 
 #[derive(Debug)]
-struct Waiting {
+struct QueuedMessage {
     message: Message,
     /// The room it takes until it is heard.
     _room: Option<OwnedSemaphorePermit>,
@@ -110,18 +110,18 @@ struct Waiting {
 /// Where things to say are put.
 #[derive(Clone, Debug)]
 pub struct Outbox {
-    waiting: mpsc::UnboundedSender<Waiting>,
+    waiting: mpsc::UnboundedSender<QueuedMessage>,
     room: Arc<Semaphore>,
 }
 
 /// Says them.
 #[derive(Debug)]
 pub struct Delivery {
-    voice: Voice,
+    callbacks: CallbackClient,
     tail: Arc<Tail>,
-    waiting: mpsc::UnboundedReceiver<Waiting>,
+    waiting: mpsc::UnboundedReceiver<QueuedMessage>,
     /// Was taken from `waiting` while looking for segments to send together.
-    next: Option<Waiting>,
+    next: Option<QueuedMessage>,
     news: mpsc::UnboundedSender<News>,
 }
 
@@ -129,10 +129,10 @@ pub struct Delivery {
 #[derive(Debug)]
 pub struct Over;
 
-pub fn outbox(voice: Voice, tail: Arc<Tail>, news: mpsc::UnboundedSender<News>) -> (Outbox, Delivery) {
+pub fn outbox(callbacks: CallbackClient, tail: Arc<Tail>, news: mpsc::UnboundedSender<News>) -> (Outbox, Delivery) {
     let (sender, receiver) = mpsc::unbounded_channel();
     let outbox = Outbox { waiting: sender, room: Arc::new(Semaphore::new(ROOM)) };
-    (outbox, Delivery { voice, tail, waiting: receiver, next: None, news })
+    (outbox, Delivery { callbacks, tail, waiting: receiver, next: None, news })
 }
 
 impl Outbox {
@@ -145,7 +145,7 @@ impl Outbox {
             }
             _ => None,
         };
-        let _ = self.waiting.send(Waiting { message, _room: room });
+        let _ = self.waiting.send(QueuedMessage { message, _room: room });
     }
 
     /// Takes whatever still comes without making it wait: what comes now is no more than a pipe holds.
@@ -162,12 +162,12 @@ impl Delivery {
                 Some(next) => Some(next),
                 None => self.waiting.recv().await,
             };
-            let Some(Waiting { message, _room }) = next else { return Ok(()) };
+            let Some(QueuedMessage { message, _room }) = next else { return Ok(()) };
             match message {
                 Message::Started { container_id } => self.started(container_id).await?,
-                Message::Joined => self.say(&Method::POST, "joined", json!({})).await?,
+                Message::Joined => self.send(&Method::POST, "joined", json!({})).await?,
                 Message::Status { status, reason } => {
-                    self.say(&Method::PATCH, "status", json!({"status": status, "reason": reason})).await?;
+                    self.send(&Method::PATCH, "status", json!({"status": status, "reason": reason})).await?;
                 }
                 Message::Segment(segment) => self.segments(segment, _room).await?,
                 Message::Log => self.log().await?,
@@ -181,8 +181,8 @@ impl Delivery {
 
     async fn started(&mut self, container_id: Option<String>) -> Result<(), Over> {
         let body = match container_id {
-            Some(id) => json!({"connection_id": self.voice.connection_id(), "container_id": id}),
-            None => json!({"connection_id": self.voice.connection_id()}),
+            Some(id) => json!({"connection_id": self.callbacks.connection_id(), "container_id": id}),
+            None => json!({"connection_id": self.callbacks.connection_id()}),
         };
         let answer = self.until_heard(&Method::POST, "started", &body).await;
         let status = answer.as_ref().ok().and_then(|answer| answer["status"].as_str());
@@ -195,7 +195,7 @@ impl Delivery {
     /// Sends the log once. What comes after it does not wait for a log that is not taken: the next one has all of it.
     async fn log(&self) -> Result<(), Over> {
         let Some(body) = self.tail.unsent() else { return Ok(()) };
-        match self.voice.say(&Method::POST, "log", &self.on_connection(body)).await {
+        match self.callbacks.send(&Method::POST, "log", &self.on_connection(body)).await {
             Err(refusal @ Refusal::Away { .. }) => {
                 log!("log not sent: {refusal}");
                 self.tail.keep_unsent();
@@ -212,7 +212,7 @@ impl Delivery {
         let exited = self.on_connection(json!({"exit_code": code, "reason": reason, "error": error}));
         let mut backoff = Backoff::default();
         for attempt in 1.. {
-            let mut refusal = match self.voice.say(&Method::POST, "log", &log).await {
+            let mut refusal = match self.callbacks.send(&Method::POST, "log", &log).await {
                 Err(refusal @ Refusal::Away { .. }) => refusal,
                 answer => {
                     backoff.succeeded("log");
@@ -221,7 +221,7 @@ impl Delivery {
                 }
             };
             if attempt >= LOG_TRIES_BEFORE_END || refusal.asks_for_patience() {
-                match self.voice.say(&Method::POST, "exited", &exited).await {
+                match self.callbacks.send(&Method::POST, "exited", &exited).await {
                     Err(of_end @ Refusal::Away { .. }) => refusal = of_end,
                     answer => {
                         log!("log not sent: {refusal}");
@@ -231,15 +231,15 @@ impl Delivery {
             }
             backoff.wait("log", &refusal).await;
         }
-        self.say(&Method::POST, "exited", exited).await
+        self.send(&Method::POST, "exited", exited).await
     }
 
     fn on_connection(&self, mut body: Value) -> Value {
-        body["connection_id"] = json!(self.voice.connection_id());
+        body["connection_id"] = json!(self.callbacks.connection_id());
         body
     }
 
-    async fn say(&mut self, method: &Method, callback: &str, body: Value) -> Result<(), Over> {
+    async fn send(&mut self, method: &Method, callback: &str, body: Value) -> Result<(), Over> {
         let body = self.on_connection(body);
         let answer = self.until_heard(method, callback, &body).await;
         self.settle(callback, answer.map(drop))
@@ -252,7 +252,7 @@ impl Delivery {
         let mut batch = vec![first];
         while batch.len() < MOST_SEGMENTS {
             match self.waiting.try_recv() {
-                Ok(Waiting { message: Message::Segment(segment), _room })
+                Ok(QueuedMessage { message: Message::Segment(segment), _room })
                     if bytes + segment.get().len() < MOST_BYTES =>
                 {
                     bytes += segment.get().len() + 1;
@@ -269,7 +269,7 @@ impl Delivery {
         // One segment that cannot be stored must not take the others down: a refused batch is halved until it is alone.
         let mut parts = vec![batch];
         while let Some(mut part) = parts.pop() {
-            let body = Transcript { connection_id: self.voice.connection_id(), segments: &part };
+            let body = Transcript { connection_id: self.callbacks.connection_id(), segments: &part };
             match self.until_heard(&Method::POST, "transcript", &body).await {
                 Err(refusal) if refusal.is_about_content() && part.len() > 1 => {
                     let second = part.split_off(part.len() / 2);
@@ -286,7 +286,7 @@ impl Delivery {
     async fn until_heard(&self, method: &Method, callback: &str, body: &impl Serialize) -> Result<Value, Refusal> {
         let mut backoff = Backoff::default();
         loop {
-            match self.voice.say(method, callback, body).await {
+            match self.callbacks.send(method, callback, body).await {
                 Err(refusal @ Refusal::Away { .. }) => backoff.wait(callback, &refusal).await,
                 decided => {
                     backoff.succeeded(callback);

@@ -21,7 +21,7 @@ use crate::runner::MARK;
 
 /// How long killed processes may take to be gone. One that sleeps in the kernel cannot be waited for forever.
 const CLEARING: Duration = Duration::from_secs(5);
-const LOOK_AGAIN: Duration = Duration::from_millis(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 #[derive(Debug)]
 pub struct Process {
@@ -139,7 +139,7 @@ impl Process {
                 log!("something of the command is still there after SIGKILL");
                 return;
             }
-            tokio::time::sleep(LOOK_AGAIN).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     }
 }
@@ -160,7 +160,7 @@ pub fn code(status: ExitStatus) -> i32 {
 }
 
 /// For people.
-pub fn words(status: ExitStatus) -> String {
+pub fn exit_text(status: ExitStatus) -> String {
     match status.signal().map(Signal::try_from) {
         Some(Ok(signal)) => format!("the command was ended by {signal}"),
         Some(Err(_)) => "the command was ended by a signal".to_owned(),

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::sync::{Notify, mpsc};
 
-use crate::callbacks::Voice;
+use crate::callbacks::CallbackClient;
 use crate::http::{Backoff, Refusal};
 use crate::life::News;
 use crate::log::log;
@@ -136,17 +136,17 @@ fn hand_on(answer: Value, commands: &Commands, news: &mpsc::UnboundedSender<News
 
 /// Says that the bot lives: at once, at every interval, and whenever it has heard a command. A heartbeat that is not
 /// heard is not repeated as such; the next one says all of it.
-pub async fn beat(voice: Voice, commands: Arc<Commands>, news: mpsc::UnboundedSender<News>) {
+pub async fn beat(callbacks: CallbackClient, commands: Arc<Commands>, news: mpsc::UnboundedSender<News>) {
     let mut backoff = Backoff::default();
     loop {
         let acked = commands.standing().heard.clone();
-        let body = json!({"connection_id": voice.connection_id(), "acked": acked});
-        let pause = match voice.say(&Method::POST, "heartbeat", &body).await {
+        let body = json!({"connection_id": callbacks.connection_id(), "acked": acked});
+        let pause = match callbacks.send(&Method::POST, "heartbeat", &body).await {
             Ok(answer) => {
                 backoff.succeeded("heartbeat");
                 commands.acknowledged(&acked);
                 hand_on(answer, &commands, &news);
-                voice.heartbeat_interval()
+                callbacks.heartbeat_interval()
             }
             Err(refusal @ Refusal::Away { .. }) => backoff.after("heartbeat", &refusal),
             Err(refusal) if refusal.ends_assignment() => {
@@ -155,7 +155,7 @@ pub async fn beat(voice: Voice, commands: Arc<Commands>, news: mpsc::UnboundedSe
             }
             Err(refusal) => {
                 log!("heartbeat was refused: {refusal}");
-                voice.heartbeat_interval()
+                callbacks.heartbeat_interval()
             }
         };
         tokio::select! {
@@ -167,12 +167,12 @@ pub async fn beat(voice: Voice, commands: Arc<Commands>, news: mpsc::UnboundedSe
 }
 
 /// Waits for commands at the server.
-pub async fn wait(voice: Voice, commands: Arc<Commands>, news: mpsc::UnboundedSender<News>) {
+pub async fn wait(callbacks: CallbackClient, commands: Arc<Commands>, news: mpsc::UnboundedSender<News>) {
     let mut backoff = Backoff::default();
     let mut early = Backoff::default();
     loop {
         let begun = Instant::now();
-        match voice.await_commands(WAIT).await {
+        match callbacks.await_commands(WAIT).await {
             Ok(answer) => {
                 backoff.succeeded("commands");
                 if hand_on(answer, &commands, &news) || begun.elapsed() > WAIT / 2 {

@@ -30,12 +30,12 @@ pub enum Refusal {
 
 fn refused(status: StatusCode, code: &str, detail: &str) -> String {
     // Not every answer comes from Greenroom: a proxy on the way knows neither code nor detail.
-    let mut words = status.to_string();
+    let mut message = status.to_string();
     for (gap, more) in [(" ", code), (": ", detail)].into_iter().filter(|(_, more)| !more.is_empty()) {
-        words.push_str(gap);
-        words.push_str(more);
+        message.push_str(gap);
+        message.push_str(more);
     }
-    words
+    message
 }
 
 impl Refusal {
@@ -176,7 +176,7 @@ impl Backoff {
         self.tries = self.tries.saturating_add(1);
         let delay = doubled.min(LONGEST_DELAY).mul_f64(0.75 + fastrand::f64() * 0.25);
         match refusal {
-            Some(Refusal::Away { retry_after: Some(wish), .. }) => delay.max((*wish).min(LONGEST_RETRY_AFTER)),
+            Some(Refusal::Away { retry_after: Some(after), .. }) => delay.max((*after).min(LONGEST_RETRY_AFTER)),
             _ => delay,
         }
     }

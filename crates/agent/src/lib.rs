@@ -17,8 +17,8 @@ mod tail;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use assignment::{Source, Waiting};
-use life::{EndRequest, Place, Shutdown, live};
+use assignment::{AssignmentPoller, Source};
+use life::{EndRequest, RunLocation, Shutdown, live};
 use log::log;
 use nix::sys::signal::Signal;
 use options::{Asked, Options, RunnerOptions};
@@ -93,7 +93,7 @@ async fn serve(work: Work) -> ExitCode {
     child::adopt_orphans();
     match work {
         Work::Slot(options, Source::Given(data)) => {
-            let code = live(&http, &options, *data, Place::slot(), |_| {}, shutdown).await;
+            let code = live(&http, &options, *data, RunLocation::slot(), |_| {}, shutdown).await;
             ExitCode::from(u8::try_from(code & 0xFF).unwrap_or(u8::MAX))
         }
         Work::Slot(options, Source::Server(waiting)) => wait_in_slot(&http, &options, waiting, shutdown).await,
@@ -102,7 +102,7 @@ async fn serve(work: Work) -> ExitCode {
 }
 
 /// Runs one bot after the other.
-async fn wait_in_slot(http: &Client, options: &Options, mut waiting: Waiting, shutdown: Shutdown) -> ExitCode {
+async fn wait_in_slot(http: &Client, options: &Options, mut waiting: AssignmentPoller, shutdown: Shutdown) -> ExitCode {
     let mut asked = shutdown.clone();
     loop {
         log!("waits for a bot");
@@ -114,7 +114,7 @@ async fn wait_in_slot(http: &Client, options: &Options, mut waiting: Waiting, sh
             data = waiting.next(http) => data,
         };
         match data {
-            Ok(data) => live(http, options, data, Place::slot(), |_| {}, shutdown.clone()).await,
+            Ok(data) => live(http, options, data, RunLocation::slot(), |_| {}, shutdown.clone()).await,
             Err(error) => {
                 log!("{error}");
                 return ExitCode::FAILURE;

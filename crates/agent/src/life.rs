@@ -13,7 +13,7 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use crate::assignment::{BotData, container_id};
-use crate::callbacks::{Exit, Message, Outbox, Over, Voice, outbox};
+use crate::callbacks::{CallbackClient, Exit, Message, Outbox, Over, outbox};
 use crate::child::{self, Process};
 use crate::commands::{self, Command, Commands};
 use crate::lines::Ending;
@@ -76,7 +76,7 @@ pub fn task<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -
 
 /// Where a bot runs.
 #[derive(Debug)]
-pub struct Place {
+pub struct RunLocation {
     /// What the server knows it by.
     pub id: Option<String>,
     /// The bot's own, if it has one.
@@ -85,7 +85,7 @@ pub struct Place {
     pub sends_log: bool,
 }
 
-impl Place {
+impl RunLocation {
     pub fn slot() -> Self {
         Self { id: container_id(), folder: None, sends_log: false }
     }
@@ -109,20 +109,20 @@ pub async fn live(
     http: &Client,
     options: &Options,
     data: BotData,
-    place: Place,
+    location: RunLocation,
     note: impl FnOnce(i32),
     mut shutdown: Shutdown,
 ) -> i32 {
     let data = Arc::new(data);
-    let voice = Voice::new(http.clone(), data.clone());
+    let callbacks = CallbackClient::new(http.clone(), data.clone());
     let (news_sender, mut news) = mpsc::unbounded_channel();
     let tail = Arc::new(Tail::default());
-    let (outbox, delivery) = outbox(voice.clone(), tail.clone(), news_sender.clone());
+    let (outbox, delivery) = outbox(callbacks.clone(), tail.clone(), news_sender.clone());
     let delivery = task(delivery.run());
     let heard = Arc::new(Commands::default());
     let mut report = Report { outbox, delivery, heard, beating: None, waiting: None, over: false };
 
-    let (process, pipes) = match Process::spawn(&options.command, &data.text, place.folder.as_deref()) {
+    let (process, pipes) = match Process::spawn(&options.command, &data.text, location.folder.as_deref()) {
         Ok(spawned) => spawned,
         Err(error) => {
             log!("bot {}: {error}", data.bot_id);
@@ -133,17 +133,17 @@ pub async fn live(
     };
     note(process.id());
     log!("bot {} on connection {}: runs as process {}", data.bot_id, data.connection_id, process.id());
-    report.outbox.put(Message::Started { container_id: place.id }).await;
+    report.outbox.put(Message::Started { container_id: location.id }).await;
 
     let (lines, to_write) = mpsc::unbounded_channel();
     let _writing = task(pipes::write(pipes.stdin, to_write, report.heard.clone()));
     let mut logging = task(pipes::copy_errors(pipes.stderr, tail.clone()));
-    let sending = place.sends_log.then(|| task(pipes::send_log(report.outbox.clone(), tail.clone())));
+    let sending = location.sends_log.then(|| task(pipes::send_log(report.outbox.clone(), tail.clone())));
     let ending = Arc::new(Mutex::new(Ending::default()));
     let mut reading = task(pipes::read(pipes.stdout, report.outbox.clone(), ending.clone(), tail.clone()));
 
     let mut life = Life { options, process, lines, leaving: Leaving::default() };
-    let status = life.until_end(&mut report, voice, news_sender, &mut news, &mut shutdown).await;
+    let status = life.until_end(&mut report, callbacks, news_sender, &mut news, &mut shutdown).await;
 
     let Life { process, leaving, .. } = life;
     process.clear().await;
@@ -191,7 +191,7 @@ fn exit(status: ExitStatus, leaving: &Leaving, Ending { reason, error }: Ending)
         let error = "the command did not leave when asked and did not end at SIGTERM, so it was killed";
         return Exit { code, reason: Some(KILLED.to_owned()), error: Some(error.to_owned()) };
     }
-    let error = error.or_else(|| (code != 0).then(|| child::words(status)));
+    let error = error.or_else(|| (code != 0).then(|| child::exit_text(status)));
     Exit { code, reason, error }
 }
 
@@ -206,7 +206,7 @@ impl Life<'_> {
     async fn until_end(
         &mut self,
         report: &mut Report,
-        voice: Voice,
+        callbacks: CallbackClient,
         news_sender: mpsc::UnboundedSender<News>,
         news: &mut mpsc::UnboundedReceiver<News>,
         shutdown: &mut Shutdown,
@@ -223,8 +223,8 @@ impl Life<'_> {
                 status = self.process.wait() => return status,
                 Some(news) = news.recv() => match news {
                     News::Started { stopping } => {
-                        report.beating = Some(task(commands::beat(voice.clone(), heard.clone(), news_sender.clone())));
-                        report.waiting = Some(task(commands::wait(voice.clone(), heard.clone(), news_sender.clone())));
+                        report.beating = Some(task(commands::beat(callbacks.clone(), heard.clone(), news_sender.clone())));
+                        report.waiting = Some(task(commands::wait(callbacks.clone(), heard.clone(), news_sender.clone())));
                         if stopping {
                             self.leave("the bot is stopping already", None);
                         }

@@ -220,14 +220,14 @@ mod tests {
 
     #[test]
     fn a_misspelt_event_is_told_with_the_nearest_one() {
-        let told = |name: &str| event(&serde_json::json!({"event": name}).to_string()).unwrap_err();
-        assert_eq!(told("join"), "unknown event \"join\", did you mean \"joined\"?");
+        let error_of = |name: &str| event(&serde_json::json!({"event": name}).to_string()).unwrap_err();
+        assert_eq!(error_of("join"), "unknown event \"join\", did you mean \"joined\"?");
         for (misspelt, meant) in
             [("Joined", "joined"), ("exit", "exited"), ("state", "status"), ("transcription", "transcript")]
         {
-            assert!(told(misspelt).ends_with(&format!("did you mean \"{meant}\"?")), "{}", told(misspelt));
+            assert!(error_of(misspelt).ends_with(&format!("did you mean \"{meant}\"?")), "{}", error_of(misspelt));
         }
-        assert!(told("sneezed").contains("the known ones are joined"));
+        assert!(error_of("sneezed").contains("the known ones are joined"));
         let logged = serde_json::json!({"event": "page_loaded", "level": "info", "timestamp": "…"}).to_string();
         assert!(event(&logged).unwrap().is_none(), "a logger's line is log");
         assert!(event("{\"event\":\"the page has loaded\"}").unwrap().is_none());

@@ -123,11 +123,11 @@ fn default_end() -> Option<CommandLine> {
 
 /// Words parted by spaces; none for nothing.
 fn command_line(text: &str) -> Result<Option<CommandLine>, &'static str> {
-    let mut words = text.split_whitespace().map(OsString::from);
-    match words.next() {
+    let mut parts = text.split_whitespace().map(OsString::from);
+    match parts.next() {
         None => Err("a command has words; write none for nothing"),
         Some(program) if program == "none" => Ok(None),
-        Some(program) => Ok(Some(CommandLine { program, arguments: words.collect() })),
+        Some(program) => Ok(Some(CommandLine { program, arguments: parts.collect() })),
     }
 }
 

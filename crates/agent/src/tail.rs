@@ -178,8 +178,8 @@ mod tests {
         let tail = Tail::default();
         assert!(tail.warn("one"));
         assert!(!tail.warn("one"));
-        let told = (0..10).filter(|number| tail.warn(&number.to_string())).count();
-        assert_eq!(told, WARNINGS_MAX - 1);
+        let reported = (0..10).filter(|number| tail.warn(&number.to_string())).count();
+        assert_eq!(reported, WARNINGS_MAX - 1);
         assert_eq!(texts(&tail.last())[0], "warning: one");
     }
 }

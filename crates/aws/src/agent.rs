@@ -79,7 +79,7 @@ impl RunnerPool {
             }
             let now = self.now();
             let made = Runner::created(&self.0.settings, instance, &machine.group, &machine.instance_type, now);
-            let next = made.ok_or(RegisterError::Unknown)?.idle(now, self.new_threshold(), self.0.settings.pace.idle);
+            let next = made.ok_or(RegisterError::Unknown)?.idle(now, self.new_expiry(), self.0.settings.pace.idle);
             // Before it is announced: who claims it looks whether it was heard of.
             self.0.table.beat_of(instance, now, agent).await?;
             let is_done = match &seen {
@@ -119,7 +119,7 @@ impl RunnerPool {
     pub async fn await_claim(&self, instance: &str, wait: Duration) -> Result<Option<Run>, AwsError> {
         let _waiting = self.watch();
         // Whatever is heard of it: in time for what may be waited for.
-        let look_again = self.0.settings.pace.registration / 3;
+        let poll_interval = self.0.settings.pace.registration / 3;
         let bell = self.0.signals.of(instance);
         let deadline = Instant::now() + wait;
         loop {
@@ -148,7 +148,7 @@ impl RunnerPool {
                 return Ok(None);
             }
             tokio::select! {
-                () = tokio::time::sleep_until(deadline.min(Instant::now() + look_again)) => {}
+                () = tokio::time::sleep_until(deadline.min(Instant::now() + poll_interval)) => {}
                 () = rung => {}
             }
         }
@@ -183,7 +183,7 @@ impl RunnerPool {
             let now = self.now();
             // It was heard of just now, in this call.
             self.0.table.beat(instance, now).await?;
-            let next = runner.idle(now, self.new_threshold(), self.0.settings.pace.idle);
+            let next = runner.idle(now, self.new_expiry(), self.0.settings.pace.idle);
             if self.0.table.change(&runner, &next).await? == Changed::Done {
                 tracing::info!(runner = instance, slot = runner.slot, "runner released");
                 self.0.steps.done(Step::GivenBack).await;
@@ -197,5 +197,5 @@ impl RunnerPool {
 }
 
 pub(crate) fn in_the_way(operation: &'static str) -> AwsError {
-    AwsError::Busy { operation, words: "the runner is changed by others again and again".into() }
+    AwsError::Busy { operation, message: "the runner is changed by others again and again".into() }
 }

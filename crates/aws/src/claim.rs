@@ -17,7 +17,7 @@ use crate::table::Changed;
 use crate::{AwsError, Class, Holder, Runner, RunnerPool, RunnerState};
 
 /// How often to look whether another process was told that the runner is acknowledged.
-const LOOK_AGAIN: Duration = Duration::from_millis(250);
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
 /// What one request looks for, and where it has not looked in vain.
 pub(crate) struct Search<'a> {
@@ -112,7 +112,7 @@ impl RunnerPool {
     async fn take(self, picked: Picked, holder: Holder, held: bool) -> Result<Option<Claimed>, AwsError> {
         let now = self.now();
         let Some(announcement) = picked.announcement() else { return Ok(None) };
-        if announcement.threshold <= now {
+        if announcement.expires_at <= now {
             drop(picked.take());
             return Ok(None);
         }
@@ -124,7 +124,7 @@ impl RunnerPool {
             changed = self.0.table.change(&seen, &next).await;
         }
         if let Err(error) = &changed
-            && error.may_help()
+            && error.retryable()
             && let Some(has) = self.0.table.slot(&slot).await?
             && has.run_id == run_id
         {
@@ -199,7 +199,7 @@ impl RunnerPool {
                     return Ok(None);
                 }
             }
-            let until = deadline.min(Instant::now() + LOOK_AGAIN).max(Instant::now() + Duration::from_millis(10));
+            let until = deadline.min(Instant::now() + POLL_INTERVAL).max(Instant::now() + Duration::from_millis(10));
             tokio::select! {
                 () = tokio::time::sleep_until(until) => {}
                 () = rung => {}
@@ -211,8 +211,8 @@ impl RunnerPool {
     pub(crate) async fn give_back(&self, claimed: &Runner) -> Result<Changed, AwsError> {
         let is_healthy = self.is_healthy(self.0.table.heard(&claimed.instance).await?);
         let now = self.now();
-        let threshold = if is_healthy { self.new_threshold() } else { before(now, Duration::from_millis(1)) };
-        let next = claimed.idle(now, threshold, self.0.settings.pace.idle);
+        let expires_at = if is_healthy { self.new_expiry() } else { before(now, Duration::from_millis(1)) };
+        let next = claimed.idle(now, expires_at, self.0.settings.pace.idle);
         let changed = self.0.table.change(claimed, &next).await?;
         if changed == Changed::Done {
             self.0.steps.done(Step::GivenBack).await;

@@ -51,20 +51,20 @@ const QUOTING: [&str; 3] = ["SignatureDoesNotMatch", "InvalidSignatureException"
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AwsError {
     /// AWS has trouble, or is asked too often.
-    #[error("{operation}: {words}")]
-    Busy { operation: &'static str, words: String },
+    #[error("{operation}: {message}")]
+    Busy { operation: &'static str, message: String },
     /// There was no answer.
-    #[error("{operation}: AWS cannot be reached: {words}")]
-    Unreachable { operation: &'static str, words: String },
+    #[error("{operation}: AWS cannot be reached: {message}")]
+    Unreachable { operation: &'static str, message: String },
     /// What is asked for was never made.
-    #[error("{operation}: {words}; `greenroom aws init` makes the table, the queues and the groups")]
-    Missing { operation: &'static str, words: String },
+    #[error("{operation}: {message}; `greenroom aws init` makes the table, the queues and the groups")]
+    Missing { operation: &'static str, message: String },
     /// It is not allowed, or not possible.
-    #[error("{operation}: {words}")]
-    Refused { operation: &'static str, words: String },
+    #[error("{operation}: {message}")]
+    Refused { operation: &'static str, message: String },
     /// An answer or an item that is none.
-    #[error("{operation}: {words}")]
-    Malformed { operation: &'static str, words: String },
+    #[error("{operation}: {message}")]
+    Malformed { operation: &'static str, message: String },
     /// The slot has a runner already.
     #[error("the slot {slot} has a runner already")]
     Taken { slot: String },
@@ -82,15 +82,15 @@ impl AwsError {
                 Self::answered(operation, status, error.code().unwrap_or_default(), error.message().unwrap_or_default())
             }
             SdkError::ConstructionFailure(_) => {
-                Self::Refused { operation, words: shown(&DisplayErrorContext(&error).to_string()) }
+                Self::Refused { operation, message: shown(&DisplayErrorContext(&error).to_string()) }
             }
             // Also when there are no credentials: whoever gives them may be away for a moment.
-            _ => Self::Unreachable { operation, words: shown(&DisplayErrorContext(&error).to_string()) },
+            _ => Self::Unreachable { operation, message: shown(&DisplayErrorContext(&error).to_string()) },
         }
     }
 
     fn answered(operation: &'static str, status: u16, code: &str, message: &str) -> Self {
-        let words = match (code, message) {
+        let message = match (code, message) {
             (code, _) if QUOTING.contains(&code) => format!("{code}: the request's signature is not accepted"),
             ("", "") => format!("status {status} without words"),
             ("", message) => shown(message),
@@ -98,20 +98,20 @@ impl AwsError {
             (code, message) => shown(&format!("{code}: {message}")),
         };
         if MISSING.contains(&code) {
-            return Self::Missing { operation, words };
+            return Self::Missing { operation, message };
         }
         if status >= 500 || status == 429 || BUSY.contains(&code) {
-            return Self::Busy { operation, words };
+            return Self::Busy { operation, message };
         }
-        Self::Refused { operation, words }
+        Self::Refused { operation, message }
     }
 
-    pub(crate) fn malformed(operation: &'static str, words: impl Into<String>) -> Self {
-        Self::Malformed { operation, words: words.into() }
+    pub(crate) fn malformed(operation: &'static str, message: impl Into<String>) -> Self {
+        Self::Malformed { operation, message: message.into() }
     }
 
     /// Whether asking again may help.
-    pub fn may_help(&self) -> bool {
+    pub fn retryable(&self) -> bool {
         match self {
             Self::Busy { .. } | Self::Unreachable { .. } | Self::Taken { .. } => true,
             Self::Missing { .. } | Self::Refused { .. } | Self::Malformed { .. } => false,
@@ -120,8 +120,8 @@ impl AwsError {
 }
 
 /// The beginning of what AWS says, on one line.
-fn shown(words: &str) -> String {
-    let line = words.split_whitespace().collect::<Vec<_>>().join(" ");
+fn shown(message: &str) -> String {
+    let line = message.split_whitespace().collect::<Vec<_>>().join(" ");
     line.chars().take(SHOWN).collect()
 }
 
@@ -132,16 +132,16 @@ mod tests {
     #[test]
     fn trouble_of_aws_may_pass_and_a_refusal_stays() {
         let of = |status, code| AwsError::answered("GetItem", status, code, "words");
-        assert!(of(400, "ProvisionedThroughputExceededException").may_help());
-        assert!(of(503, "ServiceUnavailable").may_help());
-        assert!(!of(400, "ValidationException").may_help());
-        assert!(!of(400, "AccessDeniedException").may_help());
+        assert!(of(400, "ProvisionedThroughputExceededException").retryable());
+        assert!(of(503, "ServiceUnavailable").retryable());
+        assert!(!of(400, "ValidationException").retryable());
+        assert!(!of(400, "AccessDeniedException").retryable());
     }
 
     #[test]
     fn what_was_never_made_is_told_with_the_command_that_makes_it() {
         let error = AwsError::answered("ReceiveMessage", 400, "QueueDoesNotExist", "no such queue");
-        assert!(!error.may_help());
+        assert!(!error.retryable());
         assert_eq!(
             error.to_string(),
             "ReceiveMessage: QueueDoesNotExist: no such queue; `greenroom aws init` makes the table, the queues and the groups"

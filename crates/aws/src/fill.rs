@@ -14,15 +14,15 @@ impl RunnerPool {
     /// Writes idle runners, heard of just now, and announces them, by the name and the attributes of each. Announcements are
     /// good for as long as the pool's pace says.
     pub async fn fill(&self, runners: &[(String, Attributes)]) -> Result<(), AwsError> {
-        let (now, threshold) = (self.now(), self.new_threshold());
+        let (now, expires_at) = (self.now(), self.new_expiry());
         let announced =
-            |(instance, attributes): &(String, Attributes)| Announcement::new(instance, attributes, threshold);
+            |(instance, attributes): &(String, Attributes)| Announcement::new(instance, attributes, expires_at);
         let announced: Vec<_> = runners.iter().map(announced).collect();
         for announced in announced.chunks(AT_ONCE) {
             let write = async |announcement: &Announcement| {
                 let runner = Runner::announced(&self.0.settings, announcement, now);
                 self.0.table.beat(&runner.instance, now).await?;
-                self.0.table.insert(&runner.idle(now, threshold, self.0.settings.pace.idle)).await
+                self.0.table.insert(&runner.idle(now, expires_at, self.0.settings.pace.idle)).await
             };
             try_join_all(announced.iter().map(write)).await?;
         }

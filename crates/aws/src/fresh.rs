@@ -24,9 +24,9 @@ pub enum Fresh {
     /// made to grow for it now; otherwise one that was asked for before will do.
     Coming { group: String, asked: bool },
     /// Every group that fits is at its maximum.
-    Full { words: String },
+    NoCapacity { message: String },
     /// No group can ever have one that fits.
-    Never { words: String },
+    Impossible { message: String },
 }
 
 /// A group all of whose machines fit a request.
@@ -72,7 +72,7 @@ impl RunnerPool {
     /// Says that a slot waits for a fresh runner, and makes a group grow if too few are on their way.
     pub async fn ask_for_fresh(&self, wanted: Option<&Requirements>, slot: &str) -> Result<Fresh, AwsError> {
         if self.classes_for(wanted).is_empty() {
-            return Ok(Fresh::Never { words: "no class of the pool has what is asked for".into() });
+            return Ok(Fresh::Impossible { message: "no class of the pool has what is asked for".into() });
         }
         let could = self.groups_for(wanted);
         let (groups, up) = tokio::join!(self.0.groups.all(), self.up());
@@ -82,8 +82,8 @@ impl RunnerPool {
             could.iter().filter_map(|one| Some((is_there(&one.name)?, one.most_beside(&groups)))).collect();
         if there.is_empty() {
             let names: Vec<_> = could.iter().map(|one| one.name.as_str()).collect();
-            let words = format!("none of the groups {} is there; `greenroom aws init` makes them", names.join(", "));
-            return Ok(Fresh::Never { words });
+            let message = format!("none of the groups {} is there; `greenroom aws init` makes them", names.join(", "));
+            return Ok(Fresh::Impossible { message });
         }
         let (key, now) = (self.slot_key(slot), self.now());
         let waits = |demand: &Demand| demand.at >= before(now, STILL_WAITS);
@@ -92,7 +92,7 @@ impl RunnerPool {
             // It stays where it is for as long as there is room.
             there.sort_by_key(|(group, _)| group.name != own.group);
         }
-        let mut full = Vec::new();
+        let mut at_maximum = Vec::new();
         for (group, most) in there {
             let first = own.as_ref().filter(|own| own.group == group.name).map_or(now, |own| own.first);
             let demand = Demand { slot: key.clone(), group: group.name.clone(), at: now, first };
@@ -101,11 +101,11 @@ impl RunnerPool {
             let counted = self.count(group, most, wanted, &up, &others, &demand);
             let waits_in_vain = group.desired > count(group.instances.len()) && first < before(now, LAUNCHES_WITHIN);
             if waits_in_vain {
-                full.push(format!("{} (no machine comes up)", group.name));
+                at_maximum.push(format!("{} (no machine comes up)", group.name));
                 continue;
             }
             if !counted.has_room() {
-                full.push(format!("{} ({})", group.name, counted.max));
+                at_maximum.push(format!("{} ({})", group.name, counted.max));
                 continue;
             }
             self.0.table.put_demand(&demand).await?;
@@ -113,7 +113,7 @@ impl RunnerPool {
             return Ok(Fresh::Coming { group: group.name.clone(), asked });
         }
         self.0.table.forget_demand(&key).await?;
-        Ok(Fresh::Full { words: format!("every group that fits is at its maximum: {}", full.join(", ")) })
+        Ok(Fresh::NoCapacity { message: format!("every group that fits is at its maximum: {}", at_maximum.join(", ")) })
     }
 
     /// The slot no longer waits for a fresh runner.
@@ -169,7 +169,7 @@ impl RunnerPool {
         of_group.sort_by_key(|runner| &runner.instance);
         of_group.dedup_by_key(|runner| &runner.instance);
         let will_do = |runner: &&&Runner| {
-            let is_offered = runner.state == RunnerState::Idle && runner.threshold > now;
+            let is_offered = runner.state == RunnerState::Idle && runner.expires_at > now;
             is_offered && requirements::fits(wanted, &runner.attributes)
         };
         let idle = of_group.iter().filter(will_do).count();

@@ -167,7 +167,7 @@ fn is_going(state: &str) -> bool {
 
 /// Whether a machine cannot be ended together with its place, as the group would become too small.
 fn would_pass_minimum(error: &SdkError<TerminateInstanceInAutoScalingGroupError>) -> bool {
-    error.code() == Some("ValidationError") && error.message().is_some_and(|words| words.contains("min size"))
+    error.code() == Some("ValidationError") && error.message().is_some_and(|message| message.contains("min size"))
 }
 
 #[cfg(test)]

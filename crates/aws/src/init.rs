@@ -25,7 +25,7 @@ use crate::{AwsError, Settings};
 
 /// How long a new table may take. AWS needs some seconds.
 const TABLE_PATIENCE: Duration = Duration::from_mins(5);
-const TABLE_LOOK: Duration = Duration::from_secs(1);
+const TABLE_POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What became of each thing, in the order in which they were looked at.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -79,7 +79,7 @@ pub async fn init(settings: &Settings) -> Result<Made, AwsError> {
 // --- The table ----------------------------------------------------------------------------------------------------
 
 async fn table(client: &aws_sdk_dynamodb::Client, name: &str) -> Result<Outcome, AwsError> {
-    let made = match look_at_table(client, name).await? {
+    let made = match describe_table(client, name).await? {
         Some(there) => {
             check_table(name, &there)?;
             false
@@ -95,7 +95,7 @@ async fn table(client: &aws_sdk_dynamodb::Client, name: &str) -> Result<Outcome,
     })
 }
 
-async fn look_at_table(client: &aws_sdk_dynamodb::Client, name: &str) -> Result<Option<TableDescription>, AwsError> {
+async fn describe_table(client: &aws_sdk_dynamodb::Client, name: &str) -> Result<Option<TableDescription>, AwsError> {
     match client.describe_table().table_name(name).send().await {
         Ok(answer) => Ok(answer.table),
         Err(error) if error.as_service_error().is_some_and(|error| error.is_resource_not_found_exception()) => Ok(None),
@@ -114,11 +114,11 @@ fn check_table(name: &str, there: &TableDescription) -> Result<(), AwsError> {
     if fits {
         return Ok(());
     }
-    let words = format!(
+    let message = format!(
         "there is a table {name} already that is not a runner pool's: its key has to be `{KEY}`, and the key of its index \
          `{INDEX}` `{INDEX_KEY}` and `{KEY}`"
     );
-    Err(AwsError::Refused { operation: "DescribeTable", words })
+    Err(AwsError::Refused { operation: "DescribeTable", message })
 }
 
 /// Whether it was made here.
@@ -151,16 +151,17 @@ fn table_shape() -> Result<(Vec<AttributeDefinition>, KeySchemaElement, GlobalSe
 async fn await_table(client: &aws_sdk_dynamodb::Client, name: &str) -> Result<(), AwsError> {
     let deadline = Instant::now() + TABLE_PATIENCE;
     loop {
-        let status = look_at_table(client, name).await?.and_then(|there| there.table_status);
+        let status = describe_table(client, name).await?.and_then(|there| there.table_status);
         // One that is being changed can be used.
         if matches!(status, Some(TableStatus::Active | TableStatus::Updating)) {
             return Ok(());
         }
         if Instant::now() > deadline {
-            let words = format!("the table {name} is still {}", status.as_ref().map_or("missing", TableStatus::as_str));
-            return Err(AwsError::Busy { operation: "DescribeTable", words });
+            let message =
+                format!("the table {name} is still {}", status.as_ref().map_or("missing", TableStatus::as_str));
+            return Err(AwsError::Busy { operation: "DescribeTable", message });
         }
-        tokio::time::sleep(TABLE_LOOK).await;
+        tokio::time::sleep(TABLE_POLL_INTERVAL).await;
     }
 }
 
@@ -172,8 +173,8 @@ async fn expire(client: &aws_sdk_dynamodb::Client, name: &str) -> Result<bool, A
     if matches!(status, Some(TimeToLiveStatus::Enabled | TimeToLiveStatus::Enabling)) {
         return match there.and_then(|there| there.attribute_name) {
             Some(other) if other != EXPIRES => {
-                let words = format!("items of the table {name} end at `{other}` already, not at `{EXPIRES}`");
-                Err(AwsError::Refused { operation: "DescribeTimeToLive", words })
+                let message = format!("items of the table {name} end at `{other}` already, not at `{EXPIRES}`");
+                Err(AwsError::Refused { operation: "DescribeTimeToLive", message })
             }
             _ => Ok(false),
         };
@@ -184,7 +185,7 @@ async fn expire(client: &aws_sdk_dynamodb::Client, name: &str) -> Result<bool, A
     match call.send().await {
         Ok(_) => Ok(true),
         // Another process was faster.
-        Err(error) if error.message().is_some_and(|words| words.contains("already enabled")) => Ok(false),
+        Err(error) if error.message().is_some_and(|message| message.contains("already enabled")) => Ok(false),
         Err(error) => Err(AwsError::new("UpdateTimeToLive", error)),
     }
 }
@@ -211,14 +212,14 @@ async fn queue(client: &aws_sdk_sqs::Client, name: &str) -> Result<Outcome, AwsE
         return Ok(Outcome::WasThere);
     }
     differing.sort();
-    let words = differing.iter().map(|(name, value)| {
+    let message = differing.iter().map(|(name, value)| {
         let before = there.get(name).map_or("nothing", String::as_str);
         format!("{} from {before} to {value}", name.as_str())
     });
-    let words = words.collect::<Vec<_>>().join(", ");
+    let message = message.collect::<Vec<_>>().join(", ");
     let call = client.set_queue_attributes().queue_url(&url).set_attributes(Some(differing.into_iter().collect()));
     call.send().await.map_err(|error| AwsError::new("SetQueueAttributes", error))?;
-    Ok(Outcome::Changed(words))
+    Ok(Outcome::Changed(message))
 }
 
 // --- Groups -------------------------------------------------------------------------------------------------------
@@ -333,7 +334,7 @@ impl fmt::Display for Thing {
         match &self.outcome {
             Outcome::Made => f.write_str("made"),
             Outcome::WasThere => f.write_str("was there"),
-            Outcome::Changed(words) => write!(f, "changed: {words}"),
+            Outcome::Changed(message) => write!(f, "changed: {message}"),
         }
     }
 }

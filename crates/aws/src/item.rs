@@ -66,7 +66,7 @@ pub struct Runner {
     pub slot: Option<String>,
     pub connection: Option<String>,
     /// Until when its last announcement is good.
-    pub threshold: Timestamp,
+    pub expires_at: Timestamp,
     pub idle_until: Option<Timestamp>,
     /// When it came into its state.
     pub since: Timestamp,
@@ -101,7 +101,7 @@ impl Runner {
             run_id: None,
             slot: None,
             connection: None,
-            threshold: now,
+            expires_at: now,
             idle_until: None,
             since: now,
             stop_asked: false,
@@ -121,7 +121,7 @@ impl Runner {
             run_id: None,
             slot: None,
             connection: None,
-            threshold: announcement.threshold,
+            expires_at: announcement.expires_at,
             idle_until: None,
             since: now,
             stop_asked: false,
@@ -129,14 +129,14 @@ impl Runner {
         }
     }
 
-    /// The same, idle from now on and announced until `threshold`.
-    pub(crate) fn idle(&self, now: Timestamp, threshold: Timestamp, idle: Duration) -> Self {
+    /// The same, idle from now on and announced until `expires_at`.
+    pub(crate) fn idle(&self, now: Timestamp, expires_at: Timestamp, idle: Duration) -> Self {
         Self {
             state: RunnerState::Idle,
             run_id: None,
             slot: None,
             connection: None,
-            threshold,
+            expires_at,
             idle_until: Some(after(now, idle)),
             since: now,
             stop_asked: false,
@@ -185,7 +185,7 @@ impl Runner {
     }
 
     pub(crate) fn announcement(&self) -> Announcement {
-        Announcement::new(&self.instance, &self.attributes, self.threshold)
+        Announcement::new(&self.instance, &self.attributes, self.expires_at)
     }
 
     pub(crate) fn key(&self) -> String {
@@ -198,7 +198,7 @@ impl Runner {
         put("id", string(&self.key()));
         put("state", string(self.state.as_str()));
         put("run_id", string(self.run_id.as_deref().unwrap_or_default()));
-        put("threshold", string(&text(self.threshold)));
+        put("threshold", string(&text(self.expires_at)));
         put("resource_class", string(self.attributes.resource_class.as_deref().unwrap_or_default()));
         put("usage_class", string(self.attributes.usage_class.as_str()));
         put("instance_type", string(self.attributes.instance_type.as_deref().unwrap_or_default()));
@@ -248,7 +248,7 @@ impl Runner {
             run_id: filled(fields.text("run_id")?),
             slot: fields.optional_text("slot"),
             connection: fields.optional_text("connection"),
-            threshold: fields.parsed("threshold")?,
+            expires_at: fields.parsed("threshold")?,
             idle_until: fields.optional_number("idle_until").map(from_millis),
             since: from_millis(fields.number("since")?),
             stop_asked: fields.flag("stop_asked"),

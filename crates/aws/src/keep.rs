@@ -122,7 +122,7 @@ impl RunnerPool {
     async fn renew(&self, listed: &Listed, spare: &[&Runner]) -> Result<Vec<Done>, AwsError> {
         let soon = after(self.now(), RENEWED_BEFORE);
         let is_spare = |runner: &Runner| spare.iter().any(|spare| spare.instance == runner.instance);
-        let is_due = |runner: &&Runner| runner.threshold <= soon && !is_spare(runner);
+        let is_due = |runner: &&Runner| runner.expires_at <= soon && !is_spare(runner);
         let due: Vec<_> = listed.idle.iter().filter(is_due).collect();
         let heard = self.heard_of(&due).await?;
         let renewed = due.iter().map(|runner| self.renew_one(runner, heard.get(&runner.instance).copied()));
@@ -140,7 +140,7 @@ impl RunnerPool {
     }
 
     async fn announce_again(&self, runner: &Runner) -> Result<Done, AwsError> {
-        let next = Runner { threshold: self.new_threshold(), ..runner.clone() };
+        let next = Runner { expires_at: self.new_expiry(), ..runner.clone() };
         if self.0.table.change(runner, &next).await? != Changed::Done {
             return Ok(Done::Nothing);
         }

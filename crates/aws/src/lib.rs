@@ -190,8 +190,8 @@ impl RunnerPool {
     }
 
     /// How many announcements this process has looked at.
-    pub fn looked_at(&self) -> u64 {
-        self.0.managers.values().map(|manager| manager.looked_at()).sum()
+    pub fn examined(&self) -> u64 {
+        self.0.managers.values().map(|manager| manager.examined()).sum()
     }
 
     /// Makes this process stand still at a step, as one that was killed there; `None` lets it go on.
@@ -215,7 +215,7 @@ impl RunnerPool {
     }
 
     /// Until when an announcement that is made now is good.
-    fn new_threshold(&self) -> Timestamp {
+    fn new_expiry(&self) -> Timestamp {
         after(self.now(), self.0.settings.pace.announcement)
     }
 

@@ -15,7 +15,7 @@ pub struct Announcement {
     pub instance: String,
     pub attributes: Attributes,
     /// Until when it is good. No two announcements of a runner have the same.
-    pub threshold: Timestamp,
+    pub expires_at: Timestamp,
     /// As it came, and as it goes back.
     body: String,
 }
@@ -46,7 +46,7 @@ struct Body {
 }
 
 impl Announcement {
-    pub fn new(instance: &str, attributes: &Attributes, threshold: Timestamp) -> Self {
+    pub fn new(instance: &str, attributes: &Attributes, expires_at: Timestamp) -> Self {
         let body = Body {
             instance_id: instance.to_owned(),
             usage_class: attributes.usage_class,
@@ -54,12 +54,12 @@ impl Announcement {
             cpu: attributes.cpu,
             mem: attributes.mem,
             resource_class: attributes.resource_class.clone().unwrap_or_default(),
-            threshold: text(threshold),
+            threshold: text(expires_at),
         };
         Self {
             instance: body.instance_id.clone(),
             attributes: attributes.clone(),
-            threshold: from_millis(threshold.as_millisecond()),
+            expires_at: from_millis(expires_at.as_millisecond()),
             // There is nothing in it that could not be written.
             body: serde_json::to_string(&body).unwrap_or_default(),
         }
@@ -68,7 +68,7 @@ impl Announcement {
     /// What a message of a class's queue announces at this time.
     pub fn read(body: &str, class: &Class, now: Timestamp) -> Result<Self, Dropped> {
         let read: Body = serde_json::from_str(body).map_err(|_| Dropped::Malformed)?;
-        let threshold: Timestamp = read.threshold.parse().map_err(|_| Dropped::Malformed)?;
+        let expires_at: Timestamp = read.threshold.parse().map_err(|_| Dropped::Malformed)?;
         let names = [&read.instance_id, &read.instance_type, &read.resource_class];
         if !names.into_iter().all(|name| is_class_name(name)) {
             return Err(Dropped::Malformed);
@@ -79,7 +79,7 @@ impl Announcement {
         if read.cpu < class.cpu || read.mem < class.mem {
             return Err(Dropped::TooSmall);
         }
-        if threshold <= now {
+        if expires_at <= now {
             return Err(Dropped::Expired);
         }
         let attributes = Attributes {
@@ -89,8 +89,8 @@ impl Announcement {
             cpu: read.cpu,
             mem: read.mem,
         };
-        let threshold = from_millis(threshold.as_millisecond());
-        Ok(Self { instance: read.instance_id, attributes, threshold, body: body.to_owned() })
+        let expires_at = from_millis(expires_at.as_millisecond());
+        Ok(Self { instance: read.instance_id, attributes, expires_at, body: body.to_owned() })
     }
 
     pub fn body(&self) -> &str {
@@ -99,8 +99,8 @@ impl Announcement {
 }
 
 /// A threshold as it is written, in a message and in the table alike: UTC, always with milliseconds.
-pub(crate) fn text(threshold: Timestamp) -> String {
-    format!("{threshold:.3}")
+pub(crate) fn text(expires_at: Timestamp) -> String {
+    format!("{expires_at:.3}")
 }
 
 #[cfg(test)]

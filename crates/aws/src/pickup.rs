@@ -22,7 +22,7 @@ const EMPTY_IN_A_ROW: usize = 3;
 /// How much later than it should a message may be back.
 const LATE: Duration = Duration::from_millis(500);
 /// How often to look while everyone waits for what is on its way back: others may announce something meanwhile.
-const LOOK_AGAIN: Duration = Duration::from_millis(250);
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
 #[derive(Debug)]
 pub(crate) struct Manager {
@@ -31,14 +31,14 @@ pub(crate) struct Manager {
     pace: Pace,
     clock: Clock,
     steps: Arc<Steps>,
-    desk: Mutex<Desk>,
+    pickups: Mutex<PickupQueue>,
     /// Somebody new waits.
     arrival: Notify,
 }
 
 /// Who waits, and what is on its way back.
 #[derive(Debug, Default)]
-struct Desk {
+struct PickupQueue {
     /// In the order of arrival.
     waiting: VecDeque<Waiter>,
     /// How many have ever waited.
@@ -46,7 +46,7 @@ struct Desk {
     /// A task receives.
     is_open: bool,
     /// How many messages were ever looked at.
-    looked_at: u64,
+    examined: u64,
     away: Vec<Away>,
 }
 
@@ -59,10 +59,10 @@ struct Waiter {
     empty: usize,
     /// How often each runner has come by that does not fit.
     came_by: HashMap<String, u32>,
-    reply: oneshot::Sender<Answer>,
+    reply: oneshot::Sender<PickupResult>,
 }
 
-type Answer = Result<Option<Announcement>, AwsError>;
+type PickupResult = Result<Option<Announcement>, AwsError>;
 
 /// A message that was sent back, and is not there yet.
 #[derive(Debug)]
@@ -82,21 +82,21 @@ enum Fate {
 
 impl Manager {
     pub fn new(class: Class, queue: Arc<Queue>, pace: Pace, clock: Clock, steps: Arc<Steps>) -> Arc<Self> {
-        let (desk, arrival) = (Mutex::default(), Notify::new());
-        Arc::new(Self { class, queue, pace, clock, steps, desk, arrival })
+        let (pickups, arrival) = (Mutex::default(), Notify::new());
+        Arc::new(Self { class, queue, pace, clock, steps, pickups, arrival })
     }
 
     /// An announcement that fits; `None` when the queue is exhausted. Who stops waiting gets none.
     pub async fn pick(self: &Arc<Self>, wanted: Option<&Requirements>) -> Result<Option<Picked>, AwsError> {
         let (reply, answer) = oneshot::channel();
         {
-            let mut desk = self.desk();
-            desk.arrived += 1;
-            let number = desk.arrived;
+            let mut pickups = self.pickups();
+            pickups.arrived += 1;
+            let number = pickups.arrived;
             let wanted = wanted.cloned();
-            desk.waiting.push_back(Waiter { number, wanted, empty: 0, came_by: HashMap::new(), reply });
-            if !desk.is_open {
-                desk.is_open = true;
+            pickups.waiting.push_back(Waiter { number, wanted, empty: 0, came_by: HashMap::new(), reply });
+            if !pickups.is_open {
+                pickups.is_open = true;
                 tokio::spawn(self.clone().serve());
             }
         }
@@ -108,8 +108,8 @@ impl Manager {
         Ok(answer.map(|announcement| Picked { manager: self.clone(), announcement: Some(announcement) }))
     }
 
-    fn desk(&self) -> MutexGuard<'_, Desk> {
-        self.desk.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    fn pickups(&self) -> MutexGuard<'_, PickupQueue> {
+        self.pickups.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     /// Receives for as long as somebody waits.
@@ -117,13 +117,13 @@ impl Manager {
         let mut most = 1;
         loop {
             let (waiting, last) = {
-                let mut desk = self.desk();
-                desk.waiting.retain(|waiter| !waiter.reply.is_closed());
-                if desk.waiting.is_empty() {
-                    desk.is_open = false;
+                let mut pickups = self.pickups();
+                pickups.waiting.retain(|waiter| !waiter.reply.is_closed());
+                if pickups.waiting.is_empty() {
+                    pickups.is_open = false;
                     return;
                 }
-                (desk.waiting.len(), desk.arrived)
+                (pickups.waiting.len(), pickups.arrived)
             };
             most = most.max(waiting).min(AT_ONCE);
             match self.queue.receive(most).await {
@@ -179,27 +179,27 @@ impl Manager {
     }
 
     /// How many messages it has ever looked at.
-    pub fn looked_at(&self) -> u64 {
-        self.desk().looked_at
+    pub fn examined(&self) -> u64 {
+        self.pickups().examined
     }
 
     /// In one step, so that nobody arrives or leaves meanwhile.
     fn offer(&self, announced: Vec<Announcement>) -> Vec<Fate> {
-        let mut desk = self.desk();
-        desk.looked_at += announced.len() as u64;
+        let mut pickups = self.pickups();
+        pickups.examined += announced.len() as u64;
         let now = Instant::now();
-        desk.away.retain(|away| away.until > now && announced.iter().all(|here| here.instance != away.instance));
-        for waiter in &mut desk.waiting {
+        pickups.away.retain(|away| away.until > now && announced.iter().all(|here| here.instance != away.instance));
+        for waiter in &mut pickups.waiting {
             waiter.empty = 0;
         }
         let mut served: Vec<Option<Requirements>> = Vec::new();
         let mut fates = Vec::new();
         for announcement in announced {
-            let fate = desk.offer(announcement, &mut served, self.pace.rounds);
+            let fate = pickups.offer(announcement, &mut served, self.pace.rounds);
             match &fate {
                 Fate::HandedOver => {}
-                Fate::NotNeeded(announcement) => desk.send_away(announcement, now),
-                Fate::FitsNobody(announcement) => desk.send_away(announcement, now + self.pace.redelivery),
+                Fate::NotNeeded(announcement) => pickups.send_away(announcement, now),
+                Fate::FitsNobody(announcement) => pickups.send_away(announcement, now + self.pace.redelivery),
             }
             fates.push(fate);
         }
@@ -207,7 +207,7 @@ impl Manager {
     }
 
     fn tell_everyone(&self, error: &AwsError) {
-        for waiter in self.desk().waiting.drain(..) {
+        for waiter in self.pickups().waiting.drain(..) {
             let _ = waiter.reply.send(Err(error.clone()));
         }
     }
@@ -216,11 +216,11 @@ impl Manager {
     /// back. When everyone who is left waits for that, so does this.
     async fn found_nothing(&self, last: u64) {
         let pause = {
-            let mut desk = self.desk();
+            let mut pickups = self.pickups();
             let now = Instant::now();
-            desk.away.retain(|away| away.until > now);
-            let Desk { waiting, away, .. } = &mut *desk;
-            let mut pause = Some(LOOK_AGAIN);
+            pickups.away.retain(|away| away.until > now);
+            let PickupQueue { waiting, away, .. } = &mut *pickups;
+            let mut pause = Some(POLL_INTERVAL);
             for mut waiter in std::mem::take(waiting) {
                 if waiter.number <= last {
                     waiter.empty += 1;
@@ -245,7 +245,7 @@ impl Manager {
 
     /// Puts an announcement back that was handed over and is not used.
     fn take_back(&self, announcement: Announcement) {
-        self.desk().send_away(&announcement, Instant::now());
+        self.pickups().send_away(&announcement, Instant::now());
         let back = vec![Outgoing { body: announcement.body().to_owned(), delay: 0 }];
         // Without a runtime the process ends, and the keeper of another finds it.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
@@ -254,7 +254,7 @@ impl Manager {
     }
 }
 
-impl Desk {
+impl PickupQueue {
     /// Remembers what is on its way back, and when it can be received again.
     fn send_away(&mut self, announcement: &Announcement, back: Instant) {
         let (instance, attributes) = (announcement.instance.clone(), announcement.attributes.clone());
@@ -304,7 +304,7 @@ async fn send_back(queue: Arc<Queue>, messages: Vec<Outgoing>) {
 /// Somebody who waits. What is handed over while nobody waits any more goes back.
 struct Ticket {
     manager: Arc<Manager>,
-    answer: oneshot::Receiver<Answer>,
+    answer: oneshot::Receiver<PickupResult>,
 }
 
 impl Drop for Ticket {

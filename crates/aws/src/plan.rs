@@ -120,8 +120,8 @@ impl Plan {
             "Resources": resources,
         });
         if !self.groups.is_empty() {
-            let words = "The version of the launch template, as a number.";
-            template["Parameters"] = json!({ VERSION: { "Type": "String", "Description": words } });
+            let description = "The version of the launch template, as a number.";
+            template["Parameters"] = json!({ VERSION: { "Type": "String", "Description": description } });
         }
         template
     }
@@ -174,18 +174,18 @@ fn group_properties(group: &PlannedGroup) -> Value {
             },
         },
     });
-    let (name, places) = match group.subnets.as_slice() {
+    let (name, values) = match group.subnets.as_slice() {
         [] => ("AvailabilityZones", &group.zones),
         subnets => ("VPCZoneIdentifier", &subnets.to_vec()),
     };
-    properties[name] = json!(places);
+    properties[name] = json!(values);
     properties
 }
 
 /// A name in CloudFormation has only letters and digits.
 fn logical_id(kind: &str, name: &str) -> String {
-    let words = name.split(|c: char| !c.is_ascii_alphanumeric());
-    let capitals = words.map(|word| {
+    let parts = name.split(|c: char| !c.is_ascii_alphanumeric());
+    let capitals = parts.map(|word| {
         let (first, rest) = word.split_at(word.len().min(1));
         first.to_ascii_uppercase() + rest
     });

@@ -118,11 +118,11 @@ fn batches(messages: &[Outgoing]) -> Vec<&[Outgoing]> {
 /// A batch is answered even when a part of it failed.
 fn all_done(operation: &'static str, failed: &[BatchResultErrorEntry]) -> Result<(), AwsError> {
     let Some(first) = failed.first() else { return Ok(()) };
-    let words = format!("{}: {}", first.code(), first.message().unwrap_or("of one message in the batch"));
+    let message = format!("{}: {}", first.code(), first.message().unwrap_or("of one message in the batch"));
     if first.sender_fault() {
-        Err(AwsError::Refused { operation, words })
+        Err(AwsError::Refused { operation, message })
     } else {
-        Err(AwsError::Busy { operation, words })
+        Err(AwsError::Busy { operation, message })
     }
 }
 

@@ -9,7 +9,7 @@ use crate::agent::in_the_way;
 use crate::table::Changed;
 use crate::{AwsError, Runner, RunnerPool, RunnerState};
 
-const LOOK_AGAIN: Duration = Duration::from_millis(250);
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
 /// How often what is seen of a slot may contradict itself, because it is changing.
 const TRIES: usize = 10;
 
@@ -50,7 +50,7 @@ impl RunnerPool {
                 }
             }
             tokio::select! {
-                () = tokio::time::sleep(LOOK_AGAIN) => {}
+                () = tokio::time::sleep(POLL_INTERVAL) => {}
                 () = rung => {}
             }
         }

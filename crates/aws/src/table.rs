@@ -50,7 +50,7 @@ pub(crate) enum Changed {
 
 /// The runner that a slot has.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Held {
+pub(crate) struct ClaimedRunner {
     pub runner: String,
     pub run_id: String,
 }
@@ -163,7 +163,7 @@ impl Table {
             }
             pause *= 2;
         }
-        Err(AwsError::Busy { operation: "TransactWriteItems", words: "other changes are always in the way".into() })
+        Err(AwsError::Busy { operation: "TransactWriteItems", message: "other changes are always in the way".into() })
     }
 
     async fn change_alone(&self, seen: &Runner, next: &Runner) -> Result<Option<Refusal>, AwsError> {
@@ -226,10 +226,10 @@ impl Table {
     }
 
     /// The runner that a slot has. `slot` with its installation before it, as everywhere here.
-    pub async fn slot(&self, slot: &str) -> Result<Option<Held>, AwsError> {
+    pub async fn slot(&self, slot: &str) -> Result<Option<ClaimedRunner>, AwsError> {
         let Some(item) = self.get(&slot_key(slot)).await? else { return Ok(None) };
         let fields = Fields(&item);
-        Ok(Some(Held { runner: fields.text("runner")?.to_owned(), run_id: fields.text("run_id")?.to_owned() }))
+        Ok(Some(ClaimedRunner { runner: fields.text("runner")?.to_owned(), run_id: fields.text("run_id")?.to_owned() }))
     }
 
     /// Removes what a slot has, if it is of this run.
@@ -300,8 +300,8 @@ impl Table {
                 pause *= 2;
             }
             if !left.is_empty() {
-                let words = "DynamoDB leaves some of it out again and again".into();
-                return Err(AwsError::Busy { operation: "BatchGetItem", words });
+                let message = "DynamoDB leaves some of it out again and again".into();
+                return Err(AwsError::Busy { operation: "BatchGetItem", message });
             }
         }
         Ok(heard)
@@ -357,7 +357,7 @@ fn seen_values(seen: &Runner) -> Item {
     let values = [
         (":state", string(seen.state.as_str())),
         (":run_id", string(seen.run_id.as_deref().unwrap_or_default())),
-        (":threshold", string(&text(seen.threshold))),
+        (":threshold", string(&text(seen.expires_at))),
     ];
     values.map(|(name, value)| (name.to_owned(), value)).into()
 }

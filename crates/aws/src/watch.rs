@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::{RunnerPool, RunnerState};
 
 /// How often to look for claims that another process has made.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How many runners wait, and whether somebody looks for them.
 #[derive(Debug, Default)]
@@ -17,9 +17,9 @@ pub(crate) struct Watch {
 }
 
 /// A runner that waits, for as long as this is kept.
-pub(crate) struct Waiting(RunnerPool);
+pub(crate) struct WatchGuard(RunnerPool);
 
-impl Drop for Waiting {
+impl Drop for WatchGuard {
     fn drop(&mut self) {
         self.0.0.watch.waiting.fetch_sub(1, Ordering::SeqCst);
     }
@@ -27,21 +27,21 @@ impl Drop for Waiting {
 
 impl RunnerPool {
     /// Says that a runner waits in this process.
-    pub(crate) fn watch(&self) -> Waiting {
+    pub(crate) fn watch(&self) -> WatchGuard {
         let watch = &self.0.watch;
         watch.waiting.fetch_add(1, Ordering::SeqCst);
         if !watch.is_on.swap(true, Ordering::SeqCst) {
             let pool = self.clone();
-            tokio::spawn(async move { pool.look_for_claims().await });
+            tokio::spawn(async move { pool.poll_claims().await });
         }
-        Waiting(self.clone())
+        WatchGuard(self.clone())
     }
 
     /// Looks for as long as a runner waits.
-    async fn look_for_claims(&self) {
+    async fn poll_claims(&self) {
         let watch = &self.0.watch;
         loop {
-            tokio::time::sleep(LOOK_AGAIN).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
             match self.0.table.runners(RunnerState::Claimed).await {
                 Ok(claimed) => claimed.iter().for_each(|runner| self.0.signals.ring(&runner.instance)),
                 Err(error) => tracing::warn!(%error, "claims of other processes not read"),

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::words::words;
+use crate::text_enum::text_enum;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -18,7 +18,7 @@ pub enum Action {
 #[error("`{0}` is not an action; known are leave, reconfigure")]
 pub struct UnknownAction(pub String);
 
-words!(Action, UnknownAction {
+text_enum!(Action, UnknownAction {
     Leave = "leave",
     Reconfigure = "reconfigure",
 });

@@ -127,8 +127,8 @@ impl Deadlines {
             format!(
                 "queue.default_timeout ({}) is longer than queue.max_timeout ({}), so a bot without a timeout of its \
                  own would be refused",
-                words(self.queue_default),
-                words(self.queue_max)
+                duration_text(self.queue_default),
+                duration_text(self.queue_max)
             ),
         );
         refuse(
@@ -136,8 +136,8 @@ impl Deadlines {
             format!(
                 "queue.poll_interval ({}) is longer than queue.default_timeout ({}), so a bot could wait out its time \
                  without being looked at",
-                words(self.queue_poll),
-                words(self.queue_default)
+                duration_text(self.queue_poll),
+                duration_text(self.queue_default)
             ),
         );
         refuse(
@@ -145,8 +145,8 @@ impl Deadlines {
             format!(
                 "sweeper.heartbeat_lost ({}) is shorter than two heartbeats (heartbeat.interval is {}), so one lost \
                  packet would end a healthy bot",
-                words(self.heartbeat_lost),
-                words(self.heartbeat_interval)
+                duration_text(self.heartbeat_lost),
+                duration_text(self.heartbeat_interval)
             ),
         );
         refuse(
@@ -154,8 +154,8 @@ impl Deadlines {
             format!(
                 "sweeper.stop_grace ({}) is shorter than heartbeat.interval ({}), so a bot that hears its commands by \
                  heartbeat would be killed before it heard to leave",
-                words(self.stop_grace),
-                words(self.heartbeat_interval)
+                duration_text(self.stop_grace),
+                duration_text(self.heartbeat_interval)
             ),
         );
         for (key, deadline) in [
@@ -168,8 +168,8 @@ impl Deadlines {
                 self.sweeper_interval > deadline,
                 format!(
                     "sweeper.interval ({}) is longer than sweeper.{key} ({}), so that deadline could not be kept",
-                    words(self.sweeper_interval),
-                    words(deadline)
+                    duration_text(self.sweeper_interval),
+                    duration_text(deadline)
                 ),
             );
         }
@@ -178,7 +178,7 @@ impl Deadlines {
 }
 
 /// A duration as it is written in the configuration: `90s`, `5m`, `250ms`.
-pub fn words(duration: Duration) -> String {
+pub fn duration_text(duration: Duration) -> String {
     let millis = duration.as_millis();
     for (size, unit) in [(3_600_000, "h"), (60_000, "m"), (1_000, "s")] {
         if millis >= size && millis.is_multiple_of(size) {
@@ -204,11 +204,11 @@ mod tests {
             heartbeat_interval: Duration::from_mins(3),
             ..Deadlines::default()
         };
-        let told = deadlines.contradictions();
-        assert_eq!(told.len(), 3, "{told:#?}");
-        assert!(told[0].contains("queue.default_timeout (20m)"));
-        assert!(told[1].contains("sweeper.heartbeat_lost (2m)"));
-        assert!(told[2].contains("sweeper.stop_grace (90s)"));
+        let contradictions = deadlines.contradictions();
+        assert_eq!(contradictions.len(), 3, "{contradictions:#?}");
+        assert!(contradictions[0].contains("queue.default_timeout (20m)"));
+        assert!(contradictions[1].contains("sweeper.heartbeat_lost (2m)"));
+        assert!(contradictions[2].contains("sweeper.stop_grace (90s)"));
     }
 
     #[test]
@@ -227,9 +227,9 @@ mod tests {
 
     #[test]
     fn a_duration_is_told_in_its_largest_whole_unit() {
-        assert_eq!(words(Duration::from_secs(90)), "90s");
-        assert_eq!(words(Duration::from_mins(5)), "5m");
-        assert_eq!(words(Duration::from_hours(2)), "2h");
-        assert_eq!(words(Duration::from_millis(1500)), "1500ms");
+        assert_eq!(duration_text(Duration::from_secs(90)), "90s");
+        assert_eq!(duration_text(Duration::from_mins(5)), "5m");
+        assert_eq!(duration_text(Duration::from_hours(2)), "2h");
+        assert_eq!(duration_text(Duration::from_millis(1500)), "1500ms");
     }
 }

@@ -1,14 +1,14 @@
 //! What is told of a bot in its audit trail: what happened, and who made it happen.
 
 use crate::status::ShownStatus;
-use crate::words::words;
+use crate::text_enum::text_enum;
 
 /// What happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
     Created,
     Assigned,
-    /// It had a slot, and is back in line.
+    /// It had a slot, and is back in the queue.
     Requeued,
     StatusChanged,
     CommandSent,
@@ -46,7 +46,7 @@ pub enum Actor {
 #[error("`{0}` is no word of an event")]
 pub struct UnknownWord(pub String);
 
-words!(Kind, UnknownWord {
+text_enum!(Kind, UnknownWord {
     Created = "created",
     Assigned = "assigned",
     Requeued = "requeued",
@@ -56,7 +56,7 @@ words!(Kind, UnknownWord {
     Warning = "warning",
 });
 
-words!(Actor, UnknownWord {
+text_enum!(Actor, UnknownWord {
     User = "user",
     Bot = "bot",
     Operator = "operator",

@@ -2,7 +2,7 @@
 
 use crate::reason::Reason;
 use crate::status::Status;
-use crate::words::words;
+use crate::text_enum::text_enum;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Fault {
@@ -23,7 +23,7 @@ pub enum Fault {
 #[error("`{0}` is not a fault")]
 pub struct UnknownFault(pub String);
 
-words!(Fault, UnknownFault {
+text_enum!(Fault, UnknownFault {
     Host = "host",
     Bot = "bot",
     Provider = "provider",

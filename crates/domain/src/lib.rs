@@ -29,7 +29,7 @@ pub mod reason;
 pub mod requirements;
 pub mod slot;
 pub mod status;
-mod words;
+mod text_enum;
 
 pub use command::Action;
 pub use deadline::Deadlines;

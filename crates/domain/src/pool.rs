@@ -23,7 +23,7 @@ pub struct Pool {
     pub max_slots: i64,
     pub min_idle: i64,
     /// The order in the configuration; `None` when it is no longer there.
-    pub place: Option<i64>,
+    pub config_position: Option<i64>,
     /// How many slots it has.
     pub slots: i64,
     /// How long bots have held a slot: a mean in which the last counts for a tenth.
@@ -47,7 +47,7 @@ impl Pool {
 
     /// Whether it still is in the configuration.
     pub fn is_configured(&self) -> bool {
-        self.place.is_some()
+        self.config_position.is_some()
     }
 
     /// The attributes of a new slot.

@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use crate::ids::BotId;
 use crate::requirements::Attributes;
-use crate::words::words;
+use crate::text_enum::text_enum;
 
 /// The state of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -31,7 +31,7 @@ pub enum SlotStatus {
 #[error("`{0}` is not a status of a slot; known are creating, idle, busy, error, draining")]
 pub struct UnknownSlotStatus(pub String);
 
-words!(SlotStatus, UnknownSlotStatus {
+text_enum!(SlotStatus, UnknownSlotStatus {
     Creating = "creating",
     Idle = "idle",
     Busy = "busy",
@@ -203,8 +203,8 @@ pub fn idle(last_used: Option<Timestamp>) -> String {
 }
 
 /// What a person sees at the provider.
-pub fn error(words: &str, at: Timestamp) -> String {
-    let first = words.lines().next().unwrap_or_default();
+pub fn error(message: &str, at: Timestamp) -> String {
+    let first = message.lines().next().unwrap_or_default();
     let short: String = first.chars().take(120).collect();
     format!("[ERROR] {short} - {at:.0}")
 }

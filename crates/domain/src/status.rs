@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::words::words;
+use crate::text_enum::text_enum;
 
 /// A word that is not a status.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -32,7 +32,7 @@ pub enum Status {
     Failed,
 }
 
-words!(Status, UnknownStatus {
+text_enum!(Status, UnknownStatus {
     Reserved = "reserved",
     Starting = "starting",
     AwaitingAdmission = "awaiting_admission",
@@ -83,7 +83,7 @@ pub enum ShownStatus {
     Failed,
 }
 
-words!(ShownStatus, UnknownStatus {
+text_enum!(ShownStatus, UnknownStatus {
     Scheduled = "scheduled",
     Reserved = "reserved",
     Queued = "queued",

@@ -21,15 +21,15 @@ struct Inner {
     queue: Notify,
     /// A slot was given out of a pool that keeps some ready.
     pools: Notify,
-    descriptions: Waiting<HashMap<SlotName, Description>>,
-    cleared: Waiting<Vec<BotId>>,
+    descriptions: PendingWork<HashMap<SlotName, Description>>,
+    cleared: PendingWork<Vec<BotId>>,
     /// What bots were heard to be, for placement's copy in memory.
     heard: Mutex<Vec<(BotId, Status)>>,
 }
 
 /// What waits to be taken.
 #[derive(Debug, Default)]
-struct Waiting<T> {
+struct PendingWork<T> {
     items: Mutex<T>,
     added: Notify,
 }
@@ -42,7 +42,7 @@ pub struct Description {
     pub text: String,
 }
 
-impl<T: Default> Waiting<T> {
+impl<T: Default> PendingWork<T> {
     fn items(&self) -> MutexGuard<'_, T> {
         self.items.lock().unwrap_or_else(PoisonError::into_inner)
     }

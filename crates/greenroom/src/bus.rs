@@ -57,7 +57,7 @@ struct Redis {
     connection: ConnectionManager,
     client: redis::Client,
     commands: mpsc::Sender<(String, String)>,
-    stirred: Notify,
+    events_written: Notify,
     /// The channel of this installation's replicas, and this one's name on it.
     channel: String,
     name: String,
@@ -97,7 +97,7 @@ impl Bus {
             connection,
             client,
             commands,
-            stirred: Notify::new(),
+            events_written: Notify::new(),
             channel: format!("greenroom:{installation}:events"),
             name: Uuid::new_v4().simple().to_string(),
             trouble: Mutex::default(),
@@ -132,9 +132,9 @@ impl Bus {
     }
 
     /// Tells the other replicas that this one has written events.
-    pub fn stir(&self) {
+    pub fn announce_events(&self) {
         if let Some(redis) = &self.redis {
-            redis.stirred.notify_one();
+            redis.events_written.notify_one();
         }
     }
 
@@ -151,13 +151,13 @@ impl Bus {
 
 /// Asks a Redis once whether it answers.
 pub async fn ping(url: &SecretString) -> Result<(), String> {
-    let client = redis::Client::open(url.expose_secret()).map_err(|error| words(&error))?;
-    let mut connection = client.get_multiplexed_async_connection().await.map_err(|error| words(&error))?;
+    let client = redis::Client::open(url.expose_secret()).map_err(|error| error_text(&error))?;
+    let mut connection = client.get_multiplexed_async_connection().await.map_err(|error| error_text(&error))?;
     let answer = redis::cmd("PING").query_async::<String>(&mut connection).await;
-    answer.map(drop).map_err(|error| words(&error))
+    answer.map(drop).map_err(|error| error_text(&error))
 }
 
-fn words(error: &redis::RedisError) -> String {
+fn error_text(error: &redis::RedisError) -> String {
     error.detail().map_or_else(|| error.to_string(), ToString::to_string)
 }
 
@@ -165,7 +165,7 @@ fn words(error: &redis::RedisError) -> String {
 fn trouble<T>(answer: Result<Result<T, redis::RedisError>, tokio::time::error::Elapsed>) -> Option<String> {
     match answer {
         Ok(Ok(_)) => None,
-        Ok(Err(error)) => Some(words(&error)),
+        Ok(Err(error)) => Some(error_text(&error)),
         Err(_) => Some(format!("it took longer than {} s", PATIENCE.as_secs())),
     }
 }
@@ -190,7 +190,7 @@ impl Redis {
 
     async fn keep_stirring(&self) {
         loop {
-            self.stirred.notified().await;
+            self.events_written.notified().await;
             self.send(&self.channel, &self.name).await;
             tokio::time::sleep(SHORTEST_PAUSE).await;
         }

@@ -28,7 +28,7 @@ pub const MARK: &str = "GREENROOM_RUNNER_BOT";
 const FILE: &str = "greenroom-runner.bot";
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 const GONE_WITHIN: Duration = Duration::from_secs(10);
-const LOOK_AGAIN: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// How long the report of a lost bot may keep the machine from its next one.
 const REPORT_WITHIN: Duration = Duration::from_mins(1);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -162,7 +162,7 @@ pub fn end(base: &Path, prefix: &str) -> io::Result<Option<LostBot>> {
             let _ = kill(Pid::from_raw(id), Signal::SIGKILL);
             ended.insert(id);
         }
-        std::thread::sleep(LOOK_AGAIN);
+        std::thread::sleep(POLL_INTERVAL);
     }
     if !ended.is_empty() {
         log!("{} processes of an earlier bot ended", ended.len());

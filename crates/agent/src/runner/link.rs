@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::Over;
-use crate::assignment::{BotData, DataError, SourceError, Token, Waiting};
+use crate::assignment::{AssignmentPoller, BotData, DataError, SourceError, Token};
 use crate::http::{self, Backoff, Refusal};
 use crate::log::log;
 
@@ -88,7 +88,7 @@ impl Link {
     /// Waits for the next bot.
     pub async fn next(&self) -> Result<Run, Over> {
         let unusable = |error: SourceError| Over::Machine(error.to_string());
-        let waiting = Waiting::at(&self.url, self.token.clone()).map_err(unusable)?;
+        let waiting = AssignmentPoller::at(&self.url, self.token.clone()).map_err(unusable)?;
         let is_final = |status| status == StatusCode::GONE || status == StatusCode::UNAUTHORIZED;
         let next = waiting.until(&self.http, Run::parse, is_final).await;
         next.map(|(run, _)| run).map_err(|refusal| over(&refusal).unwrap_or_else(|| Over::Unknown(refusal.to_string())))

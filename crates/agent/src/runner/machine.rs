@@ -15,7 +15,7 @@ use crate::options::CommandLine;
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 const TRIES: u32 = 5;
 /// A machine has two minutes from the notice to its end.
-const LOOK_FOR_NOTICE: Duration = Duration::from_secs(5);
+const NOTICE_POLL_INTERVAL: Duration = Duration::from_secs(5);
 const ENDING: Duration = Duration::from_secs(60);
 
 /// The instance metadata service, version 2.
@@ -62,7 +62,7 @@ impl Metadata {
             task(async move {
                 // A service that cannot be asked has no notice either.
                 while metadata.get("spot/instance-action").await.is_err() {
-                    tokio::time::sleep(LOOK_FOR_NOTICE).await;
+                    tokio::time::sleep(NOTICE_POLL_INTERVAL).await;
                 }
                 sender.send_replace(true);
             })

@@ -65,7 +65,7 @@ pub async fn serve(http: Client, options: RunnerOptions, settings: Settings, mut
             }
         },
     };
-    let mut again = Backoff::default();
+    let mut backoff = Backoff::default();
     loop {
         let registered = tokio::select! {
             () = asked(&mut shutdown) => return leave(),
@@ -91,7 +91,7 @@ pub async fn serve(http: Client, options: RunnerOptions, settings: Settings, mut
         match Session::begin(&runner, &link, &registration, shutdown.clone()).run().await {
             Over::Unknown(why) => {
                 log!("registers again: {why}");
-                tokio::time::sleep(again.next(None)).await;
+                tokio::time::sleep(backoff.next(None)).await;
             }
             Over::Agent(why) => {
                 log!("ends: {why}");

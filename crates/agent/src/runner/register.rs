@@ -58,7 +58,7 @@ pub struct Registration {
 }
 
 #[derive(Deserialize)]
-struct Answer {
+struct RegisterResponse {
     token: String,
     pool: String,
     usage_class: String,
@@ -66,8 +66,8 @@ struct Answer {
     orphaned_after_ms: u64,
 }
 
-impl From<Answer> for Registration {
-    fn from(answer: Answer) -> Self {
+impl From<RegisterResponse> for Registration {
+    fn from(answer: RegisterResponse) -> Self {
         Self {
             token: Token::new(&answer.token),
             pool: answer.pool,
@@ -99,7 +99,7 @@ pub async fn register(http: &Client, settings: &Settings, instance: &str) -> Res
         let request = http.post(format!("{}/agent/runner", settings.url)).bearer_auth(settings.token.reveal());
         let request = request.json(&json!({"instance_id": instance, "agent": agent})).timeout(ANSWER_TIMEOUT);
         let refusal = match http::read(http::send(request).await) {
-            Ok::<Answer, _>(answer) => return Ok(answer.into()),
+            Ok::<RegisterResponse, _>(answer) => return Ok(answer.into()),
             Err(refusal) => refusal,
         };
         match refusal.status() {

@@ -9,7 +9,7 @@ use super::link::{Acknowledged, Link, Run};
 use super::register::Registration;
 use super::{Over, Runner};
 use crate::http::Backoff;
-use crate::life::{EndRequest, Place, Shutdown, Task, live, task};
+use crate::life::{EndRequest, RunLocation, Shutdown, Task, live, task};
 use crate::log::log;
 
 #[derive(Debug)]
@@ -87,10 +87,11 @@ impl<'a> Session<'a> {
         }
         self.heartbeat.run.send_replace(Some(run.id.clone()));
         let mut record = folders.record(&run.data).map_err(unclean)?;
-        let place = Place { id: Some(self.runner.instance.clone()), folder: Some(folder.clone()), sends_log: true };
+        let location =
+            RunLocation { id: Some(self.runner.instance.clone()), folder: Some(folder.clone()), sends_log: true };
         let (shutdown, _asking) = self.shutdown_of(run.id.clone());
         let note = |process| record.note(process);
-        live(&self.runner.http, &self.runner.options.bot, run.data, place, note, shutdown).await;
+        live(&self.runner.http, &self.runner.options.bot, run.data, location, note, shutdown).await;
         record.remove();
         self.idle_since = Instant::now();
         // The next bot must not find what this one left; a machine that cannot be cleared has no next one.
@@ -144,7 +145,7 @@ impl<'a> Session<'a> {
     fn shutdown_of(&self, run: String) -> (Shutdown, Task<()>) {
         let (sender, receiver) = watch::channel(EndRequest::default());
         let (mut shutdown, mut heard) = (self.shutdown.clone(), self.heartbeat.heard.clone());
-        let asking = task(async move {
+        let polling = task(async move {
             let mut stopped = false;
             loop {
                 let stop = {
@@ -167,6 +168,6 @@ impl<'a> Session<'a> {
                 }
             }
         });
-        (receiver, asking)
+        (receiver, polling)
     }
 }

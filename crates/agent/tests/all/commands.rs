@@ -65,7 +65,7 @@ async fn a_command_that_heartbeats_and_waiting_both_bring_is_heard_once() {
 async fn without_a_place_to_wait_commands_come_with_heartbeats() {
     let server = Server::start().await;
     let data = server.bot();
-    server.tell("commands", 404, json!({"code": "not_found"}), None);
+    server.script("commands", 404, json!({"code": "not_found"}), None);
     let agent = Agent::start(for_bot(&data), &[], REPEATS);
     agent.until_logged("they come with heartbeats only").await;
     let id = server.command(&data, "reconfigure", json!({}));

@@ -111,9 +111,9 @@ async fn an_impatient_second_signal_ends_the_reporting() {
 #[tokio::test]
 async fn a_server_that_is_overloaded_is_asked_again_when_it_says() {
     let server = Server::start().await;
-    server.tell("joined", 503, json!({"code": "unavailable"}), None);
-    server.tell("joined", 408, Value::Null, None);
-    server.tell("joined", 429, Value::Null, Some(1));
+    server.script("joined", 503, json!({"code": "unavailable"}), None);
+    server.script("joined", 408, Value::Null, None);
+    server.script("joined", 429, Value::Null, Some(1));
     let script = r#"echo '{"event":"joined"}'; echo '{"event":"transcript","segments":[{"text":"a"}]}'"#;
     Agent::start(for_bot(&server.bot()), &[], script).end().await;
     assert_eq!(server.said_names(), ["started", "joined", "transcript", "exited"]);
@@ -175,7 +175,7 @@ async fn ends_without_log(status: u16) {
 #[tokio::test]
 async fn a_server_that_asks_for_patience_with_the_log_hears_of_the_end_at_once() {
     let server = Server::start().await;
-    server.tell("log", 503, json!({"code": "overloaded"}), Some(60));
+    server.script("log", 503, json!({"code": "overloaded"}), Some(60));
     let begun = Instant::now();
     let agent = Agent::start(for_bot(&server.bot()), &[], "exit 7");
     assert_eq!(agent.end().await.code, Some(7));
@@ -187,7 +187,7 @@ async fn a_server_that_asks_for_patience_with_the_log_hears_of_the_end_at_once()
 async fn a_log_that_is_refused_twice_still_comes_before_the_end() {
     let server = Server::start().await;
     for _ in 0..2 {
-        server.tell("log", 503, json!({"code": "unavailable"}), None);
+        server.script("log", 503, json!({"code": "unavailable"}), None);
     }
     Agent::start(for_bot(&server.bot()), &[], "echo printed; exit 7").end().await;
     let calls = server.calls();

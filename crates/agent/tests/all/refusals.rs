@@ -14,8 +14,8 @@ fn problem(code: &str) -> Value {
 #[tokio::test]
 async fn a_transition_that_is_refused_is_logged_and_the_bot_goes_on() {
     let server = Server::start().await;
-    server.tell("joined", 409, problem("invalid_transition"), None);
-    server.tell("heartbeat", 409, problem("invalid_transition"), None);
+    server.script("joined", 409, problem("invalid_transition"), None);
+    server.script("heartbeat", 409, problem("invalid_transition"), None);
     let script = r#"echo '{"event":"joined"}'; echo '{"event":"transcript","segments":[{"text":"a"}]}'"#;
     let ended = Agent::start(for_bot(&server.bot()), &[], script).end().await;
     assert_eq!(ended.code, Some(0));
@@ -48,7 +48,7 @@ async fn an_assignment_that_is_over_ends_the_bot_without_another_word() {
     ];
     for (name, status, code) in over {
         let server = Server::start().await;
-        server.tell(name, status, problem(code), None);
+        server.script(name, status, problem(code), None);
         let agent = Agent::start(for_bot(&server.bot()), &[], LEAVES_WHEN_ASKED);
         agent.until_logged("the assignment is over").await;
         let calls = server.calls().len();
@@ -66,7 +66,7 @@ async fn an_assignment_that_is_over_ends_the_bot_without_another_word() {
 #[tokio::test]
 async fn an_assignment_that_ends_while_the_bot_speaks_ends_it_too() {
     let server = Server::start().await;
-    server.tell("joined", 410, problem("bot_ended"), None);
+    server.script("joined", 410, problem("bot_ended"), None);
     let script = format!("echo '{{\"event\":\"joined\"}}'; {LEAVES_WHEN_ASKED}");
     let ended = Agent::start(for_bot(&server.bot()), &[], &script).end().await;
     assert!(ended.stdout.contains("\"action\":\"leave\""));
@@ -77,7 +77,7 @@ async fn an_assignment_that_ends_while_the_bot_speaks_ends_it_too() {
 async fn a_heartbeat_that_hears_of_the_end_ends_the_bot() {
     for status in ["completed", "failed"] {
         let server = Server::start().await;
-        server.tell("heartbeat", 200, json!({"status": status, "commands": []}), None);
+        server.script("heartbeat", 200, json!({"status": status, "commands": []}), None);
         // One that does not want to: it is pushed as always.
         let agent = Agent::start(for_bot(&server.bot()), &["--leave-grace", "50ms"], "exec sleep 1000");
         agent.end().await;

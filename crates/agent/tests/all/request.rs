@@ -21,9 +21,9 @@ pub struct Request {
 pub async fn read(stream: &mut BufReader<TcpStream>) -> Option<Request> {
     let mut line = String::new();
     stream.read_line(&mut line).await.ok().filter(|read| *read > 0)?;
-    let mut words = line.split_whitespace();
-    let mut request = Request { method: words.next()?.to_owned(), ..Request::default() };
-    let target = words.next()?;
+    let mut parts = line.split_whitespace();
+    let mut request = Request { method: parts.next()?.to_owned(), ..Request::default() };
+    let target = parts.next()?;
     let (path, query) = target.split_once('?').unwrap_or((target, ""));
     request.path = path.to_owned();
     request.query =

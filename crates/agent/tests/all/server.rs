@@ -41,9 +41,9 @@ pub struct State {
     pub calls: Vec<Call>,
     pub mistakes: Vec<String>,
     /// What to answer to the next calls of a name instead of what would be right.
-    told: HashMap<&'static str, VecDeque<Answer>>,
+    scripted: HashMap<&'static str, VecDeque<TestResponse>>,
     assignments: VecDeque<Value>,
-    told_always: HashMap<&'static str, Answer>,
+    scripted_always: HashMap<&'static str, TestResponse>,
     /// How many commands were given.
     commands: usize,
     pub machine: Machine,
@@ -150,16 +150,16 @@ impl Server {
     }
 
     /// What to answer to the next call of this name.
-    pub fn tell(&self, name: &'static str, status: u16, body: Value, retry_after: Option<u32>) {
-        self.shared.state().told.entry(name).or_default().push_back((status, body, retry_after));
+    pub fn script(&self, name: &'static str, status: u16, body: Value, retry_after: Option<u32>) {
+        self.shared.state().scripted.entry(name).or_default().push_back((status, body, retry_after));
     }
 
     /// What to answer to every call of this name, or no longer. The status 0 is no answer at all: the line breaks.
     pub fn tell_always(&self, name: &'static str, answer: Option<(u16, Value)>) {
         let mut state = self.shared.state();
         match answer {
-            Some((status, body)) => state.told_always.insert(name, (status, body, None)),
-            None => state.told_always.remove(name),
+            Some((status, body)) => state.scripted_always.insert(name, (status, body, None)),
+            None => state.scripted_always.remove(name),
         };
     }
 
@@ -176,8 +176,8 @@ impl Server {
     /// The accepted calls without the heartbeats and the waiting, in order: what was said.
     pub fn said(&self) -> Vec<(String, Value)> {
         let said = self.calls().into_iter().filter(|call| call.status == 200);
-        let words = ["started", "joined", "status", "transcript", "exited"];
-        said.filter(|call| words.contains(&call.name.as_str())).map(|call| (call.name, call.body)).collect()
+        let names = ["started", "joined", "status", "transcript", "exited"];
+        said.filter(|call| names.contains(&call.name.as_str())).map(|call| (call.name, call.body)).collect()
     }
 
     pub fn said_names(&self) -> Vec<String> {
@@ -262,15 +262,15 @@ async fn connection(stream: TcpStream, shared: Arc<Shared>) {
 
 /// One of the looks at what there is to answer, while the caller waits.
 #[derive(Clone, Copy, Debug)]
-struct Look {
+struct Poll {
     first: bool,
     last: bool,
 }
 
 /// Status, body, Retry-After.
-pub type Answer = (u16, Value, Option<u32>);
+pub type TestResponse = (u16, Value, Option<u32>);
 
-async fn answer(request: Request, shared: &Shared) -> Answer {
+async fn answer(request: Request, shared: &Shared) -> TestResponse {
     let (name, waits_ms) = match request.path.strip_prefix("/callback/") {
         Some("commands") => ("commands".to_owned(), request.query["wait_ms"].parse().unwrap()),
         Some(name) => (name.to_owned(), 0),
@@ -284,8 +284,8 @@ async fn answer(request: Request, shared: &Shared) -> Answer {
     let mut first = true;
     loop {
         // Looks again when something has changed, for as long as the caller waits.
-        let look = Look { first, last: tokio::time::Instant::now() >= deadline };
-        if let Some(answer) = answer_now(&request, &name, &mut shared.state(), look) {
+        let poll = Poll { first, last: tokio::time::Instant::now() >= deadline };
+        if let Some(answer) = answer_now(&request, &name, &mut shared.state(), poll) {
             return answer;
         }
         first = false;
@@ -293,34 +293,34 @@ async fn answer(request: Request, shared: &Shared) -> Answer {
     }
 }
 
-fn answer_now(request: &Request, name: &str, state: &mut State, look: Look) -> Option<Answer> {
+fn answer_now(request: &Request, name: &str, state: &mut State, poll: Poll) -> Option<TestResponse> {
     let body = if request.body.is_empty() { json!({}) } else { serde_json::from_slice(&request.body).unwrap() };
-    let told = state.told.get_mut(name).and_then(VecDeque::pop_front);
-    let told = told.or_else(|| state.told_always.get(name).cloned());
-    let answer = match told {
-        Some(told) => told,
-        None if name == "assignment" && request.token == side::OWN_TOKEN => side::assignment(state, look.last)?,
-        None if name == "assignment" => assignment(request, state, look)?,
+    let scripted = state.scripted.get_mut(name).and_then(VecDeque::pop_front);
+    let scripted = scripted.or_else(|| state.scripted_always.get(name).cloned());
+    let answer = match scripted {
+        Some(scripted) => scripted,
+        None if name == "assignment" && request.token == side::OWN_TOKEN => side::assignment(state, poll.last)?,
+        None if name == "assignment" => assignment(request, state, poll)?,
         None if side::name(&request.path).is_some() => side::answer(request, name, &body, state),
-        None => callback(request, name, &body, state, look)?,
+        None => callback(request, name, &body, state, poll)?,
     };
     let token = request.token.clone();
     state.calls.push(Call { name: name.to_owned(), token, body, status: answer.0, at: Instant::now() });
     Some(answer)
 }
 
-fn assignment(request: &Request, state: &mut State, look: Look) -> Option<Answer> {
+fn assignment(request: &Request, state: &mut State, poll: Poll) -> Option<TestResponse> {
     if request.token != SLOT_TOKEN {
         return Some((401, json!({"code": "unauthorized", "detail": "this is not a slot"}), None));
     }
     match state.assignments.pop_front() {
         Some(data) => Some((200, data, None)),
-        None if !look.last => None,
+        None if !poll.last => None,
         None => Some((204, Value::Null, None)),
     }
 }
 
-fn callback(request: &Request, name: &str, body: &Value, state: &mut State, look: Look) -> Option<Answer> {
+fn callback(request: &Request, name: &str, body: &Value, state: &mut State, poll: Poll) -> Option<TestResponse> {
     let problem = |status: u16, code: &str| Some((status, json!({"code": code, "detail": "no"}), None));
     let (method, fields): (&str, &[&str]) = match name {
         "started" => ("POST", &["connection_id", "container_id"]),
@@ -359,7 +359,7 @@ fn callback(request: &Request, name: &str, body: &Value, state: &mut State, look
     }
     if bot.status == "ended" {
         // What was asked in time is no mistake because the end came before the answer.
-        if look.first {
+        if poll.first {
             state.mistakes.push(format!("{name} after the end"));
         }
         return problem(410, "bot_ended");
@@ -376,7 +376,7 @@ fn callback(request: &Request, name: &str, body: &Value, state: &mut State, look
             bot.commands.retain(|command| !acked.contains(&command["id"]));
             return Some((200, json!({"status": bot.status, "commands": bot.commands}), None));
         }
-        "commands" if bot.commands.is_empty() && !look.last => return None,
+        "commands" if bot.commands.is_empty() && !poll.last => return None,
         "commands" => return Some((200, json!({"commands": bot.commands}), None)),
         "transcript" => {
             let segments = body["segments"].as_array().unwrap();

@@ -54,8 +54,8 @@ async fn a_slot_goes_on_after_a_crash_and_after_an_assignment_that_is_over() {
     for data in [&first, &second, &third] {
         server.assign(data);
     }
-    server.tell("started", 200, json!({"status": "starting"}), None);
-    server.tell("started", 409, json!({"code": "stale_connection"}), None);
+    server.script("started", 200, json!({"status": "starting"}), None);
+    server.script("started", 409, json!({"code": "stale_connection"}), None);
     let script = r#"
         case $BOT_DATA in *bot-1*) exit 7;; *bot-2*) read -r line; exit 0;; esac
         echo '{"event":"joined"}'
@@ -76,8 +76,8 @@ async fn a_slot_waits_for_a_server_that_is_away() {
     server.go_away().await;
     let agent = Agent::start(for_slot(&server), &[], "exit 0");
     agent.until_logged("waiting for a bot: no connection").await;
-    server.tell("assignment", 503, json!({}), None);
-    server.tell("assignment", 204, json!({}), None);
+    server.script("assignment", 503, json!({}), None);
+    server.script("assignment", 204, json!({}), None);
     server.come_back().await;
     server.until_called("exited").await;
     agent.signal("-TERM").await;

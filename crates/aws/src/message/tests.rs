@@ -57,9 +57,9 @@ fn an_announcement_is_written_with_these_fields_in_this_form() {
 
 #[test]
 fn a_threshold_without_milliseconds_and_in_another_zone_is_understood() {
-    assert_eq!(text(read(&body("", "")).unwrap().threshold), "2025-05-31T12:20:00.000Z");
+    assert_eq!(text(read(&body("", "")).unwrap().expires_at), "2025-05-31T12:20:00.000Z");
     let elsewhere = body("threshold", r#""2025-05-31T14:20:00.1239+02:00""#);
-    assert_eq!(text(read(&elsewhere).unwrap().threshold), "2025-05-31T12:20:00.123Z");
+    assert_eq!(text(read(&elsewhere).unwrap().expires_at), "2025-05-31T12:20:00.123Z");
 }
 
 #[test]
@@ -96,7 +96,7 @@ proptest! {
         let read = read(&body(&field, &value));
         if let Ok(read) = read {
             prop_assert!(is_class_name(&read.instance));
-            prop_assert!(read.threshold > NOW.parse().unwrap());
+            prop_assert!(read.expires_at > NOW.parse().unwrap());
         }
     }
 

@@ -22,62 +22,62 @@ fn wants_spot() -> Option<Requirements> {
     Some(Requirements { usage_class: UsageClass::Spot, ..Requirements::default() })
 }
 
-fn arrives(desk: &mut Desk, wanted: Option<Requirements>) -> oneshot::Receiver<Answer> {
+fn arrives(pickups: &mut PickupQueue, wanted: Option<Requirements>) -> oneshot::Receiver<PickupResult> {
     let (reply, answer) = oneshot::channel();
-    desk.arrived += 1;
-    let number = desk.arrived;
-    desk.waiting.push_back(Waiter { number, wanted, empty: 0, came_by: HashMap::new(), reply });
+    pickups.arrived += 1;
+    let number = pickups.arrived;
+    pickups.waiting.push_back(Waiter { number, wanted, empty: 0, came_by: HashMap::new(), reply });
     answer
 }
 
-fn got(answer: &mut oneshot::Receiver<Answer>) -> Option<String> {
+fn got(answer: &mut oneshot::Receiver<PickupResult>) -> Option<String> {
     answer.try_recv().ok()?.unwrap().map(|announcement| announcement.instance)
 }
 
 #[test]
 fn an_announcement_goes_to_the_first_whom_it_fits() {
-    let mut desk = Desk::default();
-    let mut spot = arrives(&mut desk, wants_spot());
-    let [mut first, mut second] = [(); 2].map(|()| arrives(&mut desk, None));
+    let mut pickups = PickupQueue::default();
+    let mut spot = arrives(&mut pickups, wants_spot());
+    let [mut first, mut second] = [(); 2].map(|()| arrives(&mut pickups, None));
     let mut served = Vec::new();
-    assert!(matches!(desk.offer(announcement("i-1"), &mut served, ROUNDS), Fate::HandedOver));
+    assert!(matches!(pickups.offer(announcement("i-1"), &mut served, ROUNDS), Fate::HandedOver));
     assert_eq!(got(&mut first).as_deref(), Some("i-1"));
     assert!(second.try_recv().is_err() && spot.try_recv().is_err());
 }
 
 #[test]
 fn what_fits_somebody_who_has_got_another_is_told_from_what_fits_nobody() {
-    let mut desk = Desk::default();
-    let _spot = arrives(&mut desk, wants_spot());
+    let mut pickups = PickupQueue::default();
+    let _spot = arrives(&mut pickups, wants_spot());
     let mut served = Vec::new();
-    assert!(matches!(desk.offer(announcement("i-1"), &mut served, ROUNDS), Fate::FitsNobody(_)));
-    let _first = arrives(&mut desk, None);
-    assert!(matches!(desk.offer(announcement("i-2"), &mut served, ROUNDS), Fate::HandedOver));
-    assert!(matches!(desk.offer(announcement("i-3"), &mut served, ROUNDS), Fate::NotNeeded(_)));
+    assert!(matches!(pickups.offer(announcement("i-1"), &mut served, ROUNDS), Fate::FitsNobody(_)));
+    let _first = arrives(&mut pickups, None);
+    assert!(matches!(pickups.offer(announcement("i-2"), &mut served, ROUNDS), Fate::HandedOver));
+    assert!(matches!(pickups.offer(announcement("i-3"), &mut served, ROUNDS), Fate::NotNeeded(_)));
 }
 
 #[test]
 fn the_same_runner_comes_by_as_often_as_it_may_and_then_there_is_none() {
-    let mut desk = Desk::default();
-    let mut spot = arrives(&mut desk, wants_spot());
+    let mut pickups = PickupQueue::default();
+    let mut spot = arrives(&mut pickups, wants_spot());
     for round in 1..=ROUNDS {
         assert!(spot.try_recv().is_err(), "round {round}");
         for other in ["i-1", "i-2"] {
-            desk.offer(announcement(other), &mut Vec::new(), ROUNDS);
+            pickups.offer(announcement(other), &mut Vec::new(), ROUNDS);
         }
     }
     assert_eq!(spot.try_recv().unwrap().unwrap(), None);
-    assert!(desk.waiting.is_empty());
+    assert!(pickups.waiting.is_empty());
 }
 
 #[test]
 fn one_who_is_gone_is_passed_over() {
-    let mut desk = Desk::default();
-    drop(arrives(&mut desk, None));
-    let mut second = arrives(&mut desk, None);
-    assert!(matches!(desk.offer(announcement("i-1"), &mut Vec::new(), ROUNDS), Fate::HandedOver));
+    let mut pickups = PickupQueue::default();
+    drop(arrives(&mut pickups, None));
+    let mut second = arrives(&mut pickups, None);
+    assert!(matches!(pickups.offer(announcement("i-1"), &mut Vec::new(), ROUNDS), Fate::HandedOver));
     assert_eq!(got(&mut second).as_deref(), Some("i-1"));
     // Nobody else wants it: others may have it at once.
-    drop(arrives(&mut desk, None));
-    assert!(matches!(desk.offer(announcement("i-2"), &mut Vec::new(), ROUNDS), Fate::NotNeeded(_)));
+    drop(arrives(&mut pickups, None));
+    assert!(matches!(pickups.offer(announcement("i-2"), &mut Vec::new(), ROUNDS), Fate::NotNeeded(_)));
 }

@@ -44,7 +44,7 @@ async fn a_runner_that_is_alive_registers_again_only_with_proof() {
     let first = pool.register(&machine, false).await.unwrap();
     assert_eq!(pool.register(&machine, false).await, Err(RegisterError::Known));
     world.clock.advance(Duration::from_secs(1));
-    assert!(pool.register(&machine, true).await.unwrap().threshold > first.threshold);
+    assert!(pool.register(&machine, true).await.unwrap().expires_at > first.expires_at);
     // One that was not heard of may be another start of the same machine.
     world.clock.advance(Duration::from_secs(20));
     pool.register(&machine, false).await.unwrap();
@@ -76,8 +76,8 @@ async fn a_runner_is_told_when_its_run_is_over_and_when_its_machine_is_to_end() 
     let idle = pool.beat("i-1", None).await.unwrap();
     assert_eq!((idle.state, idle.run_id, idle.stop, idle.end), (Some(RunnerState::Idle), None, false, false));
     let running = run(&pool, "pool-a-001").await;
-    let told = pool.beat("i-1", running.run_id.as_deref()).await.unwrap();
-    assert_eq!((told.run_id, told.stop, told.end), (running.run_id.clone(), false, false));
+    let answered = pool.beat("i-1", running.run_id.as_deref()).await.unwrap();
+    assert_eq!((answered.run_id, answered.stop, answered.end), (running.run_id.clone(), false, false));
     assert!(pool.beat("i-1", Some("an-older-run")).await.unwrap().stop);
     pool.end("i-1").await.unwrap();
     let ended = pool.beat("i-1", running.run_id.as_deref()).await.unwrap();

@@ -54,10 +54,10 @@ async fn a_runner_that_is_claimed_runs_the_slot_and_is_given_back_under_a_new_th
     assert!(!pool.release("i-1", &run_id).await.unwrap());
     let back = runner(&pool, "i-1").await;
     assert_eq!((back.state, &back.run_id, &back.slot), (RunnerState::Idle, &None, &None));
-    assert!(back.threshold > before.threshold && back.idle_until > before.idle_until);
+    assert!(back.expires_at > before.expires_at && back.idle_until > before.idle_until);
     assert_eq!(pool.runner_of("pool-a-001").await.unwrap(), None);
     let announced = pool.pick(None).await.unwrap().unwrap();
-    assert_eq!((announced.instance.as_str(), announced.threshold), ("i-1", back.threshold));
+    assert_eq!((announced.instance.as_str(), announced.expires_at), ("i-1", back.expires_at));
 }
 
 #[tokio::test]
@@ -89,8 +89,8 @@ async fn a_slot_has_one_runner_and_the_other_stays_to_be_claimed() {
     let pool = world.pool().await;
     world.idle(&pool, "large", &["i-1", "i-2"]).await;
     let first = pool.claim_unchecked(None, &holder("pool-a-001")).await.unwrap().unwrap();
-    let again = pool.claim_unchecked(None, &holder("pool-a-001")).await.unwrap_err();
-    assert_eq!(again, AwsError::Taken { slot: "pool-a-001".into() });
+    let second = pool.claim_unchecked(None, &holder("pool-a-001")).await.unwrap_err();
+    assert_eq!(second, AwsError::Taken { slot: "pool-a-001".into() });
     let second =
         eventually("the other runner", async || pool.claim_unchecked(None, &holder("pool-a-002")).await.unwrap());
     assert_ne!(second.await.instance, first.instance);
@@ -133,7 +133,7 @@ async fn a_runner_that_is_not_heard_of_is_expired_and_the_next_one_is_tried() {
     assert_eq!(claimed.instance, "i-healthy");
     let silent = runner(&pool, "i-silent").await;
     assert_eq!((silent.state, silent.slot), (RunnerState::Idle, None));
-    assert!(silent.threshold < world.clock.now());
+    assert!(silent.expires_at < world.clock.now());
     // Nobody is offered it, until it is heard of again.
     assert_eq!(pool.keep().await.unwrap().announced, 0);
     assert_eq!(pool.pick(None).await.unwrap(), None);
@@ -173,7 +173,7 @@ async fn a_claim_that_is_not_confirmed_falls_back_after_its_time() {
     assert_eq!((kept.fell_back, kept.reaped), (1, 1));
     let back = runner(&pool, "i-alive").await;
     assert_eq!((back.state, back.slot, back.run_id), (RunnerState::Idle, None, None));
-    assert!(back.threshold > before.threshold);
+    assert!(back.expires_at > before.expires_at);
     assert_eq!(state(&pool, "i-dead").await, RunnerState::Terminated);
     assert_eq!(pool.claim_unchecked(None, &holder("pool-a-001")).await.unwrap().unwrap().instance, "i-alive");
 }
@@ -209,17 +209,17 @@ async fn on_a_shortfall_none_is_claimed_and_those_that_were_are_claimable_under_
     for before in before {
         let after = runner(&pool, &before.instance).await;
         assert_eq!((after.state, &after.slot, after.held), (RunnerState::Idle, &None, false));
-        assert!(after.threshold > before.threshold);
+        assert!(after.expires_at > before.expires_at);
     }
     for seen in watching {
         assert_eq!(seen.await.unwrap(), None);
     }
-    let mut again = Vec::new();
+    let mut second = Vec::new();
     for slot in ["pool-a-001", "pool-a-002"] {
-        again.push(pool.claim_unchecked(None, &holder(slot)).await.unwrap().unwrap().instance);
+        second.push(pool.claim_unchecked(None, &holder(slot)).await.unwrap().unwrap().instance);
     }
-    again.sort();
-    assert_eq!(again, ["i-1", "i-2"]);
+    second.sort();
+    assert_eq!(second, ["i-1", "i-2"]);
 }
 
 #[tokio::test]

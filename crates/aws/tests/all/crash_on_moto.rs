@@ -8,7 +8,7 @@ use tokio::task::JoinHandle;
 
 use crate::support::{World, agent, eventually, holder, large, runner, stands, state};
 
-const LOOK: Duration = Duration::from_secs(5);
+const PASS_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Begins a claim and waits until it stands still at a step.
 async fn claim_until(pool: &RunnerPool, step: Step) -> JoinHandle<Option<Runner>> {
@@ -25,7 +25,7 @@ async fn claim_until(pool: &RunnerPool, step: Step) -> JoinHandle<Option<Runner>
 async fn a_minute(world: &World, pool: &RunnerPool, instance: &str) -> u32 {
     let mut announced = 0;
     for _ in 0..12 {
-        world.clock.advance(LOOK);
+        world.clock.advance(PASS_INTERVAL);
         pool.beat(instance, None).await.unwrap();
         announced += pool.keep().await.unwrap().announced;
     }
@@ -43,7 +43,7 @@ async fn killed_before_the_claim(step: Step) {
     assert_eq!(a_minute(&world, &other, "i-1").await, 1, "{step:?}");
     let after = runner(&other, "i-1").await;
     assert_eq!(after.state, RunnerState::Idle);
-    assert!(after.threshold > before.threshold, "{step:?}");
+    assert!(after.expires_at > before.expires_at, "{step:?}");
     let claimed = other.claim_unchecked(None, &holder("pool-a-002")).await.unwrap();
     assert_eq!(claimed.unwrap().instance, "i-1", "{step:?}");
     // The process comes back to life, with what it had: too late.

@@ -74,8 +74,8 @@ async fn a_group_that_is_full_is_passed_over_and_who_came_first_keeps_its_place(
     let on_demand = |class| coming(&world, class, UsageClass::OnDemand);
     assert_eq!(ask(&pool, "pool-a-1").await, on_demand("large"));
     assert_eq!(ask(&pool, "pool-a-2").await, on_demand("xlarge"));
-    let Fresh::Full { words } = ask(&pool, "pool-a-3").await else { panic!("there is room") };
-    assert!(words.contains("large-on-demand (1)") && words.contains("xlarge-on-demand (1)"), "{words}");
+    let Fresh::NoCapacity { message } = ask(&pool, "pool-a-3").await else { panic!("there is room") };
+    assert!(message.contains("large-on-demand (1)") && message.contains("xlarge-on-demand (1)"), "{message}");
     assert_eq!(ask(&pool, "pool-a-1").await, on_demand("large"));
     assert_eq!(ask(&pool, "pool-a-2").await, on_demand("xlarge"));
     assert_eq!(world.desired("large", UsageClass::OnDemand).await, 1);
@@ -92,15 +92,15 @@ async fn the_group_has_what_is_asked_for() {
     let fresh = pool.ask_for_fresh(Some(&big), "pool-a-2").await.unwrap();
     assert_eq!(fresh, coming(&world, "xlarge", UsageClass::OnDemand));
     let too_big = Requirements { cpu: Some(5), ..Requirements::default() };
-    let never = pool.ask_for_fresh(Some(&too_big), "pool-a-3").await.unwrap();
-    assert!(matches!(never, Fresh::Never { .. }), "{never:?}");
+    let impossible = pool.ask_for_fresh(Some(&too_big), "pool-a-3").await.unwrap();
+    assert!(matches!(impossible, Fresh::Impossible { .. }), "{impossible:?}");
 }
 
 #[tokio::test]
 async fn groups_that_were_never_made_are_told() {
     let world = World::new(vec![large()]).await;
-    let Fresh::Never { words } = ask(&world.pool().await, "pool-a-1").await else { panic!("there is a group") };
-    assert!(words.contains("greenroom aws init"), "{words}");
+    let Fresh::Impossible { message } = ask(&world.pool().await, "pool-a-1").await else { panic!("there is a group") };
+    assert!(message.contains("greenroom aws init"), "{message}");
 }
 
 #[tokio::test]
@@ -115,16 +115,16 @@ async fn who_allows_only_some_types_of_a_class_gets_a_machine_of_one_of_them() {
     let own = world.settings.group_of_type("large", UsageClass::OnDemand, "m6i.large");
     let fresh = pool.ask_for_fresh(Some(&types("m6i.*")), "pool-a-1").await.unwrap();
     assert_eq!(fresh, Fresh::Coming { group: own.clone(), asked: true });
-    let again = pool.ask_for_fresh(Some(&types("m6i.*")), "pool-a-1").await.unwrap();
-    assert_eq!(again, Fresh::Coming { group: own.clone(), asked: false }, "it was asked for before");
+    let second = pool.ask_for_fresh(Some(&types("m6i.*")), "pool-a-1").await.unwrap();
+    assert_eq!(second, Fresh::Coming { group: own.clone(), asked: false }, "it was asked for before");
     assert_eq!(world.desired("large", UsageClass::OnDemand).await, 0);
     // moto starts what the launch template says, whatever the group wants: what the group wants is looked at.
     assert_eq!(world.types_of(&own).await, ["m6i.large"]);
     // All groups of a class together are no larger than the class may be.
     let fresh = pool.ask_for_fresh(Some(&types("m6i.* c*")), "pool-a-2").await.unwrap();
     assert_eq!(fresh, coming(&world, "large", UsageClass::OnDemand));
-    let full = pool.ask_for_fresh(Some(&types("c6i.*")), "pool-a-3").await.unwrap();
-    assert!(matches!(full, Fresh::Full { .. }), "{full:?}");
+    let at_maximum = pool.ask_for_fresh(Some(&types("c6i.*")), "pool-a-3").await.unwrap();
+    assert!(matches!(at_maximum, Fresh::NoCapacity { .. }), "{at_maximum:?}");
 }
 
 #[tokio::test]
@@ -134,7 +134,7 @@ async fn rows_of_machines_that_are_gone_take_nobodys_room() {
     let machines = world.machines("large", UsageClass::OnDemand, 1).await;
     pool.register(&machines[0], false).await.unwrap();
     pool.claim_unchecked(None, &holder("pool-a-1")).await.unwrap().unwrap();
-    assert!(matches!(ask(&pool, "pool-a-2").await, Fresh::Full { .. }));
+    assert!(matches!(ask(&pool, "pool-a-2").await, Fresh::NoCapacity { .. }));
     // AWS takes it away; its row is there for a while.
     world.take_away(&machines[0]).await;
     assert_eq!(ask(&pool, "pool-a-2").await, coming(&world, "large", UsageClass::OnDemand));

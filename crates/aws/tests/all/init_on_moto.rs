@@ -58,10 +58,10 @@ async fn everything_that_is_missing_is_made_once() {
     let settings = settings_with_template().await;
     let first = init(&settings).await.unwrap();
     assert!(all_are(&first, &Outcome::Made), "{first}");
-    let kinds: Vec<Kind> = first.things.iter().map(|thing| thing.kind).collect();
+    let thing_kinds: Vec<Kind> = first.things.iter().map(|thing| thing.kind).collect();
     // Three groups of all types, and one for each of the two types of large, on demand and spot.
-    assert_eq!(kinds[..3], [Kind::Table, Kind::Queue, Kind::Queue]);
-    assert_eq!(kinds[3..], [Kind::Group; 7]);
+    assert_eq!(thing_kinds[..3], [Kind::Table, Kind::Queue, Kind::Queue]);
+    assert_eq!(thing_kinds[3..], [Kind::Group; 7]);
     let second = init(&settings).await.unwrap();
     assert!(all_are(&second, &Outcome::WasThere), "{second}");
     assert_eq!(second.things.len(), first.things.len());
@@ -150,11 +150,11 @@ async fn a_queue_with_other_attributes_gets_those_of_the_pool_and_keeps_the_rest
     let call = client.create_queue().queue_name(&name).attributes(QueueAttributeName::VisibilityTimeout, "99");
     call.attributes(QueueAttributeName::MaximumMessageSize, "2048").send().await.unwrap();
     let made = init(&settings).await.unwrap();
-    let words = match outcome(&made, Kind::Queue, &name) {
-        Outcome::Changed(words) => words,
+    let message = match outcome(&made, Kind::Queue, &name) {
+        Outcome::Changed(message) => message,
         other => panic!("{other:?}"),
     };
-    assert_eq!(words, "MessageRetentionPeriod from 345600 to 60, VisibilityTimeout from 99 to 30");
+    assert_eq!(message, "MessageRetentionPeriod from 345600 to 60, VisibilityTimeout from 99 to 30");
     let attributes = queue_attributes(&name).await;
     let of = |name: QueueAttributeName| attributes.get(&name).map(String::as_str);
     assert_eq!(of(QueueAttributeName::MessageRetentionPeriod), Some("60"));
@@ -174,7 +174,7 @@ async fn a_group_follows_its_class_and_keeps_its_machines() {
     let before = group(&name).await.unwrap();
 
     settings.classes[0].max = 9;
-    let changed = |words: &str| Outcome::Changed(words.to_owned());
+    let changed = |message: &str| Outcome::Changed(message.to_owned());
     let made = init(&settings).await.unwrap();
     assert_eq!(outcome(&made, Kind::Group, &name), changed("MaxSize from 4 to 9"));
     // A group that were made smaller than it is would have machines to end.
@@ -200,8 +200,8 @@ async fn a_group_that_somebody_else_made_is_protected() {
     let call = client.create_auto_scaling_group().auto_scaling_group_name(&name).min_size(0).max_size(4);
     call.launch_template(template).availability_zones(moto::ZONE).send().await.unwrap();
     let made = init(&settings).await.unwrap();
-    let words = "new machines are protected from scale-in, AZRebalance is suspended";
-    assert_eq!(outcome(&made, Kind::Group, &name), Outcome::Changed(words.to_owned()));
+    let message = "new machines are protected from scale-in, AZRebalance is suspended";
+    assert_eq!(outcome(&made, Kind::Group, &name), Outcome::Changed(message.to_owned()));
     assert_eq!(outcome(&init(&settings).await.unwrap(), Kind::Group, &name), Outcome::WasThere);
 }
 
@@ -215,7 +215,7 @@ async fn a_table_of_another_shape_is_refused_before_anything_is_made() {
     call.attribute_definitions(attribute.build().unwrap()).key_schema(key.build().unwrap()).send().await.unwrap();
     let error = init(&settings).await.unwrap_err();
     assert!(matches!(error, AwsError::Refused { .. }), "{error:?}");
-    assert!(!error.may_help());
+    assert!(!error.retryable());
     assert!(error.to_string().contains("is not a runner pool's"), "{error}");
     let client = aws_sdk_sqs::Client::new(&config().await);
     assert!(client.get_queue_url().queue_name(settings.queue("large")).send().await.is_err());

@@ -33,16 +33,16 @@ async fn idle_runners_past_their_time_are_let_go_one_by_one_down_to_those_that_a
         pool.register(machine, false).await.unwrap();
         world.clock.advance(Duration::from_secs(1));
     }
-    let mut looks = Vec::new();
+    let mut passes = Vec::new();
     world.clock.advance(world.settings.pace.idle);
     for _ in 0..4 {
         for machine in &machines {
             pool.beat(machine, None).await.unwrap();
         }
-        looks.push(pool.keep().await.unwrap().let_go);
+        passes.push(pool.keep().await.unwrap().let_go);
         machines = world.listed("large", UsageClass::OnDemand).await;
     }
-    assert_eq!(looks, [1, 1, 0, 0]);
+    assert_eq!(passes, [1, 1, 0, 0]);
     assert_eq!(machines.len(), 1);
     assert_eq!(world.desired("large", UsageClass::OnDemand).await, 1);
     assert_eq!(state(&pool, &machines[0]).await, RunnerState::Idle);
@@ -60,7 +60,7 @@ async fn a_runner_that_is_claimed_while_it_is_let_go_is_not_touched() {
     world.clock.advance(Duration::from_secs(21));
     pool.beat("i-1", None).await.unwrap();
     keeper.stand_still_at(Some(Step::Listed));
-    let look = tokio::spawn({
+    let pass = tokio::spawn({
         let keeper = keeper.clone();
         async move { keeper.keep().await.unwrap() }
     });
@@ -68,7 +68,7 @@ async fn a_runner_that_is_claimed_while_it_is_let_go_is_not_touched() {
     agent(&pool, "i-1");
     pool.claim(None, &holder("pool-a-001")).await.unwrap().unwrap();
     keeper.stand_still_at(None);
-    assert_eq!(look.await.unwrap(), Kept::default());
+    assert_eq!(pass.await.unwrap(), Kept::default());
     assert_eq!(state(&pool, "i-1").await, RunnerState::Running);
 }
 
@@ -108,11 +108,11 @@ async fn announcements_are_renewed_before_they_are_over_and_not_earlier() {
     pool.beat("i-1", None).await.unwrap();
     assert_eq!(pool.keep().await.unwrap().announced, 1);
     let second = runner(&pool, "i-1").await;
-    assert!(second.threshold > first.threshold);
+    assert!(second.expires_at > first.expires_at);
     assert_eq!((second.since, second.idle_until), (first.since, first.idle_until));
     // Of the two messages only the newer claims, and both are gone then.
     let claimed = pool.claim_unchecked(None, &holder("pool-a-001")).await.unwrap().unwrap();
-    assert_eq!(claimed.threshold, second.threshold);
+    assert_eq!(claimed.expires_at, second.expires_at);
     assert_eq!(pool.claim_unchecked(None, &holder("pool-a-002")).await.unwrap(), None);
     eventually("an empty queue", async || (world.messages("large").await == 0).then_some(())).await;
 }

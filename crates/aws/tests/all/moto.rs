@@ -54,8 +54,8 @@ pub async fn make(settings: &Settings) {
     for class in &settings.classes {
         let name = format!("{}{}", settings.queue_prefix, class.name);
         let template = launch_template(&name, &class.instance_types[0]).await;
-        let alone = Settings { launch_template: Some(template), classes: vec![class.clone()], ..settings.clone() };
-        aws::init(&alone).await.unwrap();
+        let one_class = Settings { launch_template: Some(template), classes: vec![class.clone()], ..settings.clone() };
+        aws::init(&one_class).await.unwrap();
     }
 }
 

@@ -136,7 +136,7 @@ async fn a_queue_that_is_missing_is_told_with_what_makes_it() {
     settings.queue_prefix = crate::moto::prefix();
     let pool = aws::RunnerPool::connect(settings).await;
     let error = pool.pick(None).await.unwrap_err();
-    assert!(!error.may_help());
+    assert!(!error.retryable());
     assert!(error.to_string().contains("greenroom aws init"), "{error}");
 }
 
@@ -147,8 +147,8 @@ async fn without_an_answer_it_is_told_that_another_try_may_help() {
         aws::Settings { endpoint: Some("http://127.0.0.1:1".into()), ..crate::moto::settings(vec![large()]) };
     let pool = aws::RunnerPool::connect(settings).await;
     let error = pool.pick(None).await.unwrap_err();
-    assert!(error.may_help(), "{error}");
-    assert!(pool.ping().await.unwrap_err().may_help());
+    assert!(error.retryable(), "{error}");
+    assert!(pool.ping().await.unwrap_err().retryable());
 }
 
 #[tokio::test]

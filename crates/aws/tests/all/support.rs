@@ -174,8 +174,8 @@ impl World {
     }
 
     pub fn announcement(&self, instance: &str, attributes: &Attributes, good_for: Duration) -> Announcement {
-        let threshold = self.clock.now().as_millisecond() + i64::try_from(good_for.as_millis()).unwrap();
-        Announcement::new(instance, attributes, Timestamp::from_millisecond(threshold).unwrap())
+        let expires_at = self.clock.now().as_millisecond() + i64::try_from(good_for.as_millis()).unwrap();
+        Announcement::new(instance, attributes, Timestamp::from_millisecond(expires_at).unwrap())
     }
 }
 
@@ -213,10 +213,10 @@ pub fn agent(pool: &RunnerPool, instance: &str) -> JoinHandle<()> {
 }
 
 /// Waits until there is something.
-pub async fn eventually<T>(what: &str, look: impl AsyncFn() -> Option<T>) -> T {
+pub async fn eventually<T>(what: &str, probe: impl AsyncFn() -> Option<T>) -> T {
     let deadline = Instant::now() + PATIENCE;
     loop {
-        if let Some(found) = look().await {
+        if let Some(found) = probe().await {
             return found;
         }
         assert!(Instant::now() < deadline, "there was never {what}");

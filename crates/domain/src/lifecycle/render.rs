@@ -37,7 +37,7 @@ pub fn markdown() -> String {
             states(phase.status),
             phase.clock_starts,
             phase.key,
-            deadline::words((phase.of)(&defaults)),
+            deadline::duration_text((phase.of)(&defaults)),
             phase.owner,
             phase.then,
         ));

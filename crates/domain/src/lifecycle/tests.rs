@@ -95,13 +95,13 @@ proptest! {
         }
         if matches!(follow(&mut bot, &last), Verdict::Move { .. } | Verdict::Hold) {
             // The session of this connection is known by now, so a second `started` is not a new one.
-            let again = match last {
+            let repeated = match last {
                 Trigger::Started { .. } => Trigger::Started { new_session: false },
                 Trigger::Passed(_) => return Ok(()),
                 other => other,
             };
             let before = bot;
-            prop_assert_eq!(follow(&mut bot, &again), Verdict::Hold);
+            prop_assert_eq!(follow(&mut bot, &repeated), Verdict::Hold);
             prop_assert_eq!(bot, before);
         }
     }
@@ -161,8 +161,8 @@ fn a_bot_that_exits_with_0_and_never_joined_has_failed() {
 
 #[test]
 fn a_bot_whose_slot_was_ended_from_outside_has_failed_unless_it_was_to_leave() {
-    let told = Trigger::Exited { exit_code: 143, reason: Some(Reason::Interrupted) };
-    for trigger in [told, Trigger::Passed(Overdue::Interrupted)] {
+    let exited = Trigger::Exited { exit_code: 143, reason: Some(Reason::Interrupted) };
+    for trigger in [exited, Trigger::Passed(Overdue::Interrupted)] {
         let failed = Verdict::Move { to: Failed, reason: Some(Reason::Interrupted) };
         assert_eq!(decide(&standing(Active), &trigger), failed);
         let stopped = Verdict::Move { to: Completed, reason: Some(Reason::Stopped) };

@@ -53,7 +53,7 @@ impl OpenBot {
         (self.user, self.platform, self.native_meeting_id.clone())
     }
 
-    /// Its place in the queue.
+    /// Its position in the queue.
     pub fn order(&self) -> Order {
         Order { priority: self.priority, turn: self.turn, arrival: self.arrival, bot: self.id }
     }

@@ -6,14 +6,14 @@ use jiff::Timestamp;
 use uuid::Uuid;
 
 use super::bot::OpenBot;
-use super::job::Answer;
+use super::job::JobAnswer;
 use crate::event::{Actor, Kind};
 use crate::{BotId, ConnectionId, Fault, Pool, Reason, ShownStatus, Slot, SlotName, Status, UserId};
 
 #[derive(Clone, Debug, Default)]
 pub struct Changes {
     /// To each job, in their order.
-    pub answers: Vec<Answer>,
+    pub answers: Vec<JobAnswer>,
     /// Bots that were admitted.
     pub new_bots: Vec<NewBot>,
     pub new_keys: Vec<NewKey>,
@@ -159,7 +159,7 @@ pub enum GateState {
     Waiting,
     Active,
     /// It failed, and is to be tried again.
-    Again,
+    Retry,
 }
 
 #[derive(Clone, Debug, PartialEq)]

@@ -94,7 +94,7 @@ pub enum SlotEvent {
 
 /// What a job is answered, once its changes are written.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Answer {
+pub enum JobAnswer {
     Reserve(Result<Reserved, Refusal>),
     End(Result<Status, EndRefusal>),
     /// Whether the event fitted the slot.

@@ -36,7 +36,7 @@ use crate::{Slot, slot};
 pub use changes::{Action, Changes};
 use draft::Draft;
 pub use ids::Ids;
-pub use job::{Answer, Job};
+pub use job::{Job, JobAnswer};
 use job::{Reserved, WarmReport};
 pub use queue::QueueOrder;
 pub use snapshot::Snapshot;
@@ -53,7 +53,7 @@ pub struct Settings {
 
 /// What a job has come to while the plan is made.
 pub(crate) enum Outcome {
-    Done(Answer),
+    Done(JobAnswer),
     /// A bot was admitted: what it gets is known at the end.
     Admitted(crate::BotId),
     /// The same was asked for before.
@@ -70,8 +70,8 @@ pub fn plan(snapshot: &Snapshot, jobs: &[Job], now: Timestamp, ids: Ids, setting
     for (number, job) in jobs.iter().enumerate() {
         outcomes.push(match job {
             Job::Reserve(request) => commands::reserve::apply(&mut draft, number, request),
-            Job::End(end) => Outcome::Done(Answer::End(commands::end::apply(&mut draft, end))),
-            Job::Slot(name, event) => Outcome::Done(Answer::Slot(commands::slot_event(&mut draft, name, event))),
+            Job::End(end) => Outcome::Done(JobAnswer::End(commands::end::apply(&mut draft, end))),
+            Job::Slot(name, event) => Outcome::Done(JobAnswer::Slot(commands::slot_event(&mut draft, name, event))),
             Job::KeepWarm => {
                 keeps_warm = true;
                 draft.touched.extend(snapshot.platforms());
@@ -80,11 +80,11 @@ pub fn plan(snapshot: &Snapshot, jobs: &[Job], now: Timestamp, ids: Ids, setting
             Job::RetryWaiting(attributes) => {
                 retried.push(attributes.clone());
                 draft.touched.extend(snapshot.platforms());
-                Outcome::Done(Answer::Nothing)
+                Outcome::Done(JobAnswer::Nothing)
             }
             Job::ServeQueues => {
                 draft.touched.extend(snapshot.platforms());
-                Outcome::Done(Answer::Nothing)
+                Outcome::Done(JobAnswer::Nothing)
             }
         });
     }
@@ -105,9 +105,9 @@ pub fn plan(snapshot: &Snapshot, jobs: &[Job], now: Timestamp, ids: Ids, setting
 fn finish(mut draft: Draft<'_>, outcomes: Vec<Outcome>, report: WarmReport) -> Changes {
     let answers = outcomes.into_iter().map(|outcome| match outcome {
         Outcome::Done(answer) => answer,
-        Outcome::Admitted(bot) => Answer::Reserve(Ok(reserved(&draft, bot, true))),
-        Outcome::Known(bot) => Answer::Reserve(Ok(reserved(&draft, bot, false))),
-        Outcome::KeepsWarm => Answer::KeepWarm(report),
+        Outcome::Admitted(bot) => JobAnswer::Reserve(Ok(reserved(&draft, bot, true))),
+        Outcome::Known(bot) => JobAnswer::Reserve(Ok(reserved(&draft, bot, false))),
+        Outcome::KeepsWarm => JobAnswer::KeepWarm(report),
     });
     let answers = answers.collect();
     let mut changed: Vec<_> = draft.changes.bots.iter().map(|(id, bot)| (*id, bot.as_ref())).collect();

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::bot::OpenBot;
 use crate::{BotId, Platform, Requirements, UserId};
 
-/// A place in the queue of a platform.
+/// A position in the queue of a platform.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Order {
     pub priority: i64,
@@ -40,13 +40,13 @@ pub struct Queue {
 }
 
 /// The same text for the same requirements.
-pub fn line_key(requirements: Option<&Requirements>) -> String {
+pub fn queue_key(requirements: Option<&Requirements>) -> String {
     requirements.map(Requirements::key).unwrap_or_default()
 }
 
 impl Queue {
     pub fn insert(&mut self, bot: &OpenBot) {
-        let key = (bot.platform, line_key(bot.requirements.as_ref()));
+        let key = (bot.platform, queue_key(bot.requirements.as_ref()));
         let group = self.groups.entry(key).or_default();
         group.requirements.clone_from(&bot.requirements);
         group.waiting.insert(bot.order(), bot.id);
@@ -54,7 +54,7 @@ impl Queue {
     }
 
     pub fn remove(&mut self, bot: &OpenBot) {
-        let key = (bot.platform, line_key(bot.requirements.as_ref()));
+        let key = (bot.platform, queue_key(bot.requirements.as_ref()));
         if let Some(group) = self.groups.get_mut(&key) {
             group.waiting.remove(&bot.order());
             if group.waiting.is_empty() {
@@ -91,7 +91,7 @@ impl Queue {
     }
 
     /// Those of a platform before a place.
-    pub fn before(&self, platform: Platform, place: Order) -> impl Iterator<Item = BotId> {
-        self.groups(platform).flat_map(move |(_, group)| group.waiting.range(..place).map(|(_, bot)| *bot))
+    pub fn before(&self, platform: Platform, order: Order) -> impl Iterator<Item = BotId> {
+        self.groups(platform).flat_map(move |(_, group)| group.waiting.range(..order).map(|(_, bot)| *bot))
     }
 }

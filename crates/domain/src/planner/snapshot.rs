@@ -302,7 +302,7 @@ impl Snapshot {
     pub fn set_pool(&mut self, name: &str, pool: Option<Pool>) {
         match (pool, self.pools.get_mut(name)) {
             (Some(pool), Some(state)) => {
-                let stays = (state.pool.platform, state.pool.place) == (pool.platform, pool.place);
+                let stays = (state.pool.platform, state.pool.config_position) == (pool.platform, pool.config_position);
                 state.pool = pool;
                 if stays {
                     return;
@@ -316,8 +316,8 @@ impl Snapshot {
             self.by_platform.entry(pool.platform).or_default().push(pool.name.clone());
         }
         for names in self.by_platform.values_mut() {
-            let place = |name: &String| self.pools.get(name).and_then(|state| state.pool.place);
-            names.sort_by_key(|name| (place(name).is_none(), place(name), name.clone()));
+            let position = |name: &String| self.pools.get(name).and_then(|state| state.pool.config_position);
+            names.sort_by_key(|name| (position(name).is_none(), position(name), name.clone()));
         }
     }
 

@@ -55,17 +55,17 @@ impl FromStr for Attributes {
 }
 
 fn read(text: &str) -> Option<Attributes> {
-    let words: [&str; 5] = text.split(' ').collect::<Vec<_>>().try_into().ok()?;
+    let parts: [&str; 5] = text.split(' ').collect::<Vec<_>>().try_into().ok()?;
     let name = |word: &str| match word {
         "-" => Some(None),
         word => is_class_name(word).then(|| Some(word.to_owned())),
     };
     let number = |word: &str| word.parse().ok().filter(|number| *number <= MOST);
     Some(Attributes {
-        resource_class: name(words[0])?,
-        usage_class: words[1].parse().ok()?,
-        instance_type: name(words[2])?,
-        cpu: number(words[3])?,
-        mem: number(words[4])?,
+        resource_class: name(parts[0])?,
+        usage_class: parts[1].parse().ok()?,
+        instance_type: name(parts[2])?,
+        cpu: number(parts[3])?,
+        mem: number(parts[4])?,
     })
 }

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 pub use attributes::{Attributes, MalformedAttributes, is_class_name};
 pub use patterns::{Patterns, PatternsError};
 
-use crate::words::words;
+use crate::text_enum::text_enum;
 
 /// The largest cpu and memory that can be asked for or had.
 pub const MOST: u32 = 1_000_000_000;
@@ -34,7 +34,7 @@ pub enum UsageClass {
 #[error("`{0}` is not a usage class; known are on-demand, spot")]
 pub struct UnknownUsageClass(pub String);
 
-words!(UsageClass, UnknownUsageClass { OnDemand = "on-demand", Spot = "spot" });
+text_enum!(UsageClass, UnknownUsageClass { OnDemand = "on-demand", Spot = "spot" });
 
 /// What a bot asks of its slot. A bot that asks for nothing has none of these, and any slot will do.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]

@@ -40,8 +40,8 @@ pub struct BotRequest {
     pub priority: i64,
     pub queue_timeout_ms: i64,
     /// What the bot asks of its slot, as it was asked, and read.
-    pub requirements: Option<Map<String, Value>>,
-    pub wants: Option<Requirements>,
+    pub given_requirements: Option<Map<String, Value>>,
+    pub requirements: Option<Requirements>,
     pub config: Map<String, Value>,
     pub metadata: Map<String, Value>,
     /// The caller's key, with a hash of all that was asked under it.

@@ -13,11 +13,11 @@ use utoipa::ToSchema;
 use uuid::Uuid;
 
 use super::App;
+use super::dto::{Bots, OneBot, UserDto};
 use super::extract::{Asked, Id, Json, Operator, document, read_json};
 use super::pages::Pager;
-use super::problem::{Problem, ProblemShape};
+use super::problem::{Problem, ProblemDto};
 use super::reading::{Page, Which, bots_page, is_last, with_sessions};
-use super::shapes::{Bots, OneBot, UserShape};
 use crate::admission::users::NewUser;
 use crate::deployment;
 use crate::store::UserChange;
@@ -48,7 +48,7 @@ pub struct NewUserBody {
 /// A user and a key. The key is shown this once; only its hash is kept.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct UserWithKey {
-    pub user: UserShape,
+    pub user: UserDto,
     pub api_key: String,
 }
 
@@ -77,7 +77,7 @@ fn limit(limit: i64) -> Result<i64, Problem> {
 #[utoipa::path(
     post, path = "/admin/users", tag = "For operators", request_body = NewUserBody,
     responses((status = 201, description = "Made; the key is shown once", body = UserWithKey),
-              (status = 422, description = "`invalid`", body = ProblemShape, content_type = "application/problem+json")),
+              (status = 422, description = "`invalid`", body = ProblemDto, content_type = "application/problem+json")),
     security(("admin_token" = [])),
 )]
 pub async fn create_user(
@@ -99,7 +99,7 @@ pub async fn create_user(
 
 #[derive(Debug, Serialize, ToSchema)]
 pub struct Users {
-    pub users: Vec<UserShape>,
+    pub users: Vec<UserDto>,
     pub next_cursor: Option<String>,
 }
 
@@ -123,7 +123,7 @@ pub async fn users(State(app): State<App>, _: Operator, Asked(page): Asked<Page>
             }
             let id = user.id;
             after = Some(id);
-            pager.push(&UserShape::from(user), id.to_string())?;
+            pager.push(&UserDto::from(user), id.to_string())?;
         }
         if is_last(read, wanted) {
             return pager.finish(false);
@@ -133,7 +133,7 @@ pub async fn users(State(app): State<App>, _: Operator, Asked(page): Asked<Page>
 
 #[derive(Debug, Serialize, ToSchema)]
 pub struct OneUser {
-    pub user: UserShape,
+    pub user: UserDto,
 }
 
 /// One user
@@ -299,7 +299,7 @@ pub struct CommandChannel {
     params(("id" = Uuid, Path, description = "The bot")),
     responses((status = 201, description = "The bot's data, as in `BOT_DATA`", body = BotData),
               (status = 409, description = "`bot_ended`, or `invalid_transition` while it is leaving",
-               body = ProblemShape, content_type = "application/problem+json")),
+               body = ProblemDto, content_type = "application/problem+json")),
     security(("admin_token" = [])),
 )]
 pub async fn assign(

@@ -11,7 +11,7 @@ use utoipa::IntoParams;
 use super::App;
 use super::admin::BotData;
 use super::extract::{Agent, Asked};
-use super::problem::{Problem, ProblemShape};
+use super::problem::{Problem, ProblemDto};
 use super::runners;
 use crate::deployment::assignment::Offer;
 use domain::SlotClaim;
@@ -19,7 +19,7 @@ use domain::SlotClaim;
 const LONGEST_WAIT_MS: u64 = 60_000;
 const DEFAULT_WAIT_MS: u64 = 30_000;
 /// Who waits looks by itself as well, should the feed be held up.
-const LOOK_AGAIN: Duration = Duration::from_secs(2);
+const POLL_INTERVAL: Duration = Duration::from_secs(2);
 /// With the bot's data: the token under which its agent waits again.
 const SLOT_TOKEN: &str = "greenroom-slot-token";
 /// The name that an agent process gives itself.
@@ -28,7 +28,7 @@ const AGENT_NAME_MAX: usize = 64;
 
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
-pub struct Waiting {
+pub struct AssignmentQuery {
     /// How long to wait when there is none yet, at most 60000.
     #[param(default = 30000, maximum = 60000)]
     pub wait_ms: Option<u64>,
@@ -41,22 +41,22 @@ pub struct Waiting {
 /// `Greenroom-Slot-Token`. A runner is answered with its `run_id` too, which it acknowledges before it runs the bot.
 #[utoipa::path(
     get, path = "/agent/assignment", tag = "For bots",
-    params(Waiting, ("Greenroom-Agent" = Option<String>, Header,
+    params(AssignmentQuery, ("Greenroom-Agent" = Option<String>, Header,
                      description = "A random name that the agent process has given itself: an assignment is repeated only to it")),
     responses((status = 200, description = "The bot's data, as in `BOT_DATA`", body = BotData,
                headers(("Greenroom-Slot-Token" = String, description = "The token under which the agent waits again"))),
               (status = 204, description = "None yet"),
               (status = 401, description = "`unauthorized`: the token is not, or no longer, the slot's",
-               body = ProblemShape, content_type = "application/problem+json"),
+               body = ProblemDto, content_type = "application/problem+json"),
               (status = 410, description = "`runner_ended`: this machine is to end",
-               body = ProblemShape, content_type = "application/problem+json")),
+               body = ProblemDto, content_type = "application/problem+json")),
     security(("slot_token" = []), ("runner_token" = [])),
 )]
 pub async fn assignment(
     State(app): State<App>,
     agent: Agent,
     headers: HeaderMap,
-    Asked(asked): Asked<Waiting>,
+    Asked(asked): Asked<AssignmentQuery>,
 ) -> Result<Response, Problem> {
     let wait = asked.wait_ms.unwrap_or(DEFAULT_WAIT_MS);
     if wait > LONGEST_WAIT_MS {
@@ -74,19 +74,19 @@ async fn wait_in_slot(app: &App, claim: &SlotClaim, agent: &str, wait: Duration)
     let mut listener = app.lifecycle.feed.listen_to_slot(&claim.slot);
     let deadline = tokio::time::sleep(wait);
     tokio::pin!(deadline);
-    let (mut over, mut is_first_look) = (false, true);
+    let (mut over, mut is_first_poll) = (false, true);
     loop {
-        match app.deployment.offer(claim, agent, is_first_look).await? {
+        match app.deployment.offer(claim, agent, is_first_poll).await? {
             Offer::Bot { data, next_token } => {
                 return Ok(([(SLOT_TOKEN, next_token)], axum::Json(data)).into_response());
             }
             Offer::Refused(why) => return Err(Problem::unauthorized(why)),
             Offer::NoneYet if over => return Ok(StatusCode::NO_CONTENT.into_response()),
-            Offer::NoneYet => is_first_look = false,
+            Offer::NoneYet => is_first_poll = false,
         }
         tokio::select! {
             _ = listener.recv() => {}
-            () = tokio::time::sleep(LOOK_AGAIN) => {}
+            () = tokio::time::sleep(POLL_INTERVAL) => {}
             () = &mut deadline => over = true,
             () = app.stopping.cancelled() => over = true,
         }

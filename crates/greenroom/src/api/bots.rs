@@ -12,18 +12,18 @@ use utoipa::ToSchema;
 use uuid::Uuid;
 
 use super::App;
+use super::bot_request::NewBotBody;
+use super::dto::{BotDto, OneBot};
 use super::extract::{Id, Json, Key, User, document, read_json};
-use super::problem::{Problem, ProblemShape};
-use super::shapes::{BotShape, OneBot};
-use super::wish::NewBotBody;
+use super::problem::{Problem, ProblemDto};
 use crate::admission::keys::ApiKey;
 use crate::placement::Reserved;
 
 /// A bot that was reserved.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct ReservedBot {
-    pub bot: BotShape,
-    /// Its place in the line, while it waits for a slot.
+    pub bot: BotDto,
+    /// Its position in the queue, while it waits for a slot.
     pub queue_position: Option<i64>,
     pub estimated_wait_ms: Option<i64>,
 }
@@ -40,11 +40,11 @@ pub struct ReservedBot {
          headers(("Location" = String, description = "Where the bot is: `/bots/{id}`"))),
         (status = 200, description = "The same key again: the same bot", body = ReservedBot),
         (status = 409, description = "`duplicate_bot`: a bot of yours is already at this meeting; `bot_id` says which",
-         body = ProblemShape, content_type = "application/problem+json"),
+         body = ProblemDto, content_type = "application/problem+json"),
         (status = 422, description = "`invalid`, `unsupported` or `idempotency_mismatch`",
-         body = ProblemShape, content_type = "application/problem+json"),
+         body = ProblemDto, content_type = "application/problem+json"),
         (status = 429, description = "`limit_reached`: as many bots are running as you may run",
-         body = ProblemShape, content_type = "application/problem+json"),
+         body = ProblemDto, content_type = "application/problem+json"),
     ),
     security(("api_key" = []), ("x_api_key" = [])),
 )]
@@ -72,9 +72,9 @@ pub async fn start(state: State<App>, key: Key, headers: HeaderMap, body: Bytes)
 }
 
 async fn reserve(app: &App, key: &ApiKey, headers: &HeaderMap, body: &[u8]) -> Result<Response, Problem> {
-    let wish = read_json::<NewBotBody>(body).and_then(|body| body.into_wish(headers, &app.deadlines));
-    let wish = match wish {
-        Ok(wish) => wish,
+    let bot_request = read_json::<NewBotBody>(body).and_then(|body| body.into_bot_request(headers, &app.deadlines));
+    let bot_request = match bot_request {
+        Ok(bot_request) => bot_request,
         Err(problem) => {
             // The reservation checks the key in its own transaction. Without one it is checked here, so that a
             // stranger learns nothing about what a good request looks like.
@@ -82,9 +82,10 @@ async fn reserve(app: &App, key: &ApiKey, headers: &HeaderMap, body: &[u8]) -> R
             return Err(problem);
         }
     };
-    let Reserved { bot, is_new, queue_position, estimated_wait_ms } = app.placement.reserve(key.clone(), wish).await?;
+    let Reserved { bot, is_new, queue_position, estimated_wait_ms } =
+        app.placement.reserve(key.clone(), bot_request).await?;
     let status = if is_new { StatusCode::CREATED } else { StatusCode::OK };
-    let mut bot = BotShape::from(bot);
+    let mut bot = BotDto::from(bot);
     (bot.queue_position, bot.estimated_wait_ms) = (queue_position, estimated_wait_ms);
     let location = [(LOCATION, format!("/bots/{}", bot.id))];
     let reserved = ReservedBot { bot, queue_position, estimated_wait_ms };
@@ -100,7 +101,7 @@ async fn reserve(app: &App, key: &ApiKey, headers: &HeaderMap, body: &[u8]) -> R
     params(("id" = Uuid, Path, description = "The bot")),
     responses((status = 202, description = "It was asked to leave", body = OneBot),
               (status = 200, description = "It was at an end already", body = OneBot),
-              (status = 404, description = "`not_found`", body = ProblemShape, content_type = "application/problem+json")),
+              (status = 404, description = "`not_found`", body = ProblemDto, content_type = "application/problem+json")),
     security(("api_key" = []), ("x_api_key" = [])),
 )]
 pub async fn delete(State(app): State<App>, User(user): User, Id(id): Id<BotId>) -> Result<Response, Problem> {
@@ -145,7 +146,7 @@ pub struct ConfigBody {
     put, path = "/bots/{id}/config", tag = "For users", request_body = ConfigBody,
     params(("id" = Uuid, Path, description = "The bot")),
     responses((status = 202, description = "Taken", body = OneBot),
-              (status = 409, description = "`bot_ended`", body = ProblemShape, content_type = "application/problem+json")),
+              (status = 409, description = "`bot_ended`", body = ProblemDto, content_type = "application/problem+json")),
     security(("api_key" = []), ("x_api_key" = [])),
 )]
 pub async fn configure(

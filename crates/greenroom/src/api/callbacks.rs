@@ -11,10 +11,10 @@ use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
 
 use super::App;
+use super::dto::CommandDto;
 use super::extract::{Asked, Bot, Json};
 use super::problem::{CallbackRefusals, Problem};
-use super::shapes::CommandShape;
-use crate::lifecycle::callbacks::{Said, Voice};
+use crate::lifecycle::callbacks::{Caller, Segment};
 use crate::lifecycle::ends::Ending;
 
 const LONGEST_WAIT_MS: u64 = 60_000;
@@ -25,8 +25,8 @@ const MOST_ACKED: usize = 1_000;
 const MOST_SEGMENTS: usize = 2_000;
 const LONGEST_CONTAINER_ID: usize = 255;
 
-fn voice(Bot(claim): Bot, connection_id: Uuid) -> Voice {
-    Voice { claim, connection_id: ConnectionId(connection_id) }
+fn caller(Bot(claim): Bot, connection_id: Uuid) -> Caller {
+    Caller { claim, connection_id: ConnectionId(connection_id) }
 }
 
 /// The bot's own word, if it gave one that says something. What it tells must not be lost for its length.
@@ -37,13 +37,14 @@ fn own_word(reason: Option<String>) -> Option<Reason> {
 
 /// The status that holds now.
 #[derive(Debug, Serialize, ToSchema)]
-pub struct Answer {
+#[schema(as = Answer)]
+pub struct StatusAnswer {
     #[schema(example = "starting")]
     pub status: &'static str,
 }
 
-fn answer(status: domain::Status) -> axum::Json<Answer> {
-    axum::Json(Answer { status: status.as_str() })
+fn answer(status: domain::Status) -> axum::Json<StatusAnswer> {
+    axum::Json(StatusAnswer { status: status.as_str() })
 }
 
 #[derive(Debug, Deserialize, ToSchema)]
@@ -59,19 +60,19 @@ pub struct StartedBody {
 /// before, it starts again.
 #[utoipa::path(
     post, path = "/callback/started", tag = "For bots", request_body = StartedBody,
-    responses((status = 200, description = "Now, or already", body = Answer), CallbackRefusals),
+    responses((status = 200, description = "Now, or already", body = StatusAnswer), CallbackRefusals),
     security(("bot_token" = [])),
 )]
 pub async fn started(
     State(app): State<App>,
     bot: Bot,
     Json(body): Json<StartedBody>,
-) -> Result<axum::Json<Answer>, Problem> {
+) -> Result<axum::Json<StatusAnswer>, Problem> {
     if body.container_id.as_ref().is_some_and(|id| id.chars().count() > LONGEST_CONTAINER_ID) {
         return Err(Problem::invalid("container_id", format!("has more than {LONGEST_CONTAINER_ID} characters")));
     }
     let container = body.container_id.as_deref().filter(|id| !id.is_empty());
-    Ok(answer(app.lifecycle.started(voice(bot, body.connection_id), container).await?))
+    Ok(answer(app.lifecycle.started(caller(bot, body.connection_id), container).await?))
 }
 
 /// The states that a bot tells by themselves, for the OpenAPI document.
@@ -97,14 +98,14 @@ pub struct StatusBody {
 /// In the lobby, in need of a person, or on its way out.
 #[utoipa::path(
     patch, path = "/callback/status", tag = "For bots", request_body = StatusBody,
-    responses((status = 200, description = "Now, or already", body = Answer), CallbackRefusals),
+    responses((status = 200, description = "Now, or already", body = StatusAnswer), CallbackRefusals),
     security(("bot_token" = [])),
 )]
 pub async fn status(
     State(app): State<App>,
     bot: Bot,
     Json(body): Json<StatusBody>,
-) -> Result<axum::Json<Answer>, Problem> {
+) -> Result<axum::Json<StatusAnswer>, Problem> {
     let reason = own_word(body.reason);
     let trigger = match body.status.as_str() {
         "awaiting_admission" => Trigger::AwaitingAdmission { reason },
@@ -115,7 +116,7 @@ pub async fn status(
             return Err(Problem::invalid("status", why));
         }
     };
-    Ok(answer(app.lifecycle.status(voice(bot, body.connection_id), trigger).await?))
+    Ok(answer(app.lifecycle.status(caller(bot, body.connection_id), trigger).await?))
 }
 
 #[derive(Debug, Deserialize, ToSchema)]
@@ -126,15 +127,15 @@ pub struct JoinedBody {
 /// The bot is in the meeting
 #[utoipa::path(
     post, path = "/callback/joined", tag = "For bots", request_body = JoinedBody,
-    responses((status = 200, description = "Now, or already", body = Answer), CallbackRefusals),
+    responses((status = 200, description = "Now, or already", body = StatusAnswer), CallbackRefusals),
     security(("bot_token" = [])),
 )]
 pub async fn joined(
     State(app): State<App>,
     bot: Bot,
     Json(body): Json<JoinedBody>,
-) -> Result<axum::Json<Answer>, Problem> {
-    Ok(answer(app.lifecycle.joined(voice(bot, body.connection_id)).await?))
+) -> Result<axum::Json<StatusAnswer>, Problem> {
+    Ok(answer(app.lifecycle.joined(caller(bot, body.connection_id)).await?))
 }
 
 #[derive(Debug, Deserialize, ToSchema)]
@@ -149,7 +150,7 @@ pub struct HeartbeatBody {
 pub struct HeartbeatAnswer {
     pub status: &'static str,
     /// All commands that are not acknowledged, oldest first.
-    pub commands: Vec<CommandShape>,
+    pub commands: Vec<CommandDto>,
 }
 
 /// The bot lives
@@ -170,8 +171,8 @@ pub async fn heartbeat(
         return Err(Problem::invalid("acked", format!("has more than {MOST_ACKED} ids")));
     }
     let acked: Vec<CommandId> = acked.into_iter().map(CommandId).collect();
-    let (status, commands) = app.lifecycle.heartbeat(voice(bot, body.connection_id), &acked).await?;
-    let commands = commands.into_iter().map(CommandShape::from).collect();
+    let (status, commands) = app.lifecycle.heartbeat(caller(bot, body.connection_id), &acked).await?;
+    let commands = commands.into_iter().map(CommandDto::from).collect();
     Ok(axum::Json(HeartbeatAnswer { status: status.as_str(), commands }))
 }
 
@@ -201,19 +202,19 @@ pub struct ExitedBody {
 /// `completed` with code 0, otherwise `failed`.
 #[utoipa::path(
     post, path = "/callback/exited", tag = "For bots", request_body = ExitedBody,
-    responses((status = 200, description = "Now, or already with this code", body = Answer), CallbackRefusals),
+    responses((status = 200, description = "Now, or already with this code", body = StatusAnswer), CallbackRefusals),
     security(("bot_token" = [])),
 )]
 pub async fn exited(
     State(app): State<App>,
     bot: Bot,
     Json(body): Json<ExitedBody>,
-) -> Result<axum::Json<Answer>, Problem> {
+) -> Result<axum::Json<StatusAnswer>, Problem> {
     let reason = own_word(body.reason);
     // The end of a bot must not be lost for a long explanation of it.
     let error = body.error.map(|text| text.chars().take(LONGEST_ERROR).collect());
-    let (voice, exit_code) = (voice(bot, body.connection_id), body.exit_code.unwrap_or(NO_EXIT_CODE));
-    Ok(answer(app.placement.end(Ending::Exited { voice, exit_code, reason, error }).await?))
+    let (caller, exit_code) = (caller(bot, body.connection_id), body.exit_code.unwrap_or(NO_EXIT_CODE));
+    Ok(answer(app.placement.end(Ending::Exited { caller, exit_code, reason, error }).await?))
 }
 
 #[derive(Debug, Deserialize, ToSchema)]
@@ -258,12 +259,12 @@ pub async fn transcript(
     if body.segments.len() > MOST_SEGMENTS {
         return Err(Problem::invalid("segments", format!("has more than {MOST_SEGMENTS}; send them in several calls")));
     }
-    let mut said = Vec::with_capacity(body.segments.len());
+    let mut segments = Vec::with_capacity(body.segments.len());
     for (index, segment) in body.segments.into_iter().enumerate() {
         if segment.end_time < segment.start_time {
             return Err(Problem::invalid(&format!("segments[{index}].end_time"), "is before start_time"));
         }
-        said.push(Said {
+        segments.push(Segment {
             start_time: segment.start_time,
             end_time: segment.end_time,
             text: segment.text,
@@ -271,13 +272,13 @@ pub async fn transcript(
             language: segment.language,
         });
     }
-    let stored = app.lifecycle.transcript(voice(bot, body.connection_id), said).await?;
+    let stored = app.lifecycle.transcript(caller(bot, body.connection_id), segments).await?;
     Ok(axum::Json(TranscriptAnswer { stored }))
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
-pub struct Waiting {
+pub struct CommandsQuery {
     pub connection_id: Uuid,
     /// How long to wait when there is none yet, at most 60000.
     #[param(default = 30000, maximum = 60000)]
@@ -287,27 +288,27 @@ pub struct Waiting {
 #[derive(Debug, Serialize, ToSchema)]
 pub struct Commands {
     /// All commands that are not acknowledged, oldest first.
-    pub commands: Vec<CommandShape>,
+    pub commands: Vec<CommandDto>,
 }
 
 /// Wait for commands
 ///
 /// Answers as soon as there is a command that is not acknowledged, or with none when the time is over.
 #[utoipa::path(
-    get, path = "/callback/commands", tag = "For bots", params(Waiting),
+    get, path = "/callback/commands", tag = "For bots", params(CommandsQuery),
     responses((status = 200, description = "What is open", body = Commands), CallbackRefusals),
     security(("bot_token" = [])),
 )]
 pub async fn commands(
     State(app): State<App>,
     bot: Bot,
-    Asked(asked): Asked<Waiting>,
+    Asked(asked): Asked<CommandsQuery>,
 ) -> Result<axum::Json<Commands>, Problem> {
     let wait = asked.wait_ms.unwrap_or(DEFAULT_WAIT_MS);
     if wait > LONGEST_WAIT_MS {
         return Err(Problem::invalid("wait_ms", format!("must be at most {LONGEST_WAIT_MS}")));
     }
-    let voice = voice(bot, asked.connection_id);
-    let commands = app.lifecycle.commands(voice, Duration::from_millis(wait), &app.stopping).await?;
+    let caller = caller(bot, asked.connection_id);
+    let commands = app.lifecycle.commands(caller, Duration::from_millis(wait), &app.stopping).await?;
     Ok(axum::Json(Commands { commands: commands.into_iter().map(Into::into).collect() }))
 }

@@ -9,7 +9,7 @@ use axum::http::header::AUTHORIZATION;
 
 use super::App;
 use super::problem::Problem;
-use super::quota::{self, Caller, Quota};
+use super::quota::{self, Quota, QuotaOwner};
 use crate::admission::AdmissionError;
 use crate::admission::keys::{self, ApiKey};
 use crate::admission::known::Recalled;
@@ -45,11 +45,11 @@ pub async fn identify(
     headers: &HeaderMap,
     route: &str,
     stranger: &Quota,
-) -> Result<Option<Caller>, Problem> {
+) -> Result<Option<QuotaOwner>, Problem> {
     let Some(token) = credential(headers) else { return Ok(None) };
     let is_operator = || keys::same(&keys::hash(token), &app.admin_token_hash);
     if route.starts_with("/admin") && is_operator() {
-        return Ok(Some(Caller::Operator));
+        return Ok(Some(QuotaOwner::Operator));
     }
     let tokens = &app.lifecycle.tokens;
     Ok(match token.get(..4) {
@@ -57,15 +57,15 @@ pub async fn identify(
             Some(key) => Some(of_key(app, &key, stranger).await?),
             None => None,
         },
-        Some("grb_") => app.lifecycle.claim(token).ok().map(|claim| Caller::Bot(claim.bot)),
-        Some("grs_") => app.lifecycle.slot_claim(token).map(|claim| Caller::Slot(claim.slot)),
-        Some("grr_") => tokens.read_runner(token).map(|claim| Caller::Machine(claim.instance)),
-        Some("grp_") => tokens.read_pool(token).map(Caller::Machine),
-        _ => is_operator().then_some(Caller::Operator),
+        Some("grb_") => app.lifecycle.claim(token).ok().map(|claim| QuotaOwner::Bot(claim.bot)),
+        Some("grs_") => app.lifecycle.slot_claim(token).map(|claim| QuotaOwner::Slot(claim.slot)),
+        Some("grr_") => tokens.read_runner(token).map(|claim| QuotaOwner::Machine(claim.instance)),
+        Some("grp_") => tokens.read_pool(token).map(QuotaOwner::Machine),
+        _ => is_operator().then_some(QuotaOwner::Operator),
     })
 }
 
-async fn of_key(app: &App, key: &ApiKey, stranger: &Quota) -> Result<Caller, Problem> {
+async fn of_key(app: &App, key: &ApiKey, stranger: &Quota) -> Result<QuotaOwner, Problem> {
     let recalled = app.admission.recall(key);
     let user = match recalled {
         Recalled::Good(user) => Ok(user),
@@ -73,14 +73,14 @@ async fn of_key(app: &App, key: &ApiKey, stranger: &Quota) -> Result<Caller, Pro
         Recalled::Unseen if stranger.has_too_many_refusals() => doubtful(app, key).await?,
         Recalled::Stale | Recalled::Unseen => {
             let quotas = &app.quotas;
-            let places = if recalled == Recalled::Stale { &quotas.lookups } else { &quotas.new_lookups };
-            let _place = places.acquire().await;
+            let permits = if recalled == Recalled::Stale { &quotas.lookups } else { &quotas.new_lookups };
+            let _permit = permits.acquire().await;
             // Another request may have looked up the same key meanwhile.
             app.admission.authenticate(key).await
         }
     };
     let refusal = match user {
-        Ok(user) => return Ok(Caller::User(user)),
+        Ok(user) => return Ok(QuotaOwner::User(user)),
         Err(AdmissionError::Unauthorized) => Problem::from(AdmissionError::Unauthorized),
         Err(error) => return Err(error.into()),
     };
@@ -93,8 +93,8 @@ async fn of_key(app: &App, key: &ApiKey, stranger: &Quota) -> Result<Caller, Pro
 
 /// A key that nobody has seen, from an address that has shown many bad ones.
 async fn doubtful(app: &App, key: &ApiKey) -> Result<Result<domain::UserId, AdmissionError>, Problem> {
-    let place = tokio::time::timeout(quota::HOLD, app.quotas.doubtful_lookups.acquire()).await;
-    let Ok(Ok(_place)) = place else {
+    let permit = tokio::time::timeout(quota::HOLD, app.quotas.doubtful_lookups.acquire()).await;
+    let Ok(Ok(_permit)) = permit else {
         return Err(Problem::overloaded("too many keys that nobody has came from your address"));
     };
     let user = app.admission.authenticate(key).await;

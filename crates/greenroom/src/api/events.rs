@@ -19,11 +19,11 @@ use tokio::time::Interval;
 use utoipa::IntoParams;
 
 use super::App;
+use super::dto::{EventDto, StreamedEventDto};
 use super::extract::{Asked, Asker, Key};
-use super::problem::{Problem, ProblemShape};
+use super::problem::{Problem, ProblemDto};
 use super::quota::Quota;
 use super::reading::own;
-use super::shapes::{EventShape, StreamedEventShape};
 use crate::admission::AdmissionError;
 use crate::admission::keys::ApiKey;
 use crate::lifecycle::feed::Listener;
@@ -56,9 +56,9 @@ pub struct StreamQuery {
 #[utoipa::path(
     get, path = "/events", tag = "For users",
     params(StreamQuery, ("Last-Event-ID" = Option<String>, Header, description = "The last event that was seen")),
-    responses((status = 200, description = "A stream of events", body = StreamedEventShape, content_type = "text/event-stream"),
+    responses((status = 200, description = "A stream of events", body = StreamedEventDto, content_type = "text/event-stream"),
               (status = 404, description = "`not_found`: `bot_id` is no bot of yours",
-               body = ProblemShape, content_type = "application/problem+json")),
+               body = ProblemDto, content_type = "application/problem+json")),
     security(("api_key" = []), ("x_api_key" = [])),
 )]
 pub async fn stream(
@@ -82,7 +82,7 @@ pub async fn stream(
             Some(own(&app, Asker { id: user }, id).await?.id)
         }
     };
-    let place = quota.open_stream()?;
+    let permit = quota.open_stream()?;
     let mut authorised = tokio::time::interval(app.limits.key_time);
     authorised.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let reader = Reader {
@@ -96,10 +96,10 @@ pub async fn stream(
         heard: Vec::new(),
         ready: VecDeque::new(),
         last,
-        place: Place::Begins,
+        state: StreamState::Begins,
         quota,
         app,
-        _open: place,
+        _open: permit,
     };
     let events = stream::unfold((reader, authorised), |(mut reader, mut authorised)| async move {
         let event = reader.next(&mut authorised).await?;
@@ -108,7 +108,7 @@ pub async fn stream(
     Ok(Sse::new(events).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)))
 }
 
-/// One client's place in the stream.
+/// One client's position in the stream.
 struct Reader {
     app: App,
     user: UserId,
@@ -121,13 +121,13 @@ struct Reader {
     /// What is to be sent next.
     ready: VecDeque<Event>,
     last: Option<EventId>,
-    place: Place,
+    state: StreamState,
     quota: Arc<Quota>,
     /// Its place among the streams that its user may have.
     _open: OwnedSemaphorePermit,
 }
 
-enum Place {
+enum StreamState {
     /// Nothing was sent yet.
     Begins,
     /// What happened up to `up_to` is read from the database.
@@ -166,31 +166,31 @@ impl Reader {
                 self.heard.clear();
                 continue;
             }
-            match &mut self.place {
-                Place::Begins => {
+            match &mut self.state {
+                StreamState::Begins => {
                     let up_to = self.listener.position().await?;
                     if self.last.is_some_and(|last| last > up_to) && !self.is_known_id().await? {
                         self.last = None;
                     }
                     let last = *self.last.get_or_insert(up_to);
-                    self.place = Place::CatchesUp { up_to, more: true };
+                    self.state = StreamState::CatchesUp { up_to, more: true };
                     return Some(Event::default().id(last.to_string()).retry(RETRY));
                 }
-                Place::CatchesUp { up_to, more } => {
+                StreamState::CatchesUp { up_to, more } => {
                     let (up_to, after) = (*up_to, self.last.unwrap_or_default());
                     if !*more || after >= up_to {
                         // Past events of others as well.
                         self.last = self.last.max(Some(up_to));
-                        self.place = Place::Listens;
+                        self.state = StreamState::Listens;
                         continue;
                     }
                     let rows = self.catch_up(after, up_to).await?;
                     self.ready = self.prepared(&rows).await?;
                     self.last = rows.last().map(|event| event.id).or(self.last);
-                    self.place =
-                        Place::CatchesUp { up_to, more: i64::try_from(rows.len()).is_ok_and(|n| n == CATCH_UP) };
+                    self.state =
+                        StreamState::CatchesUp { up_to, more: i64::try_from(rows.len()).is_ok_and(|n| n == CATCH_UP) };
                 }
-                Place::Listens => match self.listener.live.recv().await {
+                StreamState::Listens => match self.listener.live.recv().await {
                     Ok(event) => {
                         let fresh = self.fresh(&event);
                         self.heard.extend(fresh);
@@ -202,19 +202,19 @@ impl Reader {
                                     self.heard.extend(fresh);
                                 }
                                 Err(TryRecvError::Lagged(_)) => {
-                                    self.place = Place::Behind;
+                                    self.state = StreamState::Behind;
                                     break;
                                 }
                                 Err(TryRecvError::Empty | TryRecvError::Closed) => break,
                             }
                         }
                     }
-                    Err(RecvError::Lagged(_)) => self.place = Place::Behind,
+                    Err(RecvError::Lagged(_)) => self.state = StreamState::Behind,
                     Err(RecvError::Closed) => return None,
                 },
-                Place::Behind => {
+                StreamState::Behind => {
                     let up_to = self.listener.position().await?;
-                    self.place = Place::CatchesUp { up_to, more: true };
+                    self.state = StreamState::CatchesUp { up_to, more: true };
                 }
             }
         }
@@ -229,7 +229,7 @@ impl Reader {
         let sent = events.iter().map(|event| {
             let BotOfEvent { metadata, error } = bots.get(&event.bot_id).cloned().unwrap_or_default();
             let error = error.filter(|_| event.to.is_some_and(ShownStatus::is_ended));
-            let shape = StreamedEventShape { event: EventShape::from(event), metadata, error };
+            let shape = StreamedEventDto { event: EventDto::from(event), metadata, error };
             Event::default().id(event.id.to_string()).json_data(shape).ok()
         });
         sent.collect()
@@ -238,7 +238,7 @@ impl Reader {
     /// A few events from the database. Replays read one after the other, with pauses: they can wait, other reads cannot.
     /// `None` when the store does not answer.
     async fn catch_up(&self, after: EventId, up_to: EventId) -> Option<Vec<EventRow>> {
-        let places = places(&self.app, &self.quota).await?;
+        let permits = permits(&self.app, &self.quota).await?;
         let begun = Instant::now();
         let store = &self.app.store;
         let rows = match self.bot {
@@ -253,7 +253,7 @@ impl Reader {
         // In a task of its own: a client that goes away meanwhile does not make the pause shorter.
         tokio::spawn(async move {
             tokio::time::sleep(pause).await;
-            drop(places);
+            drop(permits);
         });
         Some(rows)
     }
@@ -262,7 +262,7 @@ impl Reader {
     /// event has is of another database, and who waited for what comes after it would wait for ever. `None` when the store
     /// does not answer.
     async fn is_known_id(&self) -> Option<bool> {
-        let _place = places(&self.app, &self.quota).await?;
+        let _permit = permits(&self.app, &self.quota).await?;
         let newest = self.app.store.last_event().await.inspect_err(unanswered).ok()?;
         Some(self.last <= Some(newest))
     }
@@ -280,7 +280,7 @@ impl Reader {
 
 /// A replay needs two places: the one of its user, and one of those that all users share. So each user has at most one replay
 /// waiting for a shared place, and users take turns.
-async fn places(app: &App, quota: &Quota) -> Option<(OwnedSemaphorePermit, OwnedSemaphorePermit)> {
+async fn permits(app: &App, quota: &Quota) -> Option<(OwnedSemaphorePermit, OwnedSemaphorePermit)> {
     let own = quota.replay.clone().acquire_owned().await.ok()?;
     let all = app.quotas.replays.clone().acquire_owned().await.ok()?;
     Some((own, all))

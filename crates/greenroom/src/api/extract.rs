@@ -55,7 +55,7 @@ pub enum Newcomer {
     /// Of this pool.
     OfPool(String),
     /// It has been one before.
-    Again(RunnerClaim),
+    Known(RunnerClaim),
 }
 
 /// A JSON body of a known type.
@@ -148,8 +148,8 @@ impl FromRequestParts<App> for Newcomer {
         let token = bearer(parts)
             .ok_or_else(|| Problem::unauthorized("send the pool's runner token as `Authorization: Bearer <token>`"))?;
         let tokens = &app.lifecycle.tokens;
-        let again = tokens.read_runner(token).map(Newcomer::Again);
-        let newcomer = again.or_else(|| tokens.read_pool(token).map(Newcomer::OfPool));
+        let known = tokens.read_runner(token).map(Newcomer::Known);
+        let newcomer = known.or_else(|| tokens.read_pool(token).map(Newcomer::OfPool));
         newcomer.ok_or_else(|| Problem::unauthorized("the token is neither a pool's runner token nor a runner's own"))
     }
 }
@@ -218,12 +218,12 @@ pub fn read_json_with_nul<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Proble
         let error = error.into_inner();
         if error.is_data() {
             // Serde says where in the text as well; the field is what helps.
-            let words = error.to_string();
-            let words = words.split(" at line ").next().unwrap_or_default();
+            let message = error.to_string();
+            let message = message.split(" at line ").next().unwrap_or_default();
             if path == "." {
-                return Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid", words);
+                return Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid", message);
             }
-            Problem::invalid(&path, words)
+            Problem::invalid(&path, message)
         } else {
             not_json(&error)
         }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use axum::Json as Answer;
+use axum::Json;
 use axum::extract::State;
 use axum::response::Response;
 use jiff::Timestamp;
@@ -16,7 +16,7 @@ use super::pages::Pager;
 use super::problem::Problem;
 use super::reading::{Paging, is_last};
 use crate::providers::Pulled;
-use crate::store::{DeploymentRow, PullRow, QueuePlace};
+use crate::store::{DeploymentRow, PullRow, QueuePosition};
 
 /// Each chunk goes through the whole queue, and its rows are small.
 const LARGEST_CHUNK: i64 = 1_001;
@@ -26,7 +26,7 @@ const LARGEST_CHUNK: i64 = 1_001;
 pub struct QueueEntry {
     pub bot_id: Uuid,
     pub pool: String,
-    /// From 1 on, in the line of its platform.
+    /// From 1 on, in the queue of its platform.
     pub position: i64,
     pub priority: i64,
     #[schema(value_type = String, format = DateTime)]
@@ -42,7 +42,7 @@ pub struct Queue {
 }
 
 /// Where a page ended.
-struct QueueCursor(QueuePlace);
+struct QueueCursor(QueuePosition);
 
 impl std::str::FromStr for QueueCursor {
     type Err = ();
@@ -52,7 +52,7 @@ impl std::str::FromStr for QueueCursor {
         let mut next = || parts.next().ok_or(());
         let mut number = || next()?.parse::<i64>().map_err(|_| ());
         let (arrival, turn, priority) = (number()?, number()?, number()?);
-        Ok(Self(QueuePlace { platform: next()?.parse().map_err(|_| ())?, priority, turn, arrival }))
+        Ok(Self(QueuePosition { platform: next()?.parse().map_err(|_| ())?, priority, turn, arrival }))
     }
 }
 
@@ -69,7 +69,7 @@ pub async fn queue(State(app): State<App>, _: Operator, Asked(page): Asked<Pagin
         let wanted = pager.wanted();
         let chunk = app.store.queue_after(after.as_ref(), wanted).await?;
         let read = chunk.len();
-        for (place, entry) in chunk {
+        for (position, entry) in chunk {
             if pager.is_full() {
                 return pager.finish(true);
             }
@@ -81,8 +81,11 @@ pub async fn queue(State(app): State<App>, _: Operator, Asked(page): Asked<Pagin
                 queued_at: entry.queued_at,
                 timeout_at: entry.timeout_at,
             };
-            pager.push(&entry, format!("{}.{}.{}.{}", place.platform, place.priority, place.turn, place.arrival))?;
-            after = Some(place);
+            pager.push(
+                &entry,
+                format!("{}.{}.{}.{}", position.platform, position.priority, position.turn, position.arrival),
+            )?;
+            after = Some(position);
         }
         if is_last(read, wanted) {
             return pager.finish(false);
@@ -164,9 +167,9 @@ fn gates(hosts: impl IntoIterator<Item = String>, rows: &[DeploymentRow], max_co
     responses((status = 200, description = "In the order of arrival", body = Deployments)),
     security(("admin_token" = [])),
 )]
-pub async fn deployments(State(app): State<App>, _: Operator) -> Result<Answer<Deployments>, Problem> {
+pub async fn deployments(State(app): State<App>, _: Operator) -> Result<Json<Deployments>, Problem> {
     let rows = app.store.deployments().await?;
-    let configured = app.store.pools().await?.into_iter().filter(|pool| pool.place.is_some());
+    let configured = app.store.pools().await?.into_iter().filter(|pool| pool.config_position.is_some());
     let gates = gates(configured.map(|pool| pool.host), &rows, app.deployment.max_concurrent());
     let entries: Vec<DeploymentEntry> = rows
         .into_iter()
@@ -180,7 +183,7 @@ pub async fn deployments(State(app): State<App>, _: Operator) -> Result<Answer<D
         })
         .collect();
     let active = entries.iter().filter(|entry| entry.state == "active").count();
-    Ok(Answer(Deployments {
+    Ok(Json(Deployments {
         active,
         queued: entries.len() - active,
         max_concurrent: app.deployment.max_concurrent(),

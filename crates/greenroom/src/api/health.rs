@@ -12,7 +12,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::App;
-use super::problem::{Problem, ProblemShape};
+use super::problem::{Problem, ProblemDto};
 
 const PATIENCE: Duration = Duration::from_secs(5);
 const AWAY: &str = "away";
@@ -60,7 +60,7 @@ pub struct Readiness {
     get, path = "/readyz", tag = "For everyone",
     responses((status = 200, description = "It can; `missing` names what does not answer", body = Readiness),
               (status = 503, description = "`unavailable`: it cannot; `store` is `away`, or the server is stopping",
-               body = ProblemShape, content_type = "application/problem+json")),
+               body = ProblemDto, content_type = "application/problem+json")),
 )]
 pub async fn readyz(State(app): State<App>) -> Result<Json<Readiness>, Problem> {
     if app.stopping.is_cancelled() {

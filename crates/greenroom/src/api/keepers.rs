@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use axum::Json as Answer;
+use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use jiff::Timestamp;
@@ -11,14 +11,14 @@ use utoipa::ToSchema;
 
 use super::App;
 use super::extract::Operator;
-use super::problem::{Problem, ProblemShape};
+use super::problem::{Problem, ProblemDto};
 use crate::keepers::driver::RunError;
 use crate::store::KeeperRow;
 
 /// A background job, and what it did last.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Keeper)]
-pub struct KeeperShape {
+pub struct KeeperDto {
     #[schema(example = "recovery")]
     pub name: String,
     /// When it ran last; `null` before the first time.
@@ -39,11 +39,11 @@ pub struct KeeperShape {
 
 #[derive(Debug, Serialize, ToSchema)]
 pub struct Keepers {
-    pub keepers: Vec<KeeperShape>,
+    pub keepers: Vec<KeeperDto>,
 }
 
-fn shape(row: KeeperRow, leader: Option<String>) -> KeeperShape {
-    KeeperShape {
+fn shape(row: KeeperRow, leader: Option<String>) -> KeeperDto {
+    KeeperDto {
         name: row.name,
         last_run: row.last_run,
         took_ms: row.took_ms,
@@ -60,10 +60,10 @@ fn shape(row: KeeperRow, leader: Option<String>) -> KeeperShape {
     responses((status = 200, description = "What each did last, and when it runs next", body = Keepers)),
     security(("admin_token" = [])),
 )]
-pub async fn keepers(State(app): State<App>, _: Operator) -> Result<Answer<Keepers>, Problem> {
+pub async fn keepers(State(app): State<App>, _: Operator) -> Result<Json<Keepers>, Problem> {
     let (rows, leader) = app.keepers.shown().await?;
     let keepers = rows.into_iter().map(|row| shape(row, leader.clone())).collect();
-    Ok(Answer(Keepers { keepers }))
+    Ok(Json(Keepers { keepers }))
 }
 
 /// Run a keeper now
@@ -74,9 +74,9 @@ pub async fn keepers(State(app): State<App>, _: Operator) -> Result<Answer<Keepe
     params(("keeper" = String, Path, description = "Its name, as in `GET /admin/keepers`", example = "recovery")),
     responses((status = 200, description = "How much of what it did", body = BTreeMap<String, u64>,
                example = json!({"recovered": 1, "failed": 0, "deleted": 0})),
-              (status = 404, description = "`not_found`: there is no such keeper", body = ProblemShape,
+              (status = 404, description = "`not_found`: there is no such keeper", body = ProblemDto,
                content_type = "application/problem+json"),
-              (status = 504, description = "`timeout`: it takes long, and goes on", body = ProblemShape,
+              (status = 504, description = "`timeout`: it takes long, and goes on", body = ProblemDto,
                content_type = "application/problem+json")),
     security(("admin_token" = [])),
 )]
@@ -84,14 +84,14 @@ pub async fn run(
     State(app): State<App>,
     _: Operator,
     Path(keeper): Path<String>,
-) -> Result<Answer<BTreeMap<String, u64>>, Problem> {
+) -> Result<Json<BTreeMap<String, u64>>, Problem> {
     match app.keepers.run(&keeper).await {
-        Ok(did) => Ok(Answer(did.into_iter().collect())),
+        Ok(did) => Ok(Json(did.into_iter().collect())),
         Err(RunError::Unknown) => Err(Problem::not_found("keeper")),
         Err(error @ RunError::TakesLong) => {
             Err(Problem::new(StatusCode::GATEWAY_TIMEOUT, "timeout", error.to_string()))
         }
-        Err(RunError::Failed(words)) => Err(Problem::unavailable(format!("the run failed: {words}"))),
+        Err(RunError::Failed(message)) => Err(Problem::unavailable(format!("the run failed: {message}"))),
         Err(RunError::Store(error)) => Err(error.into()),
     }
 }

@@ -11,9 +11,9 @@ use uuid::Uuid;
 
 use super::App;
 use super::extract::{Asked, Bot, Id, Operator, User, read_json_with_nul};
-use super::problem::{CallbackRefusals, Problem, ProblemShape};
+use super::problem::{CallbackRefusals, Problem, ProblemDto};
 use super::reading::own;
-use crate::lifecycle::callbacks::Voice;
+use crate::lifecycle::callbacks::Caller;
 use crate::store::{BotLog, BotRow, LogLine};
 
 const DEFAULT_LINES: i64 = 200;
@@ -32,7 +32,7 @@ pub struct LogQuery {
 /// A line that a bot printed.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = LogLine)]
-pub struct LogLineShape {
+pub struct LogLineDto {
     /// When; `null` where the slot's provider does not tell times.
     #[schema(value_type = Option<String>, format = DateTime, required)]
     pub at: Option<Timestamp>,
@@ -42,8 +42,8 @@ pub struct LogLineShape {
 /// The last lines that a bot printed, oldest first.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = BotLog)]
-pub struct BotLogShape {
-    pub lines: Vec<LogLineShape>,
+pub struct BotLogDto {
+    pub lines: Vec<LogLineDto>,
     /// Whether there were lines before these.
     pub truncated: bool,
 }
@@ -55,9 +55,9 @@ pub struct BotLogShape {
 #[utoipa::path(
     get, path = "/bots/{id}/logs", tag = "For users", operation_id = "bot_logs",
     params(LogQuery, ("id" = Uuid, Path, description = "The bot")),
-    responses((status = 200, description = "The last lines, oldest first", body = BotLogShape),
+    responses((status = 200, description = "The last lines, oldest first", body = BotLogDto),
               (status = 404, description = "`not_found`, another user's bot as well",
-               body = ProblemShape, content_type = "application/problem+json")),
+               body = ProblemDto, content_type = "application/problem+json")),
     security(("api_key" = []), ("x_api_key" = [])),
 )]
 pub async fn of_own_bot(
@@ -65,7 +65,7 @@ pub async fn of_own_bot(
     User(user): User,
     Id(id): Id<BotId>,
     Asked(query): Asked<LogQuery>,
-) -> Result<Json<BotLogShape>, Problem> {
+) -> Result<Json<BotLogDto>, Problem> {
     let bot = own(&app, user, id).await?;
     last_lines(&app, &bot, query).await
 }
@@ -74,7 +74,7 @@ pub async fn of_own_bot(
 #[utoipa::path(
     get, path = "/admin/bots/{id}/logs", tag = "For operators", operation_id = "admin_bot_logs",
     params(LogQuery, ("id" = Uuid, Path, description = "The bot")),
-    responses((status = 200, description = "The last lines, oldest first", body = BotLogShape)),
+    responses((status = 200, description = "The last lines, oldest first", body = BotLogDto)),
     security(("admin_token" = [])),
 )]
 pub async fn of_any_bot(
@@ -82,19 +82,19 @@ pub async fn of_any_bot(
     _: Operator,
     Id(id): Id<BotId>,
     Asked(query): Asked<LogQuery>,
-) -> Result<Json<BotLogShape>, Problem> {
+) -> Result<Json<BotLogDto>, Problem> {
     let bot = app.store.bot(id).await?.ok_or_else(|| Problem::not_found("bot"))?;
     last_lines(&app, &bot, query).await
 }
 
-async fn last_lines(app: &App, bot: &BotRow, query: LogQuery) -> Result<Json<BotLogShape>, Problem> {
+async fn last_lines(app: &App, bot: &BotRow, query: LogQuery) -> Result<Json<BotLogDto>, Problem> {
     let lines = query.lines.unwrap_or(DEFAULT_LINES);
     if !(1..=LINES_MAX).contains(&lines) {
         return Err(Problem::invalid("lines", format!("must be from 1 to {LINES_MAX}")));
     }
     let log = app.deployment.log_of(bot).await?.last(usize::try_from(lines).unwrap_or(usize::MAX));
-    let lines = log.lines.into_iter().map(|LogLine { at, text }| LogLineShape { at, text }).collect();
-    Ok(Json(BotLogShape { lines, truncated: log.truncated }))
+    let lines = log.lines.into_iter().map(|LogLine { at, text }| LogLineDto { at, text }).collect();
+    Ok(Json(BotLogDto { lines, truncated: log.truncated }))
 }
 
 #[derive(Debug, Deserialize, ToSchema)]
@@ -135,8 +135,8 @@ pub async fn received(State(app): State<App>, Bot(claim): Bot, body: Bytes) -> R
     let body: LogBody = read_json_with_nul(&body)?;
     let lines = body.lines.into_iter().map(|SentLine { at, text }| LogLine { at: at.map(to_micros), text }).collect();
     let warnings = body.warnings.into_iter().take(WARNINGS_MAX).map(fit).filter(|text| !text.is_empty()).collect();
-    let voice = Voice { claim, connection_id: ConnectionId(body.connection_id) };
-    app.lifecycle.keep_log(voice, BotLog::bounded(lines, body.truncated), warnings).await?;
+    let caller = Caller { claim, connection_id: ConnectionId(body.connection_id) };
+    app.lifecycle.keep_log(caller, BotLog::bounded(lines, body.truncated), warnings).await?;
     Ok(Json(LogAnswer { stored: true }))
 }
 

@@ -2,26 +2,28 @@
 //! lifecycle or the store, and give the answer its shape; they decide nothing.
 //!
 //! In reading order:
-//! - [`around`], [`caller`], [`quota`], [`query`]: what stands around every request: who asks, and whether there is room
-//! - [`extract`], [`problem`], [`shapes`], [`pages`]: what comes in and what goes out
-//! - [`wish`], [`requirements`], [`bots`], [`reading`], [`logs`], [`events`]: for users
+//! - [`middleware`], [`caller`], [`quota`], [`query`]: what stands around every request: who asks, and whether there is room
+//! - [`extract`], [`problem`], [`dto`], [`pages`]: what comes in and what goes out
+//! - [`bot_request`], [`requirements`], [`bots`], [`reading`], [`logs`], [`events`]: for users
 //! - [`callbacks`], [`agent`], [`runners`]: for bots
 //! - [`admin`], [`pools`], [`slots`], [`gate`], [`keepers`]: for operators
 //! - [`health`], [`docs`]: for everyone
 
 pub mod admin;
 pub mod agent;
-pub mod around;
+pub mod bot_request;
 pub mod bots;
 pub mod callbacks;
 pub mod caller;
 pub mod docs;
+pub mod dto;
 pub mod events;
 pub mod extract;
 pub mod gate;
 pub mod health;
 pub mod keepers;
 pub mod logs;
+pub mod middleware;
 pub mod pages;
 pub mod pools;
 pub mod problem;
@@ -30,11 +32,9 @@ pub mod quota;
 pub mod reading;
 pub mod requirements;
 pub mod runners;
-pub mod shapes;
 pub mod slots;
 #[cfg(test)]
 mod tests;
-pub mod wish;
 
 use std::sync::Arc;
 
@@ -63,7 +63,7 @@ use crate::providers::ec2::Runners;
 use crate::random::Random;
 use crate::readiness::Readiness;
 use crate::store::Store;
-use around::Limits;
+use middleware::Limits;
 use quota::Quotas;
 
 /// What every handler can reach.
@@ -123,10 +123,10 @@ pub fn router(app: App) -> Router {
 /// Puts around `routes` what stands around every request.
 fn surrounded(routes: Router<App>, app: App) -> Router {
     routes
-        .fallback(around::no_such_path)
-        .method_not_allowed_fallback(around::no_such_method)
-        .layer(from_fn_with_state(app.clone(), around::read_body))
-        .layer(from_fn_with_state(app.clone(), around::around))
+        .fallback(middleware::no_such_path)
+        .method_not_allowed_fallback(middleware::no_such_method)
+        .layer(from_fn_with_state(app.clone(), middleware::read_body))
+        .layer(from_fn_with_state(app.clone(), middleware::handle))
         .with_state(app)
 }
 
@@ -221,11 +221,11 @@ fn described(mut document: OpenApi) -> OpenApi {
             ("For operators", "Users, keys and everyone's bots, with the admin token."),
             ("For everyone", "Health and metrics."),
         ]
-        .map(|(name, words)| TagBuilder::new().name(name).description(Some(words)).build())
+        .map(|(name, description)| TagBuilder::new().name(name).description(Some(description)).build())
         .to_vec(),
     );
-    let bearer = |words: &str| {
-        SecurityScheme::Http(HttpBuilder::new().scheme(HttpAuthScheme::Bearer).description(Some(words)).build())
+    let bearer = |description: &str| {
+        SecurityScheme::Http(HttpBuilder::new().scheme(HttpAuthScheme::Bearer).description(Some(description)).build())
     };
     let components = document.components.get_or_insert_default();
     components.add_security_scheme("api_key", bearer("The API key of a user, `grk_…`"));

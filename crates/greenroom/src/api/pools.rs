@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use axum::Json as Answer;
+use axum::Json as JsonResponse;
 use axum::extract::{Path, State};
 use domain::SlotStatus;
 use serde::{Deserialize, Serialize};
@@ -18,7 +18,7 @@ const MOST_SLOTS: i64 = 100_000;
 /// The slots of one platform on one provider.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Pool)]
-pub struct PoolShape {
+pub struct PoolDto {
     pub name: String,
     pub platform: &'static str,
     pub provider: String,
@@ -36,24 +36,24 @@ pub struct PoolShape {
 
 #[derive(Debug, Serialize, ToSchema)]
 pub struct Pools {
-    pub pools: Vec<PoolShape>,
+    pub pools: Vec<PoolDto>,
 }
 
 #[derive(Debug, Serialize, ToSchema)]
 pub struct OnePool {
-    pub pool: PoolShape,
+    pub pool: PoolDto,
 }
 
-async fn shapes(app: &App) -> Result<Vec<PoolShape>, Problem> {
+async fn list_pools(app: &App) -> Result<Vec<PoolDto>, Problem> {
     let (slots, queued) = (app.store.slots_by_status().await?, app.store.queued_by_pool().await?);
-    let shape = |pool: PoolRow| {
+    let dto = |pool: PoolRow| {
         let count = |status: SlotStatus| {
             slots
                 .iter()
                 .find(|(name, found, _)| *name == pool.name && *found == status)
                 .map_or(0, |(_, _, count)| *count)
         };
-        PoolShape {
+        PoolDto {
             slots: SlotStatus::ALL.map(|status| (status.as_str(), count(status))).into(),
             queued: queued.iter().find(|(name, _)| *name == pool.name).map_or(0, |(_, count)| *count),
             platform: pool.platform.as_str(),
@@ -65,11 +65,11 @@ async fn shapes(app: &App) -> Result<Vec<PoolShape>, Problem> {
             name: pool.name,
         }
     };
-    Ok(app.store.pools().await?.into_iter().map(shape).collect())
+    Ok(app.store.pools().await?.into_iter().map(dto).collect())
 }
 
-async fn shape_of(app: &App, name: &str) -> Result<PoolShape, Problem> {
-    shapes(app).await?.into_iter().find(|pool| pool.name == name).ok_or_else(|| Problem::not_found("pool"))
+async fn shape_of(app: &App, name: &str) -> Result<PoolDto, Problem> {
+    list_pools(app).await?.into_iter().find(|pool| pool.name == name).ok_or_else(|| Problem::not_found("pool"))
 }
 
 /// List pools
@@ -78,8 +78,8 @@ async fn shape_of(app: &App, name: &str) -> Result<PoolShape, Problem> {
     responses((status = 200, description = "In the order of the configuration", body = Pools)),
     security(("admin_token" = [])),
 )]
-pub async fn pools(State(app): State<App>, _: Operator) -> Result<Answer<Pools>, Problem> {
-    Ok(Answer(Pools { pools: shapes(&app).await? }))
+pub async fn pools(State(app): State<App>, _: Operator) -> Result<JsonResponse<Pools>, Problem> {
+    Ok(JsonResponse(Pools { pools: list_pools(&app).await? }))
 }
 
 /// One pool
@@ -89,8 +89,12 @@ pub async fn pools(State(app): State<App>, _: Operator) -> Result<Answer<Pools>,
     responses((status = 200, description = "As it is now", body = OnePool)),
     security(("admin_token" = [])),
 )]
-pub async fn pool(State(app): State<App>, _: Operator, Path(name): Path<String>) -> Result<Answer<OnePool>, Problem> {
-    Ok(Answer(OnePool { pool: shape_of(&app, &name).await? }))
+pub async fn pool(
+    State(app): State<App>,
+    _: Operator,
+    Path(name): Path<String>,
+) -> Result<JsonResponse<OnePool>, Problem> {
+    Ok(JsonResponse(OnePool { pool: shape_of(&app, &name).await? }))
 }
 
 #[derive(Debug, Deserialize, ToSchema)]
@@ -116,7 +120,7 @@ pub async fn change_pool(
     _: Operator,
     Path(name): Path<String>,
     Json(change): Json<PoolChange>,
-) -> Result<Answer<OnePool>, Problem> {
+) -> Result<JsonResponse<OnePool>, Problem> {
     let changed = Changed { pools: true, ..Changed::default() };
     let mut tx = app.store.begin_changing(&changed, app.clock.now()).await?;
     let pool = tx.hold_pool(&name).await?.ok_or_else(|| Problem::not_found("pool"))?;
@@ -131,5 +135,5 @@ pub async fn change_pool(
     tx.commit().await?;
     tracing::info!(pool = name, max_slots, min_idle, "pool resized");
     app.placement.keep_warm().await?;
-    Ok(Answer(OnePool { pool: shape_of(&app, &name).await? }))
+    Ok(JsonResponse(OnePool { pool: shape_of(&app, &name).await? }))
 }

@@ -13,7 +13,7 @@ use crate::placement::PlacementError;
 use crate::random::NoRandomness;
 use crate::store::StoreError;
 
-use super::around::request_id;
+use super::middleware::request_id;
 
 /// How long a user at its limit is asked to wait before it tries again: bots end when they end.
 const RETRY_AFTER_LIMIT: u32 = 10;
@@ -35,7 +35,7 @@ pub struct Problem {
 /// The shape of a problem document, for the OpenAPI document.
 #[derive(Debug, Serialize, utoipa::ToSchema)]
 #[schema(as = Problem)]
-pub struct ProblemShape {
+pub struct ProblemDto {
     /// `about:blank`, or a URI of its own.
     #[serde(rename = "type")]
     #[schema(example = "about:blank")]
@@ -61,10 +61,10 @@ pub enum CallbackRefusals {
     /// `stale_connection`: this connection is not, or no longer, the bot's; `invalid_transition`: its state does not
     /// allow it
     #[response(status = 409, content_type = "application/problem+json")]
-    Conflict(#[allow(dead_code)] ProblemShape),
+    Conflict(#[allow(dead_code)] ProblemDto),
     /// `bot_ended`: the bot is at an end, and this is no repeat
     #[response(status = 410, content_type = "application/problem+json")]
-    Ended(#[allow(dead_code)] ProblemShape),
+    Ended(#[allow(dead_code)] ProblemDto),
 }
 
 impl Problem {
@@ -175,7 +175,7 @@ impl From<StoreError> for Problem {
 impl From<AwsError> for Problem {
     fn from(error: AwsError) -> Self {
         tracing::error!(%error, "AWS error");
-        if error.may_help() {
+        if error.retryable() {
             Problem::unavailable("AWS does not answer as it should; try again")
         } else {
             Problem::internal()

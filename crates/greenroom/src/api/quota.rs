@@ -51,7 +51,7 @@ const CALLERS: usize = 50_000;
 
 /// Who asks.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Caller {
+pub enum QuotaOwner {
     User(UserId),
     Operator,
     Bot(BotId),
@@ -62,24 +62,24 @@ pub enum Caller {
     Stranger(IpAddr),
 }
 
-impl Caller {
+impl QuotaOwner {
     /// A stranger. Who has an IPv6 address usually has all of its /64.
     pub fn stranger(address: IpAddr) -> Self {
         match address {
             IpAddr::V6(address) if address.to_ipv4_mapped().is_none() => {
                 let prefix = u128::from(address) & !u128::from(u64::MAX);
-                Caller::Stranger(IpAddr::V6(Ipv6Addr::from(prefix)))
+                QuotaOwner::Stranger(IpAddr::V6(Ipv6Addr::from(prefix)))
             }
-            address => Caller::Stranger(address.to_canonical()),
+            address => QuotaOwner::Stranger(address.to_canonical()),
         }
     }
 
     fn kind(&self) -> Kind {
         match self {
-            Caller::User(_) => Kind::Users,
-            Caller::Operator => Kind::Operators,
-            Caller::Bot(_) | Caller::Slot(_) | Caller::Machine(_) => Kind::Bots,
-            Caller::Stranger(_) => Kind::Strangers,
+            QuotaOwner::User(_) => Kind::Users,
+            QuotaOwner::Operator => Kind::Operators,
+            QuotaOwner::Bot(_) | QuotaOwner::Slot(_) | QuotaOwner::Machine(_) => Kind::Bots,
+            QuotaOwner::Stranger(_) => Kind::Strangers,
         }
     }
 }
@@ -94,12 +94,12 @@ enum Kind {
 
 impl Kind {
     /// Whom callers of this kind count as when there are too many to tell apart.
-    fn shared(self) -> Caller {
+    fn shared(self) -> QuotaOwner {
         match self {
-            Kind::Users => Caller::User(UserId(uuid::Uuid::nil())),
-            Kind::Bots => Caller::Machine(String::new()),
-            Kind::Operators => Caller::Operator,
-            Kind::Strangers => Caller::Stranger(IpAddr::V6(Ipv6Addr::UNSPECIFIED)),
+            Kind::Users => QuotaOwner::User(UserId(uuid::Uuid::nil())),
+            Kind::Bots => QuotaOwner::Machine(String::new()),
+            Kind::Operators => QuotaOwner::Operator,
+            Kind::Strangers => QuotaOwner::Stranger(IpAddr::V6(Ipv6Addr::UNSPECIFIED)),
         }
     }
 }
@@ -121,7 +121,7 @@ pub struct Quotas {
 
 #[derive(Debug, Default)]
 struct Callers {
-    known: HashMap<Caller, Arc<Quota>>,
+    known: HashMap<QuotaOwner, Arc<Quota>>,
     prune_at: usize,
 }
 
@@ -185,7 +185,7 @@ impl Quotas {
         }
     }
 
-    pub fn of(&self, caller: &Caller) -> Arc<Quota> {
+    pub fn of(&self, caller: &QuotaOwner) -> Arc<Quota> {
         let mut callers = self.callers.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(quota) = callers.known.get(caller) {
             return quota.clone();
@@ -324,8 +324,8 @@ pub fn needed(method: &Method, route: &str, query: Option<&str>, body: Option<us
 mod tests {
     use super::*;
 
-    fn user(number: u128) -> Caller {
-        Caller::User(UserId(uuid::Uuid::from_u128(number)))
+    fn user(number: u128) -> QuotaOwner {
+        QuotaOwner::User(UserId(uuid::Uuid::from_u128(number)))
     }
 
     #[tokio::test(start_paused = true)]
@@ -364,7 +364,7 @@ mod tests {
             held.push(quotas.of(&user(number)).reserve(BYTES_PER_CALLER).await.unwrap());
         }
         assert!(quotas.of(&user(1_000)).reserve(1).await.is_err());
-        quotas.of(&Caller::Bot(BotId(uuid::Uuid::nil()))).reserve(1).await.unwrap();
+        quotas.of(&QuotaOwner::Bot(BotId(uuid::Uuid::nil()))).reserve(1).await.unwrap();
         held.pop();
         quotas.of(&user(1_000)).reserve(1).await.unwrap();
     }
@@ -395,7 +395,7 @@ mod tests {
 
     #[test]
     fn an_ipv6_network_is_one_stranger() {
-        let of = |address: &str| Caller::stranger(address.parse().unwrap());
+        let of = |address: &str| QuotaOwner::stranger(address.parse().unwrap());
         assert_eq!(of("2001:db8:1:2::1"), of("2001:db8:1:2:ffff::9"));
         assert_ne!(of("2001:db8:1:2::1"), of("2001:db8:1:3::1"));
         assert_eq!(of("::ffff:192.0.2.1"), of("192.0.2.1"));

@@ -13,15 +13,13 @@ use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
 
 use super::App;
+use super::dto::{BotDto, Bots, EventDto, MeetingDto, OneBot, PlatformWord, SegmentDto, SessionDto, StatusWord};
 use super::extract::{Asked, Asker, Id, User};
 use super::pages::Pager;
-use super::problem::{Problem, ProblemShape};
+use super::problem::{Problem, ProblemDto};
 use super::quota::Quota;
-use super::shapes::{
-    BotShape, Bots, EventShape, MeetingShape, OneBot, PlatformWord, SegmentShape, SessionShape, StatusWord,
-};
 use crate::lifecycle::waits::AwaitedState;
-use crate::store::{BotChunk, BotFilter, BotRow, PoolRow, SegmentPlace, StoreError};
+use crate::store::{BotChunk, BotFilter, BotRow, PoolRow, SegmentPosition, StoreError};
 
 const DEFAULT_PAGE: i64 = 50;
 const LARGEST_PAGE: i64 = 1_000;
@@ -84,16 +82,16 @@ impl Page {
     }
 }
 
-/// What a place in line and an estimate are made from: read once for a whole page, and only if somebody waits.
+/// What a queue position and an estimate are made from: read once for a whole page, and only if somebody waits.
 #[derive(Debug, Default)]
-struct Waiting {
+struct QueueFacts {
     pools: Option<Vec<PoolRow>>,
     positions: HashMap<Uuid, i64>,
     /// What went wrong with the last try to start those that are being deployed.
     start_errors: HashMap<Uuid, String>,
 }
 
-impl Waiting {
+impl QueueFacts {
     async fn read(&mut self, app: &App, reserved: &[BotId]) -> Result<(), Problem> {
         if reserved.is_empty() {
             return Ok(());
@@ -108,8 +106,8 @@ impl Waiting {
         Ok(())
     }
 
-    fn shape(&self, bot: BotRow) -> BotShape {
-        let mut shape = BotShape::from(bot);
+    fn shape(&self, bot: BotRow) -> BotDto {
+        let mut shape = BotDto::from(bot);
         let position = self.positions.get(&shape.id).filter(|_| shape.status == ShownStatus::Queued.as_str());
         if let (Some(position), Some(pools)) = (position, &self.pools) {
             shape.queue_position = Some(*position);
@@ -142,9 +140,9 @@ impl Which {
     }
 }
 
-/// Fills a page with bots, newest first, with the place in line of those that wait.
+/// Fills a page with bots, newest first, with the queue position of those that wait.
 pub async fn bots_page(app: &App, which: Which, mut filter: BotFilter, pager: Pager) -> Result<Response, Problem> {
-    let (mut pager, mut waiting) = (pager, Waiting::default());
+    let (mut pager, mut waiting) = (pager, QueueFacts::default());
     loop {
         let wanted = pager.wanted();
         let chunk = which.read(app, &filter, wanted).await?;
@@ -222,7 +220,7 @@ pub struct Usage {
     /// How many bots you have, and had, in each status.
     pub by_status: BTreeMap<&'static str, i64>,
     /// Those that are not at an end, newest first, up to 1000 and about 1 MiB.
-    pub bots: Vec<BotShape>,
+    pub bots: Vec<BotDto>,
     /// Where `GET /bots/active` goes on; `null` when these are all.
     pub next_cursor: Option<String>,
 }
@@ -256,7 +254,7 @@ pub async fn usage(State(app): State<App>, User(user): User) -> Result<Response,
 
 #[derive(Debug, Serialize, ToSchema)]
 pub struct Meetings {
-    pub meetings: Vec<MeetingShape>,
+    pub meetings: Vec<MeetingDto>,
     pub next_cursor: Option<String>,
 }
 
@@ -280,7 +278,7 @@ pub async fn meetings(State(app): State<App>, User(user): User, Asked(page): Ask
             let bot = bot?;
             let id = bot.id;
             filter.before = Some(id);
-            pager.push(&MeetingShape::from(bot), id.to_string())?;
+            pager.push(&MeetingDto::from(bot), id.to_string())?;
         }
         if is_last(chunk.len(), wanted) {
             return pager.finish(false);
@@ -291,12 +289,12 @@ pub async fn meetings(State(app): State<App>, User(user): User, Asked(page): Ask
 /// A bot with its sessions.
 pub async fn with_sessions(app: &App, bot: BotRow) -> Result<OneBot, Problem> {
     let sessions = app.lifecycle.sessions(bot.id).await?;
-    let mut waiting = Waiting::default();
+    let mut waiting = QueueFacts::default();
     if matches!(bot.shown(), ShownStatus::Queued | ShownStatus::Deploying) {
         waiting.read(app, &[bot.id]).await?;
     }
     let mut bot = waiting.shape(bot);
-    bot.sessions = Some(sessions.into_iter().map(SessionShape::from).collect());
+    bot.sessions = Some(sessions.into_iter().map(SessionDto::from).collect());
     Ok(OneBot { bot })
 }
 
@@ -333,7 +331,7 @@ pub struct BotWait {
     params(BotWait, ("id" = Uuid, Path, description = "The bot")),
     responses((status = 200, description = "As it is now", body = OneBot),
               (status = 404, description = "`not_found`, another user's bot as well",
-               body = ProblemShape, content_type = "application/problem+json")),
+               body = ProblemDto, content_type = "application/problem+json")),
     security(("api_key" = []), ("x_api_key" = [])),
 )]
 pub async fn one(
@@ -353,7 +351,7 @@ pub async fn one(
             WaitFor::Active => AwaitedState::Active,
             WaitFor::Ended => AwaitedState::Ended,
         };
-        let _place = quota.open_stream()?;
+        let _permit = quota.open_stream()?;
         let wait = Duration::from_millis(wait);
         let waited = app.lifecycle.await_state(id, state, wait, &app.stopping).await?;
         bot = waited.ok_or_else(|| Problem::not_found("bot"))?;
@@ -365,7 +363,7 @@ pub async fn one(
 
 #[derive(Debug, Serialize, ToSchema)]
 pub struct Events {
-    pub events: Vec<EventShape>,
+    pub events: Vec<EventDto>,
     pub next_cursor: Option<String>,
 }
 
@@ -395,7 +393,7 @@ pub async fn events(
                 return pager.finish(true);
             }
             after = event.id;
-            pager.push(&EventShape::from(event), event.id.to_string())?;
+            pager.push(&EventDto::from(event), event.id.to_string())?;
         }
         if is_last(chunk.len(), wanted) {
             return pager.finish(false);
@@ -405,16 +403,16 @@ pub async fn events(
 
 #[derive(Debug, Serialize, ToSchema)]
 pub struct Transcript {
-    pub segments: Vec<SegmentShape>,
+    pub segments: Vec<SegmentDto>,
     pub next_cursor: Option<String>,
 }
 
 /// Where a page of a transcript ended, as text that keeps every bit of the times.
-struct SegmentCursor(SegmentPlace);
+struct SegmentCursor(SegmentPosition);
 
 impl std::fmt::Display for SegmentCursor {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let SegmentPlace { start_time, end_time, id } = self.0;
+        let SegmentPosition { start_time, end_time, id } = self.0;
         write!(f, "{:x}-{:x}-{id}", start_time.to_bits(), end_time.to_bits())
     }
 }
@@ -428,8 +426,8 @@ impl std::str::FromStr for SegmentCursor {
         let time = |text: &str| u64::from_str_radix(text, 16).map(f64::from_bits).map_err(|_| ());
         let (start_time, end_time) = (time(next()?)?, time(next()?)?);
         let id = next()?.parse().map_err(|_| ())?;
-        let is_place = start_time.is_finite() && end_time.is_finite();
-        is_place.then_some(Self(SegmentPlace { start_time, end_time, id })).ok_or(())
+        let is_valid = start_time.is_finite() && end_time.is_finite();
+        is_valid.then_some(Self(SegmentPosition { start_time, end_time, id })).ok_or(())
     }
 }
 
@@ -449,7 +447,7 @@ pub async fn transcript(
     Asked(page): Asked<Paging>,
 ) -> Result<Response, Problem> {
     let bot = own(&app, user, id).await?.id;
-    let mut after = page.cursor::<SegmentCursor>()?.map_or(SegmentPlace::FIRST, |cursor| cursor.0);
+    let mut after = page.cursor::<SegmentCursor>()?.map_or(SegmentPosition::FIRST, |cursor| cursor.0);
     let mut pager = Pager::new("segments", page.limit()?);
     loop {
         // A segment may be as large as a body, so their sizes are read first.
@@ -460,12 +458,12 @@ pub async fn transcript(
             return pager.finish(!sizes.is_empty());
         }
         let segments = app.store.transcript(bot, after, fitting).await?;
-        for (place, segment) in segments {
+        for (position, segment) in segments {
             if pager.is_full() {
                 return pager.finish(true);
             }
-            after = place;
-            pager.push(&SegmentShape::from(segment), SegmentCursor(place).to_string())?;
+            after = position;
+            pager.push(&SegmentDto::from(segment), SegmentCursor(position).to_string())?;
         }
         if is_last(sizes.len(), wanted) && i64::try_from(sizes.len()).is_ok_and(|all| all == fitting) {
             return pager.finish(false);
@@ -474,7 +472,7 @@ pub async fn transcript(
 }
 
 /// How many of these segments the page takes; the first in any case.
-fn fitting(sizes: &[(SegmentPlace, i64)], pager: &Pager) -> i64 {
+fn fitting(sizes: &[(SegmentPosition, i64)], pager: &Pager) -> i64 {
     if pager.is_full() {
         return 0;
     }

@@ -16,14 +16,14 @@ use utoipa::ToSchema;
 
 use super::App;
 use super::extract::{Json, Newcomer, Runner};
-use super::problem::{Problem, ProblemShape};
+use super::problem::{Problem, ProblemDto};
 use crate::lifecycle::tokens::RunnerClaim;
 use crate::store::{Beat, BotRow, StoreError};
 
 /// How long a runner that has no bot and hears nothing of the server goes on.
 const ORPHANED_AFTER: Duration = Duration::from_mins(30);
 /// How often to look whether the bot of a run is there.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 const LONGEST_ID: usize = 64;
 const LONGEST_REASON: usize = 200;
 
@@ -60,11 +60,11 @@ pub struct Registered {
     post, path = "/agent/runner", tag = "For bots", request_body = RegisterBody,
     responses((status = 200, description = "It waits for bots now", body = Registered),
               (status = 404, description = "`not_found`: this machine is not in a group of the pool, or not yet",
-               body = ProblemShape, content_type = "application/problem+json"),
+               body = ProblemDto, content_type = "application/problem+json"),
               (status = 409, description = "`already_registered`: another agent speaks for this machine",
-               body = ProblemShape, content_type = "application/problem+json"),
+               body = ProblemDto, content_type = "application/problem+json"),
               (status = 410, description = "`runner_ended`: this machine is to end",
-               body = ProblemShape, content_type = "application/problem+json")),
+               body = ProblemDto, content_type = "application/problem+json")),
     security(("pool_token" = []), ("runner_token" = [])),
 )]
 pub async fn register(
@@ -82,8 +82,8 @@ pub async fn register(
     }
     let (pool, is_known) = match newcomer {
         Newcomer::OfPool(pool) => (pool, false),
-        Newcomer::Again(claim) if claim.instance == instance => (claim.pool, true),
-        Newcomer::Again(_) => return Err(Problem::unauthorized("the token is that of another machine")),
+        Newcomer::Known(claim) if claim.instance == instance => (claim.pool, true),
+        Newcomer::Known(_) => return Err(Problem::unauthorized("the token is that of another machine")),
     };
     let runners = runners(&app, &pool)?;
     let runner = runners.register_as(&instance, is_known, body.agent.as_deref()).await?;
@@ -151,10 +151,10 @@ pub struct Noted {}
 pub enum RunRefusals {
     /// `stale_run`: this run is not, or no longer, the runner's
     #[response(status = 409, content_type = "application/problem+json")]
-    Stale(#[allow(dead_code)] ProblemShape),
+    Stale(#[allow(dead_code)] ProblemDto),
     /// `runner_ended`: this machine is to end
     #[response(status = 410, content_type = "application/problem+json")]
-    Ended(#[allow(dead_code)] ProblemShape),
+    Ended(#[allow(dead_code)] ProblemDto),
 }
 
 /// How a runner is refused that is at an end, for the OpenAPI document.
@@ -162,7 +162,7 @@ pub enum RunRefusals {
 pub enum Ended {
     /// `runner_ended`: this machine is to end
     #[response(status = 410, content_type = "application/problem+json")]
-    Ended(#[allow(dead_code)] ProblemShape),
+    Ended(#[allow(dead_code)] ProblemDto),
 }
 
 /// A runner takes its bot
@@ -253,11 +253,11 @@ pub async fn wait(app: &App, claim: &RunnerClaim, wait: Duration) -> Result<Resp
             return Ok(axum::Json(data).into_response());
         }
         // Its bot has come to an end, and whoever claimed the runner takes it back.
-        if left <= LOOK_AGAIN {
+        if left <= POLL_INTERVAL {
             return Ok(StatusCode::NO_CONTENT.into_response());
         }
         tokio::select! {
-            () = tokio::time::sleep(LOOK_AGAIN) => {}
+            () = tokio::time::sleep(POLL_INTERVAL) => {}
             () = app.stopping.cancelled() => return Ok(StatusCode::NO_CONTENT.into_response()),
         }
     }
@@ -287,7 +287,7 @@ impl App {
         let (app, pool, instance) = (self.clone(), pool.to_owned(), instance.to_owned());
         tokio::spawn(async move {
             let Some(runners) = app.runners.of(&pool) else { return };
-            let told = match runners.runner(&instance).await {
+            let reported = match runners.runner(&instance).await {
                 Ok(Some(runner)) => {
                     let pools: Vec<&str> = app.runners.sharing(&pool).collect();
                     app.deployment.came_free(&pools, runner.attributes).await.map_err(|error| error.to_string())
@@ -295,7 +295,7 @@ impl App {
                 Ok(None) => Ok(()),
                 Err(error) => Err(error.to_string()),
             };
-            if let Err(error) = told {
+            if let Err(error) = reported {
                 tracing::warn!(pool, error, "bots that wait for a runner not served; retried at the next run");
             }
         });

@@ -1,6 +1,6 @@
 //! For operators: slots, and what went wrong in them.
 
-use axum::Json as Answer;
+use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::response::Response;
@@ -13,7 +13,7 @@ use uuid::Uuid;
 use super::App;
 use super::extract::{Asked, Operator};
 use super::pages::Pager;
-use super::problem::{Problem, ProblemShape};
+use super::problem::{Problem, ProblemDto};
 use super::reading::{Paging, is_last};
 use crate::placement::SlotEvent;
 use crate::store::{PoolRow, SlotRow};
@@ -21,7 +21,7 @@ use crate::store::{PoolRow, SlotRow};
 /// A place to run one bot.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Slot)]
-pub struct SlotShape {
+pub struct SlotDto {
     pub name: String,
     pub pool: String,
     /// `creating`, `idle`, `busy`, `error` or `draining`.
@@ -38,16 +38,17 @@ pub struct SlotShape {
     #[schema(value_type = String, format = DateTime)]
     pub created_at: Timestamp,
     /// What it has of what a bot can ask for.
-    pub attributes: AttributesShape,
+    pub attributes: AttributesDto,
     /// Until when it may be given out while it is idle.
     #[schema(value_type = Option<String>, format = DateTime)]
-    pub threshold: Option<Timestamp>,
+    #[serde(rename = "threshold")]
+    pub expires_at: Option<Timestamp>,
 }
 
 /// What a slot has of what a bot can ask for; 0 and null where nothing is known.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Attributes)]
-pub struct AttributesShape {
+pub struct AttributesDto {
     pub resource_class: Option<String>,
     /// `on-demand` or `spot`.
     pub usage_class: &'static str,
@@ -57,14 +58,14 @@ pub struct AttributesShape {
     pub mem: u32,
 }
 
-impl From<Attributes> for AttributesShape {
+impl From<Attributes> for AttributesDto {
     fn from(has: Attributes) -> Self {
         let Attributes { resource_class, usage_class, instance_type, cpu, mem } = has;
         Self { resource_class, usage_class: usage_class.as_str(), instance_type, cpu, mem }
     }
 }
 
-impl SlotShape {
+impl SlotDto {
     /// A slot of one of these pools.
     fn new(slot: SlotRow, pools: &[PoolRow]) -> Self {
         let pool = pools.iter().find(|pool| pool.name == slot.pool);
@@ -81,7 +82,7 @@ impl SlotShape {
             recovery_attempts: slot.recovery_attempts,
             created_at: slot.created_at,
             attributes: slot.attributes.into(),
-            threshold: slot.expires_at,
+            expires_at: slot.expires_at,
         }
     }
 }
@@ -117,13 +118,13 @@ impl std::str::FromStr for SlotCursor {
 
 #[derive(Debug, Serialize, ToSchema)]
 pub struct Slots {
-    pub slots: Vec<SlotShape>,
+    pub slots: Vec<SlotDto>,
     pub next_cursor: Option<String>,
 }
 
 #[derive(Debug, Serialize, ToSchema)]
 pub struct OneSlot {
-    pub slot: SlotShape,
+    pub slot: SlotDto,
 }
 
 /// Something that went wrong in a slot.
@@ -134,14 +135,15 @@ pub struct Failure {
     /// The bot that it went wrong for.
     pub bot_id: Option<Uuid>,
     /// What the provider said, or what was missed.
-    pub words: String,
+    #[serde(rename = "words")]
+    pub message: String,
     /// The last lines of what ran in the slot.
     pub log: Option<String>,
 }
 
 #[derive(Debug, Serialize, ToSchema)]
 pub struct SlotAndFailures {
-    pub slot: SlotShape,
+    pub slot: SlotDto,
     /// What went wrong in it, the last first.
     pub failures: Vec<Failure>,
 }
@@ -172,7 +174,7 @@ pub async fn slots(State(app): State<App>, _: Operator, Asked(filter): Asked<Slo
             }
             let cursor = format!("{}-{}", slot.number, slot.pool);
             after = Some(SlotCursor { number: slot.number, pool: slot.pool.clone() });
-            pager.push(&SlotShape::new(slot, &pools), cursor)?;
+            pager.push(&SlotDto::new(slot, &pools), cursor)?;
         }
         if is_last(read, wanted) {
             return pager.finish(false);
@@ -184,8 +186,8 @@ async fn find(app: &App, name: &str) -> Result<SlotRow, Problem> {
     app.store.slot(&SlotName::stored(name.to_owned())).await?.ok_or_else(|| Problem::not_found("slot"))
 }
 
-async fn shape(app: &App, slot: SlotRow) -> Result<SlotShape, Problem> {
-    Ok(SlotShape::new(slot, &app.store.pools().await?))
+async fn shape(app: &App, slot: SlotRow) -> Result<SlotDto, Problem> {
+    Ok(SlotDto::new(slot, &app.store.pools().await?))
 }
 
 /// One slot
@@ -199,19 +201,19 @@ pub async fn slot(
     State(app): State<App>,
     _: Operator,
     Path(name): Path<String>,
-) -> Result<Answer<SlotAndFailures>, Problem> {
+) -> Result<Json<SlotAndFailures>, Problem> {
     let slot = find(&app, &name).await?;
     let failures = app.store.failures_in(&slot.name).await?.into_iter().map(|failure| Failure {
         at: failure.at,
         bot_id: failure.bot_id.map(|id| id.0),
-        words: failure.words,
+        message: failure.message,
         log: failure.log,
     });
     let failures = failures.collect();
-    Ok(Answer(SlotAndFailures { failures, slot: shape(&app, slot).await? }))
+    Ok(Json(SlotAndFailures { failures, slot: shape(&app, slot).await? }))
 }
 
-async fn drained(app: &App, name: &str) -> Result<(StatusCode, Answer<OneSlot>), Problem> {
+async fn drained(app: &App, name: &str) -> Result<(StatusCode, Json<OneSlot>), Problem> {
     let slot = find(app, name).await?;
     app.placement.report(slot.name.clone(), SlotEvent::Drain).await?;
     let slot = app.store.slot(&slot.name).await?.unwrap_or(slot);
@@ -219,7 +221,7 @@ async fn drained(app: &App, name: &str) -> Result<(StatusCode, Answer<OneSlot>),
         let (deployment, slot) = (app.deployment.clone(), slot.clone());
         tokio::spawn(async move { deployment.remove(slot).await });
     }
-    Ok((StatusCode::ACCEPTED, Answer(OneSlot { slot: shape(app, slot).await? })))
+    Ok((StatusCode::ACCEPTED, Json(OneSlot { slot: shape(app, slot).await? })))
 }
 
 /// Delete a slot
@@ -235,7 +237,7 @@ pub async fn delete_slot(
     State(app): State<App>,
     _: Operator,
     Path(name): Path<String>,
-) -> Result<(StatusCode, Answer<OneSlot>), Problem> {
+) -> Result<(StatusCode, Json<OneSlot>), Problem> {
     drained(&app, &name).await
 }
 
@@ -252,7 +254,7 @@ pub async fn drain_slot(
     State(app): State<App>,
     _: Operator,
     Path(name): Path<String>,
-) -> Result<(StatusCode, Answer<OneSlot>), Problem> {
+) -> Result<(StatusCode, Json<OneSlot>), Problem> {
     drained(&app, &name).await
 }
 
@@ -264,14 +266,14 @@ pub async fn drain_slot(
     params(("name" = String, Path, description = "The slot")),
     responses((status = 200, description = "As it is now", body = OneSlot),
               (status = 409, description = "`invalid_transition`: it is not in error, or someone is at it",
-               body = ProblemShape, content_type = "application/problem+json")),
+               body = ProblemDto, content_type = "application/problem+json")),
     security(("admin_token" = [])),
 )]
 pub async fn recover_slot(
     State(app): State<App>,
     _: Operator,
     Path(name): Path<String>,
-) -> Result<Answer<OneSlot>, Problem> {
+) -> Result<Json<OneSlot>, Problem> {
     let slot = find(&app, &name).await?;
     if slot.status != SlotStatus::Error {
         let why = format!("the slot is {}, not in error", slot.status);
@@ -282,5 +284,5 @@ pub async fn recover_slot(
         return Err(Problem::new(StatusCode::CONFLICT, "invalid_transition", why));
     }
     let slot = find(&app, &name).await?;
-    Ok(Answer(OneSlot { slot: shape(&app, slot).await? }))
+    Ok(Json(OneSlot { slot: shape(&app, slot).await? }))
 }

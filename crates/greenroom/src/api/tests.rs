@@ -115,15 +115,15 @@ async fn a_key_that_is_refused_again_and_again_is_held_and_refused_before_its_bo
     let (app, _folder) = app().await;
     let (user, key) = app.admission.create_user(new_user()).await.unwrap();
     let (_, other) = app.admission.create_user(new_user()).await.unwrap();
-    let quota = app.quotas.of(&quota::Caller::User(user.id));
+    let quota = app.quotas.of(&quota::QuotaOwner::User(user.id));
     (0..2_000).for_each(|_| quota.refused());
-    let never = || Body::from_stream(futures_util::stream::pending::<Result<&'static str, std::io::Error>>());
+    let endless = || Body::from_stream(futures_util::stream::pending::<Result<&'static str, std::io::Error>>());
     let asked = |key: &crate::admission::keys::ApiKey, body| {
         let asked = Request::builder().method("POST").uri("/bots").header("x-api-key", key.reveal());
         router(app.clone()).oneshot(asked.header("content-length", "2").body(body).unwrap())
     };
     // Of its body nothing comes, and nobody waits for it.
-    let answer = asked(&key, never()).await.unwrap();
+    let answer = asked(&key, endless()).await.unwrap();
     assert_eq!(answer.headers()["retry-after"], "1");
     let (status, code, _) = problem(answer).await;
     assert_eq!((status, code), (StatusCode::SERVICE_UNAVAILABLE, "overloaded".into()));
@@ -165,8 +165,8 @@ async fn a_body_that_is_too_large_is_refused_and_one_that_just_fits_is_taken() {
 #[tokio::test]
 async fn a_body_that_does_not_arrive_is_a_408() {
     let (router, _folder) = served().await;
-    let never = futures_util::stream::pending::<Result<&'static str, std::io::Error>>();
-    let asked = request("POST", "/echo").body(Body::from_stream(never)).unwrap();
+    let endless = futures_util::stream::pending::<Result<&'static str, std::io::Error>>();
+    let asked = request("POST", "/echo").body(Body::from_stream(endless)).unwrap();
     let (status, code, _) = problem(router.oneshot(asked).await.unwrap()).await;
     assert_eq!((status, code), (StatusCode::REQUEST_TIMEOUT, "timeout".into()));
 }
@@ -174,16 +174,16 @@ async fn a_body_that_does_not_arrive_is_a_408() {
 #[tokio::test]
 async fn what_the_head_already_refuses_is_not_waited_for() {
     let (router, _folder) = served().await;
-    let never = || Body::from_stream(futures_util::stream::pending::<Result<&'static str, std::io::Error>>());
+    let endless = || Body::from_stream(futures_util::stream::pending::<Result<&'static str, std::io::Error>>());
     let nobody =
-        Request::builder().method("POST").uri("/bots/echo").header("content-length", "9").body(never()).unwrap();
+        Request::builder().method("POST").uri("/bots/echo").header("content-length", "9").body(endless()).unwrap();
     let (status, code, _) = problem(router.clone().oneshot(nobody).await.unwrap()).await;
     assert_eq!((status, code), (StatusCode::UNAUTHORIZED, "unauthorized".into()));
-    let nowhere = request("POST", "/nowhere").body(never()).unwrap();
+    let nowhere = request("POST", "/nowhere").body(endless()).unwrap();
     let (status, code, _) = problem(router.clone().oneshot(nowhere).await.unwrap()).await;
     assert_eq!((status, code), (StatusCode::NOT_FOUND, "not_found".into()));
     let huge = Request::builder().method("POST").uri("/echo").header("authorization", "Bearer x");
-    let huge = huge.header("content-length", "99999999999").body(never()).unwrap();
+    let huge = huge.header("content-length", "99999999999").body(endless()).unwrap();
     let (status, code, _) = problem(router.oneshot(huge).await.unwrap()).await;
     assert_eq!((status, code), (StatusCode::PAYLOAD_TOO_LARGE, "too_large".into()));
 }
@@ -221,12 +221,12 @@ async fn a_stream_ends_when_its_key_is_rotated_away() {
     let asked = Request::builder().uri("/events").header("x-api-key", key.reveal()).body(Body::empty()).unwrap();
     let answer = router(app.clone()).oneshot(asked).await.unwrap();
     assert_eq!(answer.status(), StatusCode::OK);
-    let mut told = answer.into_body();
-    let begins = told.frame().await.unwrap().unwrap().into_data().unwrap();
+    let mut body = answer.into_body();
+    let begins = body.frame().await.unwrap().unwrap().into_data().unwrap();
     assert!(begins.starts_with(b"id: 0"), "{begins:?}");
     app.admission.rotate_key(user.id, Duration::ZERO).await.unwrap();
     // All that is left of it: it has an end.
-    tokio::time::timeout(Duration::from_secs(10), told.collect()).await.unwrap().unwrap();
+    tokio::time::timeout(Duration::from_secs(10), body.collect()).await.unwrap().unwrap();
 }
 
 #[tokio::test]

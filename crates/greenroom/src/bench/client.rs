@@ -14,7 +14,7 @@ use super::Done;
 
 /// An answer with a bot in it.
 #[derive(Debug, Deserialize)]
-pub struct Answer {
+pub struct HttpResponse {
     pub bot: Bot,
 }
 

@@ -63,9 +63,9 @@ async fn measure(options: &Options, fixture: &mut PlacementFixture) -> Done {
     let mut restarts = Vec::new();
     for kill in 0..options.kills {
         let victim = servers.remove(stop_in_turn(fixture, &servers).await?);
-        let again = ServerSpec { port: victim.address.port(), ..fixture.spec.clone() };
+        let restarted = ServerSpec { port: victim.address.port(), ..fixture.spec.clone() };
         victim.kill().await?;
-        let started = ServerProcess::start(&again).await?;
+        let started = ServerProcess::start(&restarted).await?;
         restarts.push(milliseconds(started.ready_in));
         servers.push(started);
         if kill + 1 < options.kills {

@@ -11,7 +11,7 @@ use serde_json::json;
 use uuid::Uuid;
 
 use super::Done;
-use super::client::{Answer, Client};
+use super::client::{Client, HttpResponse};
 use super::database::Database;
 use super::figures::{median, milliseconds, percentile};
 use super::load::shared::meeting;
@@ -107,7 +107,7 @@ async fn place(client: &mut Client, database: &Database, key: &str, number: u64,
     }
     let body = body.to_string();
     let begun = Instant::now();
-    let Answer { bot } = client.send("POST /bots", key, None, &body, 201).await?;
+    let HttpResponse { bot } = client.send("POST /bots", key, None, &body, 201).await?;
     let took = milliseconds(begun.elapsed());
     let name = bot.slot.ok_or("a bot got no slot")?;
     let found = database.texts(format!("SELECT attributes FROM slots WHERE name = '{name}'")).await?;
@@ -168,7 +168,7 @@ async fn picked(pool: &RunnerPool, options: &Options) -> Done<(Vec<f64>, f64)> {
     let wanted = Requirements { allowed_instance_types: Some(types), ..Requirements::default() };
     let picks = options.picks.min(usize::try_from(options.runners / KINDS)?).max(1);
     let mut times = Vec::new();
-    let before = pool.looked_at();
+    let before = pool.examined();
     for number in 0..picks {
         let holder = Holder { slot: format!("bench-{number}"), connection: None };
         let begun = Instant::now();
@@ -178,6 +178,6 @@ async fn picked(pool: &RunnerPool, options: &Options) -> Done<(Vec<f64>, f64)> {
             return Err(format!("{} does not fit", runner.instance).into());
         }
     }
-    let looked_at = (pool.looked_at() - before) as f64 / picks as f64;
-    Ok((times, looked_at))
+    let examined = (pool.examined() - before) as f64 / picks as f64;
+    Ok((times, examined))
 }

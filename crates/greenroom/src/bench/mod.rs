@@ -9,7 +9,7 @@
 //! - [`failover`]: two servers of which one is killed again and again, beside the time without kills
 //! - [`start`]: from the answer to a running command, in a hot slot beside a stopped one and `docker run`
 //! - [`start_burst`]: many commands at once in hot slots, beside `xargs -P`
-//! - [`next`]: from a bot's end to the next in line assigned, beside a poll of one second
+//! - [`next`]: from a bot's end to the next in the queue assigned, beside a poll of one second
 //! - [`matching`]: finding one in a hundred that fits, in the store beside the way over SQS and DynamoDB
 //! - [`hostile`]: what others see while a hostile user attacks, beside what they see alone
 //!

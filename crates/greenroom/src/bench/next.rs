@@ -1,4 +1,4 @@
-//! From a bot's end to the next in line assigned: from the call that tells the end until the other has its slot, beside a
+//! From a bot's end to the next in the queue assigned: from the call that tells the end until the other has its slot, beside a
 //! poll of one second that finds the freed slot and gives it to the next. The poll has nothing to do but look, in memory:
 //! it is measured at its best.
 
@@ -9,7 +9,7 @@ use tokio::sync::{mpsc, oneshot};
 use uuid::Uuid;
 
 use super::Done;
-use super::client::{Answer, Bot, Client};
+use super::client::{Bot, Client, HttpResponse};
 use super::database::Database;
 use super::figures::{milliseconds, percentile};
 use super::server::{PoolSpec, ServerProcess, ServerSpec};
@@ -56,7 +56,7 @@ impl Poll {
 }
 
 pub async fn run(options: &Options) -> Done {
-    println!("from a bot's end to the next in line assigned, in ms, {} ends each, in turn", options.ends);
+    println!("from a bot's end to the next in the queue assigned, in ms, {} ends each, in turn", options.ends);
     println!("{:>22} {:>10} {:>10}", "", "p50", "p99");
     for is_hot in [true, false] {
         let database = Database::create(options.database.as_deref()).await?;
@@ -79,7 +79,7 @@ async fn on(database: &Database, is_hot: bool, options: &Options) -> Done {
     for round in 1..=options.ends {
         let next = ask(&mut client, &key, round).await?;
         if next.queue_position != Some(1) {
-            return Err("the next is not the first in line".into());
+            return Err("the next is not the first in the queue".into());
         }
         until_started(database, &has).await?;
         let connection = has.connection_id.ok_or("a slot without a connection")?;
@@ -105,7 +105,7 @@ async fn on(database: &Database, is_hot: bool, options: &Options) -> Done {
 async fn ask(client: &mut Client, key: &str, number: usize) -> Done<Bot> {
     let letters = [number / 676 % 26, number / 26 % 26, number % 26].map(|n| char::from(b'a' + n as u8));
     let body = format!("{{\"meeting_url\": \"https://meet.google.com/abc-defg-{}\"}}", String::from_iter(letters));
-    Ok(client.send::<Answer>("POST /bots", key, None, &body, 201).await?.bot)
+    Ok(client.send::<HttpResponse>("POST /bots", key, None, &body, 201).await?.bot)
 }
 
 /// A bot that ends while its slot is being started would measure something else.
@@ -128,7 +128,7 @@ async fn until_started(database: &Database, bot: &Bot) -> Done {
 async fn until_assigned(client: &mut Client, key: &str, bot: Uuid) -> Done<Bot> {
     let deadline = Instant::now() + PATIENCE;
     loop {
-        let Answer { bot } = client.send(&format!("GET /bots/{bot}"), key, None, "", 200).await?;
+        let HttpResponse { bot } = client.send(&format!("GET /bots/{bot}"), key, None, "", 200).await?;
         if bot.slot.is_some() {
             return Ok(bot);
         }

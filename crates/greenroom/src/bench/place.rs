@@ -198,8 +198,8 @@ async fn beside_one_server(options: &Options, case: Case, fixture: &mut Placemen
     let mut rounds = Rounds::default();
     for _ in 0..=options.rounds {
         rounds.ours(fixture, &servers, options, case).await?;
-        let (alone, _) = fixture.place(&servers[..1], case.clients, options.time).await?;
-        rounds.theirs.push(alone.pairs_per_second());
+        let (single, _) = fixture.place(&servers[..1], case.clients, options.time).await?;
+        rounds.theirs.push(single.pairs_per_second());
     }
     fixture.check().await?;
     for server in servers {

@@ -334,7 +334,7 @@ impl Provider for NoProvider {
 
     /// Refused, so that nobody concludes that a slot is gone.
     async fn list(&self) -> Result<Vec<Found>, ProviderError> {
-        Err(ProviderError::never("it runs nothing, and so has nothing to list"))
+        Err(ProviderError::permanent("it runs nothing, and so has nothing to list"))
     }
 
     async fn inspect(&self, _slot: &SlotName) -> Result<Option<Found>, ProviderError> {

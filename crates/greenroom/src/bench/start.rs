@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::Done;
-use super::client::{Answer, Client};
+use super::client::{Client, HttpResponse};
 use super::container::{Containers, PROGRAM};
 use super::database::Database;
 use super::figures::{milliseconds, percentile};
@@ -42,14 +42,14 @@ pub struct DockerOptions {
 }
 
 /// The bot that is started: tells that it runs, and ends, with a reason because it joins no meeting.
-pub fn tell() -> ExitCode {
-    let told = || -> Option<()> {
+pub fn report_start() -> ExitCode {
+    let send = || -> Option<()> {
         let data: Value = serde_json::from_str(&std::env::var("BOT_DATA").ok()?).ok()?;
         let socket = UdpSocket::bind("0.0.0.0:0").ok()?;
-        socket.send_to(data["bot_id"].as_str()?.as_bytes(), data["config"]["tell"].as_str()?).ok().map(drop)
+        socket.send_to(data["bot_id"].as_str()?.as_bytes(), data["config"]["report_to"].as_str()?).ok().map(drop)
     };
     println!("{{\"event\": \"exited\", \"reason\": \"measured\"}}");
-    if told().is_some() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if send().is_some() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 pub async fn run(options: &Options) -> Done {
@@ -154,22 +154,22 @@ async fn measure(
     let key = server.create_users(1, 5).await?.remove(0);
     let mut client = Client::connect(server.address).await?;
     let socket = tokio::net::UdpSocket::bind(format!("{address}:0")).await?;
-    let tell = socket.local_addr()?.to_string();
+    let report_to = socket.local_addr()?.to_string();
     // The first of each makes what is made once, and is not counted.
     for round in 0..=bots {
         for way in ways.iter_mut() {
             let took = match (&way.how, containers) {
                 (How::Slot { pool, meeting }, _) => {
                     server.until_idle(database, pool, i64::from(SLOTS)).await?;
-                    let body = json!({"meeting_url": meeting, "config": {"tell": tell}}).to_string();
-                    let Answer { bot } = client.send("POST /bots", &key, None, &body, 201).await?;
+                    let body = json!({"meeting_url": meeting, "config": {"report_to": report_to}}).to_string();
+                    let HttpResponse { bot } = client.send("POST /bots", &key, None, &body, 201).await?;
                     let took = heard(&socket, bot.id, Instant::now()).await?;
                     until_ended(&mut client, &key, bot.id).await?;
                     took
                 }
                 (How::Container, Some(containers)) => {
                     let id = Uuid::new_v4();
-                    let data = json!({"bot_id": id, "config": {"tell": tell}}).to_string();
+                    let data = json!({"bot_id": id, "config": {"report_to": report_to}}).to_string();
                     let begun = Instant::now();
                     let (ran, took) = tokio::join!(containers.run(&data), heard(&socket, id, begun));
                     containers.remove_container(&ran?).await?;
@@ -222,7 +222,7 @@ async fn until_ended(client: &mut Client, key: &str, bot: Uuid) -> Done {
     let deadline = Instant::now() + PATIENCE;
     loop {
         let call = format!("GET /bots/{bot}");
-        let Answer { bot } = client.send(&call, key, None, "", 200).await?;
+        let HttpResponse { bot } = client.send(&call, key, None, "", 200).await?;
         match bot.status.as_str() {
             "completed" => return Ok(()),
             "failed" => return Err("a bot failed".into()),

@@ -99,11 +99,11 @@ async fn measure(server: &ServerProcess, database: &Database, options: &Options)
 /// Starts the same commands, as many at once as there are clients.
 async fn by_xargs(options: &Options) -> Done<Duration> {
     let socket = UdpSocket::bind("127.0.0.1:0").await?;
-    let tell = socket.local_addr()?.to_string();
+    let report_to = socket.local_addr()?.to_string();
     let own = std::env::current_exe()?;
     let mut input = Vec::new();
     for _ in 0..options.bots {
-        input.extend(json!({"bot_id": Uuid::new_v4(), "config": {"tell": tell}}).to_string().into_bytes());
+        input.extend(json!({"bot_id": Uuid::new_v4(), "config": {"report_to": report_to}}).to_string().into_bytes());
         input.push(0);
     }
     let begun = Instant::now();

@@ -46,46 +46,46 @@ impl Plot {
             Scale::Logarithmic => (x.log10() - low.log10()) / (high.log10() - low.log10()).max(f64::MIN_POSITIVE),
         };
         let (across, down) = (WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM);
-        let place = |(x, y): (f64, f64)| (LEFT + position(x) * across, TOP + (1.0 - y / top) * down);
+        let project = |(x, y): (f64, f64)| (LEFT + position(x) * across, TOP + (1.0 - y / top) * down);
         let mut svg = format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" \
              font-family=\"sans-serif\" font-size=\"13\">\n\
              <rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n"
         );
-        let mut text = |x: f64, y: f64, anchor: &str, more: &str, words: &str| {
-            let words = escaped(words);
-            let _ = writeln!(svg, "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\"{more}>{words}</text>");
+        let mut text = |x: f64, y: f64, anchor: &str, more: &str, label: &str| {
+            let label = escaped(label);
+            let _ = writeln!(svg, "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\"{more}>{label}</text>");
         };
         text(WIDTH / 2.0, 22.0, "middle", " font-size=\"15\"", &self.title);
         text(LEFT + across / 2.0, HEIGHT - 14.0, "middle", "", &self.x_label);
         let middle = TOP + down / 2.0;
         text(20.0, middle, "middle", &format!(" transform=\"rotate(-90 20 {middle:.1})\""), &self.y_label);
-        for (x, words) in x_ticks(low, high, self.x_scale) {
-            text(place((x, 0.0)).0, HEIGHT - BOTTOM + 20.0, "middle", "", &words);
+        for (x, label) in x_ticks(low, high, self.x_scale) {
+            text(project((x, 0.0)).0, HEIGHT - BOTTOM + 20.0, "middle", "", &label);
         }
         for part in 0..=4 {
             let y = top * f64::from(part) / 4.0;
-            text(LEFT - 8.0, place((low, y)).1 + 4.0, "end", "", &shown(y));
+            text(LEFT - 8.0, project((low, y)).1 + 4.0, "end", "", &shown(y));
         }
         for (number, line) in self.lines.iter().enumerate() {
             let fill = format!(" fill=\"{}\"", COLOURS[number % COLOURS.len()]);
             text(WIDTH - RIGHT - 8.0, TOP + 16.0 + 18.0 * number as f64, "end", &fill, &line.name);
         }
-        for (x, words) in &self.marks {
-            text(place((*x, 0.0)).0 + 4.0, TOP + down - 8.0, "start", " fill=\"#57606a\"", words);
+        for (x, label) in &self.marks {
+            text(project((*x, 0.0)).0 + 4.0, TOP + down - 8.0, "start", " fill=\"#57606a\"", label);
         }
         for part in 0..=4 {
-            let y = place((low, top * f64::from(part) / 4.0)).1;
+            let y = project((low, top * f64::from(part) / 4.0)).1;
             let (end, colour) = (WIDTH - RIGHT, if part == 0 { "#24292f" } else { "#d8dee4" });
             let _ = writeln!(svg, "<path d=\"M{LEFT} {y:.1}H{end}\" stroke=\"{colour}\"/>");
         }
         for (x, _) in &self.marks {
-            let (x, end) = (place((*x, 0.0)).0, TOP + down);
+            let (x, end) = (project((*x, 0.0)).0, TOP + down);
             let _ = writeln!(svg, "<path d=\"M{x:.1} {TOP}V{end}\" stroke=\"#57606a\" stroke-dasharray=\"4 4\"/>");
         }
         for (number, line) in self.lines.iter().enumerate() {
             let colour = COLOURS[number % COLOURS.len()];
-            let points: Vec<(f64, f64)> = line.points.iter().copied().map(place).collect();
+            let points: Vec<(f64, f64)> = line.points.iter().copied().map(project).collect();
             let path: Vec<String> = points.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
             let path = path.join(" ");
             let _ = writeln!(svg, "<polyline points=\"{path}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\"/>");

@@ -10,7 +10,7 @@ use crate::config::Config;
 use crate::lifecycle::tokens::Tokens;
 use crate::providers::ec2::runners;
 use crate::server::first::SIGNING_SECRET;
-use crate::store::{Looked, Store};
+use crate::store::{Store, StoreInspection};
 
 /// Longer than a database takes that answers at all.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -56,12 +56,12 @@ pub struct Of {
 pub async fn run(command: Command, before: &Settings) -> Done {
     match command {
         Command::Init(of) => {
-            for settings in places(of, before)? {
+            for settings in configs(of, before)? {
                 print!("{}", aws::init(&settings).await?);
             }
         }
         Command::Describe { cloudformation, of } => {
-            for settings in places(of, before)? {
+            for settings in configs(of, before)? {
                 let plan = aws::describe(&settings);
                 if cloudformation {
                     println!("{:#}", plan.cloudformation());
@@ -71,7 +71,7 @@ pub async fn run(command: Command, before: &Settings) -> Done {
             }
         }
         Command::Policy { init, of } => {
-            for settings in places(of, before)? {
+            for settings in configs(of, before)? {
                 println!("{:#}", if init { aws::init_policy(&settings) } else { aws::policy(&settings) });
             }
         }
@@ -83,16 +83,16 @@ pub async fn run(command: Command, before: &Settings) -> Done {
 }
 
 /// What is asked for, each place once.
-fn places(of: Of, before: &Settings) -> Result<Vec<aws::Settings>, Box<dyn std::error::Error>> {
+fn configs(of: Of, before: &Settings) -> Result<Vec<aws::Settings>, Box<dyn std::error::Error>> {
     let config = of.settings.over(before).load()?;
-    let (places, whose) = runners::shared(&config.pools);
-    let places = match of.pool {
-        None if places.is_empty() => return Err("no pool has the provider ec2".into()),
-        None => places,
-        Some(pool) => vec![places[*whose.get(&pool).ok_or_else(|| no_runners(&config, &pool))?].clone()],
+    let (configs, whose) = runners::shared(&config.pools);
+    let configs = match of.pool {
+        None if configs.is_empty() => return Err("no pool has the provider ec2".into()),
+        None => configs,
+        Some(pool) => vec![configs[*whose.get(&pool).ok_or_else(|| no_runners(&config, &pool))?].clone()],
     };
     // Whose slots claim runners is nothing that is made at AWS.
-    Ok(places.into_iter().map(|(_, config)| config.settings("")).collect())
+    Ok(configs.into_iter().map(|(_, config)| config.settings("")).collect())
 }
 
 fn no_runners(config: &Config, pool: &str) -> String {
@@ -108,9 +108,9 @@ async fn runner_token(config: &Config, pool: &str) -> Result<String, Box<dyn std
         return Err(no_runners(config, pool).into());
     }
     const NOT_YET: &str = "there is no secret to sign it with yet: the first start of the server makes it";
-    let looked = tokio::time::timeout(PATIENCE, Store::look_at(config.database.expose_secret())).await;
-    let looked = looked.map_err(|_| "the database does not answer")??;
-    let Looked { store, .. } = looked.filter(|looked| looked.found > 0).ok_or(NOT_YET)?;
+    let inspected = tokio::time::timeout(PATIENCE, Store::inspect(config.database.expose_secret())).await;
+    let inspected = inspected.map_err(|_| "the database does not answer")??;
+    let StoreInspection { store, .. } = inspected.filter(|inspected| inspected.found > 0).ok_or(NOT_YET)?;
     let secret = store.setting(SIGNING_SECRET).await?;
     store.close().await;
     Ok(Tokens::new(&secret.ok_or(NOT_YET)?).make_pool(pool))

@@ -41,7 +41,7 @@ pub enum Command {
         #[arg(long, value_name = "ADDRESS", requires = "docker")]
         address: Option<String>,
     },
-    /// From a bot's end to the next in line assigned, beside a poll of one second.
+    /// From a bot's end to the next in the queue assigned, beside a poll of one second.
     Next {
         /// A database of a PostgreSQL on which another may be made. Without it, an SQLite file.
         #[arg(long, value_name = "URL", env = "BENCH_POSTGRES_URL")]

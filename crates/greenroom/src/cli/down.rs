@@ -29,8 +29,8 @@ pub async fn run(command: Command, before: &Settings) -> Done {
     if down.unknown > 0 {
         println!("and {} that the providers have and no slot knows.", down.unknown);
     }
-    for (pool, words) in &down.unreachable {
-        println!("The slots of {pool} stay: {words}.");
+    for (pool, message) in &down.unreachable {
+        println!("The slots of {pool} stay: {message}.");
     }
     if !command.yes && !asked("Go on?")? {
         println!("Nothing was changed.");

@@ -135,7 +135,7 @@ pub fn main() -> ExitCode {
     let (before, command) = (cli.settings, cli.command.unwrap_or(Command::Serve(Settings::default())));
     match command {
         Command::DemoBot => return demo::play(),
-        Command::Bench { command: bench::Command::Bot } => return crate::bench::start::tell(),
+        Command::Bench { command: bench::Command::Bot } => return crate::bench::start::report_start(),
         // On a runtime of its own, with one thread.
         Command::Bench { command: bench::Command::Load } => return crate::bench::load::main(),
         _ => {}
@@ -221,8 +221,8 @@ async fn migrate(settings: Settings) -> Done {
         Ok(_lock) => Store::open(database).await?.close().await,
         // A server that runs has migrated it; one of another version must be stopped first.
         Err(in_use @ StoreError::InUse { .. }) => {
-            let looked = Store::look_at(database).await?;
-            if looked.is_none_or(|looked| looked.found != looked.known) {
+            let inspected = Store::inspect(database).await?;
+            if inspected.is_none_or(|inspected| inspected.found != inspected.known) {
                 return Err(in_use.into());
             }
         }

@@ -46,11 +46,11 @@ pub struct Ec2Config {
     pub classes: Vec<aws::Class>,
     pub pace: aws::Pace,
     /// What is said of how many there may be of a class; the rest follows from the size of the pool.
-    said: BTreeSet<Said>,
+    given: BTreeSet<GivenKey>,
 }
 
 /// A class, and what is said of it.
-type Said = (String, &'static str);
+type GivenKey = (String, &'static str);
 
 impl Ec2Config {
     /// What its runners may have.
@@ -64,7 +64,7 @@ impl Ec2Config {
 
     /// The same, for whoever picks up runners.
     pub fn settings(&self, installation: &str) -> aws::Settings {
-        let Self { region, endpoint, queue_prefix, table, launch_template, subnets, zones, classes, pace, said: _ } =
+        let Self { region, endpoint, queue_prefix, table, launch_template, subnets, zones, classes, pace, given: _ } =
             self.clone();
         let installation = installation.to_owned();
         aws::Settings {
@@ -95,8 +95,8 @@ impl Ec2Config {
                 continue;
             };
             let both = |key: &'static str, own: u32, theirs: u32| {
-                let said = (class.name.clone(), key);
-                match (self.said.contains(&said), other.said.contains(&said)) {
+                let given = (class.name.clone(), key);
+                match (self.given.contains(&given), other.given.contains(&given)) {
                     (true, true) => own.max(theirs),
                     (true, false) => own,
                     (false, true) => theirs,
@@ -107,7 +107,7 @@ impl Ec2Config {
             own.spot_max = both("spot_max", own.spot_max, class.spot_max);
             own.min_idle = both("min_idle", own.min_idle, class.min_idle).min(own.max);
         }
-        self.said.extend(other.said.iter().cloned());
+        self.given.extend(other.given.iter().cloned());
         sort(&mut self.classes);
     }
 
@@ -165,7 +165,7 @@ pub fn read(section: &mut Section<'_>, size: Size) -> Option<Ec2Config> {
         let [subnets, zones] = ["subnets", "zones"].map(|key| section.key_path(key));
         section.complain(format!("`{subnets}` are in zones already: set them or `{zones}`, not both"));
     }
-    let (classes, said) = classes(section, size, queue_prefix.as_deref().unwrap_or_default());
+    let (classes, given) = classes(section, size, queue_prefix.as_deref().unwrap_or_default());
     let pace = pace(section);
     Some(Ec2Config {
         endpoint,
@@ -174,7 +174,7 @@ pub fn read(section: &mut Section<'_>, size: Size) -> Option<Ec2Config> {
         zones,
         classes,
         pace,
-        said,
+        given,
         region: region?,
         queue_prefix: queue_prefix?,
         table: table?,
@@ -202,9 +202,9 @@ fn names(section: &mut Section<'_>, key: &'static str, such_as: &str) -> Option<
 }
 
 /// A list of known ones, or a table that says what each is; the usual ones without.
-fn classes(section: &mut Section<'_>, size: Size, prefix: &str) -> (Vec<aws::Class>, BTreeSet<Said>) {
+fn classes(section: &mut Section<'_>, size: Size, prefix: &str) -> (Vec<aws::Class>, BTreeSet<GivenKey>) {
     let path = section.key_path("classes");
-    let said: BTreeMap<String, Tree> = match section.take("classes") {
+    let given: BTreeMap<String, Tree> = match section.take("classes") {
         None => USUAL_CLASSES.map(|name| (name.to_owned(), Tree::empty())).into(),
         Some(Tree::Table(entries)) => entries,
         Some(Tree::Leaf(toml::Value::Array(items), _)) if items.iter().all(toml::Value::is_str) => {
@@ -218,17 +218,17 @@ fn classes(section: &mut Section<'_>, size: Size, prefix: &str) -> (Vec<aws::Cla
             return Default::default();
         }
     };
-    if said.is_empty() {
+    if given.is_empty() {
         section.complain(format!("`{path}` is empty, so there could be no runner"));
     }
     let (mut classes, mut sizes) = (Vec::new(), BTreeSet::new());
-    for (name, tree) in said {
+    for (name, tree) in given {
         classes.extend(class(section, name, tree, size, prefix, &mut sizes));
     }
     sort(&mut classes);
     // What the pool keeps ready is of its smallest class, unless that one says something else.
-    for (place, class) in classes.iter_mut().enumerate() {
-        if place == 0 && !sizes.contains(&(class.name.clone(), "min_idle")) {
+    for (index, class) in classes.iter_mut().enumerate() {
+        if index == 0 && !sizes.contains(&(class.name.clone(), "min_idle")) {
             class.min_idle = size.min_idle;
         }
         if class.min_idle > class.max {
@@ -239,14 +239,14 @@ fn classes(section: &mut Section<'_>, size: Size, prefix: &str) -> (Vec<aws::Cla
     (classes, sizes)
 }
 
-/// A class, and into `said` what is said of how many of it there may be.
+/// A class, and into `given` what is said of how many of it there may be.
 fn class(
     section: &mut Section<'_>,
     name: String,
     tree: Tree,
     size: Size,
     prefix: &str,
-    said: &mut BTreeSet<Said>,
+    given: &mut BTreeSet<GivenKey>,
 ) -> Option<aws::Class> {
     let key = format!("classes.{name}");
     let path = section.key_path(&key);
@@ -279,7 +279,7 @@ fn class(
         own.complain(format!("`{path}.instance_types` has `{wrong}`, which is no instance type, such as c6i.large"));
     }
     let sizes = ["max", "spot_max", "min_idle"].into_iter().filter(|key| own.has(key));
-    said.extend(sizes.map(|key| (name.clone(), key)));
+    given.extend(sizes.map(|key| (name.clone(), key)));
     let max = own.number("max", size.max_slots, 0..=MOST_SLOTS);
     let spot_max = own.number("spot_max", size.max_slots, 0..=MOST_SLOTS);
     let min_idle = own.number("min_idle", 0, 0..=MOST_SLOTS);

@@ -92,7 +92,7 @@ pub fn read(index: usize, tree: Tree, complaints: &mut Vec<String>) -> Option<Po
              be full"
         ));
     }
-    let kept = provider.map(|kind| KeptProvider::of(kind, section.look_at(kind))).unwrap_or_default();
+    let kept = provider.map(|kind| KeptProvider::of(kind, section.peek(kind))).unwrap_or_default();
     let provider = provider.and_then(|kind| provider::read(&mut section, index, kind, Size { max_slots, min_idle }));
     let attributes = attributes::read(&mut section, provider.as_ref());
     if section.has("expire_after") && matches!(provider, Some(ProviderConfig::Ec2(_))) {

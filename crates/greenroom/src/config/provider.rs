@@ -167,7 +167,7 @@ pub(super) fn required<T>(
 
 fn process(section: &mut Section<'_>) -> Option<ProcessConfig> {
     let user = section.text("user");
-    let command = required(section, "command", |own, key| own.words(key))?;
+    let command = required(section, "command", |own, key| own.texts(key))?;
     Some(ProcessConfig { command: Some(command), user })
 }
 
@@ -179,7 +179,7 @@ fn docker(section: &mut Section<'_>) -> Option<DockerConfig> {
     }
     Some(DockerConfig {
         host,
-        command: section.words("command"),
+        command: section.texts("command"),
         network: section.text("network"),
         cpus: cpus(section),
         memory: memory(section),
@@ -195,8 +195,8 @@ fn is_host(host: &str) -> bool {
 fn nomad(section: &mut Section<'_>) -> Option<NomadConfig> {
     let (token, region) = (section.text("token"), section.text("region"));
     let namespace = section.text("namespace").unwrap_or_else(|| "default".to_owned());
-    let datacenters = section.words("datacenters").unwrap_or_else(|| vec!["*".to_owned()]);
-    let (command, env) = (section.words("command"), environment(section));
+    let datacenters = section.texts("datacenters").unwrap_or_else(|| vec!["*".to_owned()]);
+    let (command, env) = (section.texts("command"), environment(section));
     let (cpu, memory) = (section.number("cpu", 100, 1..=10_000_000), section.number("memory", 300, 10..=100_000_000));
     let [ca_cert, client_cert, client_key] = ["ca_cert", "client_cert", "client_key"].map(|key| section.text(key));
     if client_cert.is_some() != client_key.is_some() {

@@ -65,7 +65,7 @@ impl<'a> Section<'a> {
     }
 
     /// A key as it is set, without reading it.
-    pub fn look_at(&self, key: &str) -> Option<&Tree> {
+    pub fn peek(&self, key: &str) -> Option<&Tree> {
         self.entries.get(key)
     }
 
@@ -84,13 +84,13 @@ impl<'a> Section<'a> {
     }
 
     /// A list of words that are not empty.
-    pub fn words(&mut self, key: &'static str) -> Option<Vec<String>> {
+    pub fn texts(&mut self, key: &'static str) -> Option<Vec<String>> {
         const WANTED: &str = "must be a list of words, such as [\"greenroom-agent\", \"--\", \"my-bot\"]";
         self.read(key, "a list of words", |value| {
             let toml::Value::Array(items) = value else { return Err(WANTED.to_owned()) };
-            let words: Option<Vec<String>> = items.iter().map(|item| item.as_str().map(str::to_owned)).collect();
-            let words = words.filter(|words| words.first().is_some_and(|first| !first.is_empty()));
-            words.ok_or_else(|| WANTED.to_owned())
+            let texts: Option<Vec<String>> = items.iter().map(|item| item.as_str().map(str::to_owned)).collect();
+            let texts = texts.filter(|texts| texts.first().is_some_and(|first| !first.is_empty()));
+            texts.ok_or_else(|| WANTED.to_owned())
         })
     }
 
@@ -132,11 +132,11 @@ impl<'a> Section<'a> {
     }
 
     /// One of a few words.
-    pub fn word<T: Copy>(&mut self, key: &'static str, words: &[(&'static str, T)]) -> Option<T> {
+    pub fn word<T: Copy>(&mut self, key: &'static str, choices: &[(&'static str, T)]) -> Option<T> {
         self.read(key, "a word", |value| {
             let text = value.as_str().unwrap_or_default();
-            let known = || words.iter().map(|(word, _)| *word).collect::<Vec<_>>().join(", ");
-            words
+            let known = || choices.iter().map(|(word, _)| *word).collect::<Vec<_>>().join(", ");
+            choices
                 .iter()
                 .find(|(word, _)| *word == text)
                 .map(|(_, value)| *value)

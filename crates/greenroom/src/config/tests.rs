@@ -310,8 +310,8 @@ fn a_pool_of_runners_has_the_usual_classes_and_times_unless_it_says_otherwise() 
     let first = &config.classes[0];
     assert_eq!((first.max, first.spot_max, first.mem), (20, 20, 4096));
     assert_eq!(first.instance_types, ["c6i.large", "m6i.large", "r6i.large"]);
-    let settings = config.settings("house");
-    assert_eq!((settings.queue("large").as_str(), settings.installation.as_str()), ("greenroom-large", "house"));
+    let settings = config.settings("installation");
+    assert_eq!((settings.queue("large").as_str(), settings.installation.as_str()), ("greenroom-large", "installation"));
 }
 
 #[test]
@@ -366,8 +366,8 @@ fn a_class_of_runners_that_cannot_be_is_refused() {
         ("{ \"a.b\" = { cpu = 1, mem = 1, instance_types = [\"x\"] } }", "`greenroom-a.b`: letters, digits"),
         ("{ large = { maximum = 2 } }", "unknown key `pool.0.ec2.classes.large.maximum`"),
     ] {
-        let told = ec2(&format!("{PLACE}classes = {classes}")).unwrap_err();
-        assert!(told.contains(part), "`{part}` is not in:\n{told}");
+        let errors = ec2(&format!("{PLACE}classes = {classes}")).unwrap_err();
+        assert!(errors.contains(part), "`{part}` is not in:\n{errors}");
     }
 }
 
@@ -379,12 +379,12 @@ fn pools_that_share_their_runners_agree_on_what_these_are() {
     let both = |more: &str| load(&(pool("one", "") + &pool("other", more)), &[], &[]);
     assert!(both("classes = [\"large\", \"8xlarge\"]").is_ok());
     assert!(both("queue_prefix = \"elsewhere-\"").is_err(), "said twice");
-    let told = both("idle_timeout = \"1m\"").unwrap_err().join("\n");
-    assert!(told.contains("`one` and `other` share their runners, but do not agree on the times"), "{told}");
-    let told = both("classes = { large = { cpu = 3 } }").unwrap_err().join("\n");
-    assert!(told.contains("do not agree on cpu, mem and instance_types of the class large"), "{told}");
+    let errors = both("idle_timeout = \"1m\"").unwrap_err().join("\n");
+    assert!(errors.contains("`one` and `other` share their runners, but do not agree on the times"), "{errors}");
+    let errors = both("classes = { large = { cpu = 3 } }").unwrap_err().join("\n");
+    assert!(errors.contains("do not agree on cpu, mem and instance_types of the class large"), "{errors}");
     // Half of a place in common: one would take the other's machines for its own.
-    for (key, of_place) in [("table", "queue_prefix"), ("queue_prefix", "table")] {
+    for (key, other_key) in [("table", "queue_prefix"), ("queue_prefix", "table")] {
         let elsewhere: String = PLACE
             .lines()
             .map(|line| match line.starts_with(key) {
@@ -393,8 +393,8 @@ fn pools_that_share_their_runners_agree_on_what_these_are() {
             })
             .collect();
         let other = pool("other", "").replace(PLACE, &elsewhere);
-        let told = load(&(pool("one", "") + &other), &[], &[]).unwrap_err().join("\n");
-        assert!(told.contains("`table` and `queue_prefix`"), "{of_place}: {told}");
+        let errors = load(&(pool("one", "") + &other), &[], &[]).unwrap_err().join("\n");
+        assert!(errors.contains("`table` and `queue_prefix`"), "{other_key}: {errors}");
     }
     // What follows from the pools' sizes adds up, and what is said holds.
     let (mut one, other) = (ec2(PLACE).unwrap(), ec2(PLACE).unwrap());

@@ -31,7 +31,7 @@ const ANOTHER: &str = "another agent waits in this slot";
 impl Deployment {
     /// What an agent process gets under a token. Only with its first look it may take the place of an agent that waited
     /// before it, so that two of them do not replace each other for ever.
-    pub async fn offer(&self, claim: &SlotClaim, agent: &str, is_first_look: bool) -> Result<Offer, StoreError> {
+    pub async fn offer(&self, claim: &SlotClaim, agent: &str, is_first_poll: bool) -> Result<Offer, StoreError> {
         let Self(inner) = self;
         let Some(mut slot) = inner.store.slot(&claim.slot).await? else { return Ok(Offer::Refused(GONE)) };
         if claim.is_next(&slot) {
@@ -43,7 +43,7 @@ impl Deployment {
             return Ok(Offer::Refused(GONE));
         }
         if slot.agent.as_deref() != Some(agent) {
-            if !self.may_wait(claim, &slot, is_first_look).await? {
+            if !self.may_wait(claim, &slot, is_first_poll).await? {
                 self.replace_if_leaked(claim, &slot).await?;
                 return Ok(Offer::Refused(ANOTHER));
             }
@@ -62,9 +62,9 @@ impl Deployment {
     }
 
     /// Whether an agent may wait in a slot in which it is not known yet.
-    async fn may_wait(&self, claim: &SlotClaim, slot: &SlotRow, is_first_look: bool) -> Result<bool, StoreError> {
+    async fn may_wait(&self, claim: &SlotClaim, slot: &SlotRow, is_first_poll: bool) -> Result<bool, StoreError> {
         if claim.generation.is_some() {
-            return Ok(slot.agent.is_none() || (is_first_look && slot.bot_id.is_none()));
+            return Ok(slot.agent.is_none() || (is_first_poll && slot.bot_id.is_none()));
         }
         let store = &self.0.store;
         let was_begun = !store.is_at_gate(&slot.name).await? || store.is_deploying(&slot.name).await?;

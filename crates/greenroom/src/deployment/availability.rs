@@ -11,7 +11,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use tokio::sync::Notify;
 
-use super::{Deployment, prove};
+use super::{Deployment, verify};
 use crate::providers::{Provider, ProviderError};
 use crate::store::StoreError;
 
@@ -51,10 +51,10 @@ impl Availability {
     fn note(&self, pool: &str, answer: &Result<(), ProviderError>, now: Timestamp) -> bool {
         let mut pools = self.pools();
         let before = pools.get(pool);
-        let is_away = answer.as_ref().is_err_and(|error| error.may_help);
+        let is_away = answer.as_ref().is_err_and(|error| error.retryable);
         let has_returned = answer.is_ok() && before.is_some_and(|health| health.is_away);
         let back_since = if has_returned { Some(now) } else { before.and_then(|health| health.back_since) };
-        let answer = answer.clone().map_err(|error| error.words);
+        let answer = answer.clone().map_err(|error| error.message);
         pools.insert(pool.to_owned(), Health { answer, is_away, back_since });
         drop(pools);
         if has_returned {
@@ -77,7 +77,7 @@ impl Deployment {
     async fn keep_pinging_one(&self, pool: &str, provider: &dyn Provider) {
         let availability = &self.0.availability;
         loop {
-            let answer = prove::within(self.0.patience.look, "was pinged", provider.ping()).await;
+            let answer = verify::within(self.0.patience.inspect, "was pinged", provider.ping()).await;
             if availability.note(pool, &answer, self.0.lifecycle.clock.now()) {
                 self.provider_returned(pool).await;
             }
@@ -150,13 +150,13 @@ impl Deployment {
             self.note_away(pool, error);
             return true;
         }
-        error.may_help && !self.answers(pool, provider).await
+        error.retryable && !self.answers(pool, provider).await
     }
 
     /// Whether the provider of a pool answers now.
     pub(super) async fn answers(&self, pool: &str, provider: &dyn Provider) -> bool {
-        match prove::within(self.0.patience.look, "was pinged", provider.ping()).await {
-            Err(error) if error.may_help => {
+        match verify::within(self.0.patience.inspect, "was pinged", provider.ping()).await {
+            Err(error) if error.retryable => {
                 self.note_away(pool, &error);
                 false
             }
@@ -167,14 +167,14 @@ impl Deployment {
     /// Asks the provider of a pool whether it answers, and notes what it says.
     pub(crate) async fn ping(&self, pool: &str) {
         let Some(provider) = self.provider(pool) else { return };
-        let answer = prove::within(self.0.patience.look, "was pinged", provider.ping()).await;
+        let answer = verify::within(self.0.patience.inspect, "was pinged", provider.ping()).await;
         self.0.availability.note(pool, &answer, self.0.lifecycle.clock.now());
     }
 
     /// A call could not reach the provider of a pool.
     pub(crate) fn note_away(&self, pool: &str, error: &ProviderError) {
         if !self.is_away(pool) {
-            tracing::warn!(pool, error = error.words, "provider unavailable");
+            tracing::warn!(pool, error = error.message, "provider unavailable");
         }
         self.0.availability.note(pool, &Err(error.clone()), self.0.lifecycle.clock.now());
         self.0.availability.found_away.notify_waiters();

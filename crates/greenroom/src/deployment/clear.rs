@@ -1,5 +1,5 @@
 //! From a bot's end to a free slot: what runs in it is ended, what it left is removed, and then the slot goes to the next
-//! in line. The bot's end never waits for any of it.
+//! in the queue. The bot's end never waits for any of it.
 
 use std::time::Duration;
 
@@ -43,7 +43,7 @@ impl Deployment {
     /// False when someone is at the slot already.
     pub(crate) async fn clear(&self, slot: SlotRow) -> bool {
         let Some(bot) = slot.bot_id else { return true };
-        let cleared = self.alone_at(&slot.name, |slot| self.try_clear(slot, bot)).await;
+        let cleared = self.with_slot_locked(&slot.name, |slot| self.try_clear(slot, bot)).await;
         match cleared {
             Ok(cleared) => cleared.is_some(),
             Err(error) => {
@@ -64,7 +64,7 @@ impl Deployment {
         let Some(pool) = self.pool(&slot.pool).await? else { return Ok(()) };
         let Some(provider) = self.provider(&slot.pool) else {
             // Another replica has a configuration with this pool: it is that one's to clear.
-            if pool.place.is_some() {
+            if pool.config_position.is_some() {
                 return Ok(());
             }
             self.broken(&slot.name, Some(bot), &not_configured(&slot.pool)).await;
@@ -83,23 +83,23 @@ impl Deployment {
         let reason = ended.and_then(|bot| bot.reason);
         let never_heard = reason.as_deref() == Some(Reason::NoStart.as_str());
         if let Some(reason) = reason {
-            let words = if never_heard { NEVER_HEARD.to_owned() } else { format!("its bot failed: {reason}") };
-            if !self.keep_failure_with_log(&slot, Some(bot), &words).await {
+            let message = if never_heard { NEVER_HEARD.to_owned() } else { format!("its bot failed: {reason}") };
+            if !self.keep_failure_with_log(&slot, Some(bot), &message).await {
                 return Ok(());
             }
         }
         let stopped = self.stopped(&slot.name, &*provider, pool.recycle_after > 0).await;
         let news = match stopped {
             Err(error) if self.failed_by_outage(&slot.pool, &*provider, &error).await => {
-                tracing::info!(slot = %slot.name, error = error.words, "slot clearing postponed");
+                tracing::info!(slot = %slot.name, error = error.message, "slot clearing postponed");
                 return Ok(());
             }
-            Err(error) => SlotEvent::Broken { bot: Some(bot), message: error.words },
+            Err(error) => SlotEvent::Broken { bot: Some(bot), message: error.message },
             Ok(()) if never_heard => SlotEvent::Broken { bot: Some(bot), message: NEVER_HEARD.to_owned() },
             Ok(()) => SlotEvent::Cleared { bot },
         };
-        if let SlotEvent::Broken { message: words, .. } = &news {
-            tracing::warn!(slot = %slot.name, error = words, "slot failed");
+        if let SlotEvent::Broken { message, .. } = &news {
+            tracing::warn!(slot = %slot.name, error = message, "slot failed");
         }
         self.0.placement.report(slot.name.clone(), news).await.map(drop)
     }
@@ -107,7 +107,7 @@ impl Deployment {
     /// Deletes a drained slot: at the provider first, then its row. One that nobody needs is only stopped.
     /// False when it is still as it was.
     pub(crate) async fn remove(&self, slot: SlotRow) -> bool {
-        let removed = self.alone_at(&slot.name, |slot| async move {
+        let removed = self.with_slot_locked(&slot.name, |slot| async move {
             // While it is being started, whoever does it is waited for.
             let goes = slot.status == SlotStatus::Draining && slot.bot_id.is_none();
             if !goes || self.0.store.is_at_gate(&slot.name).await? {
@@ -136,9 +136,9 @@ impl Deployment {
         }
         if let Err(error) = self.deleted(&slot.name, &*provider).await {
             if self.failed_by_outage(&slot.pool, &*provider, &error).await {
-                tracing::info!(slot = %slot.name, error = error.words, "slot deletion postponed");
+                tracing::info!(slot = %slot.name, error = error.message, "slot deletion postponed");
             } else {
-                self.failed_since(slot, error.words).await?;
+                self.failed_since(slot, error.message).await?;
             }
             return Ok(false);
         }
@@ -156,7 +156,7 @@ impl Deployment {
         }
         if let Err(error) = self.stopped(&slot.name, &*provider, pool.recycle_after > 0).await {
             if !self.failed_by_outage(&slot.pool, &*provider, &error).await {
-                self.failed_since(slot, error.words).await?;
+                self.failed_since(slot, error.message).await?;
             }
             return Ok(false);
         }
@@ -169,24 +169,24 @@ impl Deployment {
 
     /// A hot slot whose agent has not begun to wait goes to error. False when it is another by now.
     pub(crate) async fn is_deaf(&self, slot: &SlotRow) -> bool {
-        let told = self.failed_since(slot, NO_AGENT.to_owned()).await;
-        told.unwrap_or_else(|error| {
+        let reported = self.failed_since(slot, NO_AGENT.to_owned()).await;
+        reported.unwrap_or_else(|error| {
             tracing::warn!(slot = %slot.name, %error, "slot failure not stored; retried at the next run");
             false
         })
     }
 
     /// A slot without a bot has failed, if it still is as it was. Its log is read before: a recovery takes it along.
-    pub(crate) async fn failed_since(&self, slot: &SlotRow, words: String) -> Result<bool, StoreError> {
-        let is_kept = self.is_kept(slot, None, &words).await;
+    pub(crate) async fn failed_since(&self, slot: &SlotRow, message: String) -> Result<bool, StoreError> {
+        let is_kept = self.is_kept(slot, None, &message).await;
         let log = if is_kept { None } else { self.slot_log(slot).await.ok().flatten() };
-        let news = SlotEvent::Failed { since: slot.status_since, message: words.clone() };
+        let news = SlotEvent::Failed { since: slot.status_since, message: message.clone() };
         if !self.0.placement.report(slot.name.clone(), news).await? {
             return Ok(false);
         }
-        tracing::warn!(slot = %slot.name, error = words, "slot failed");
+        tracing::warn!(slot = %slot.name, error = message, "slot failed");
         if !is_kept {
-            self.write_failure(slot, None, &words, log).await;
+            self.write_failure(slot, None, &message, log).await;
         }
         Ok(true)
     }

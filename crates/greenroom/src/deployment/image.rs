@@ -63,8 +63,9 @@ impl Deployment {
         let puller = Puller { deployment: self.clone(), image, replica, holder };
         let provider = provider.clone();
         let pulling = tokio::spawn(async move { puller.bring(kept, &*provider).await });
-        let pulled =
-            pulling.await.unwrap_or_else(|error| Err(ProviderError::again(format!("a pull was given up: {error}"))));
+        let pulled = pulling
+            .await
+            .unwrap_or_else(|error| Err(ProviderError::transient(format!("a pull was given up: {error}"))));
         pulled.map(|()| Ensured::There)
     }
 
@@ -92,7 +93,7 @@ impl Deployment {
 }
 
 fn unavailable(error: StoreError) -> ProviderError {
-    ProviderError::again(format!("the image lock cannot be had: {error}"))
+    ProviderError::transient(format!("the image lock cannot be had: {error}"))
 }
 
 impl Puller {
@@ -138,7 +139,7 @@ impl Puller {
         tracing::info!(image, host, "image pull started");
         let (since, progress) = (self.clock().now(), Progress::default());
         let show = || async {
-            tell(&self.image, since, self.clock().now(), progress.get());
+            log_progress(&self.image, since, self.clock().now(), progress.get());
             let mut tx = self.store().begin().await?;
             let shown = tx.show_pull(&self.image, self.holder, since, progress.get()).await?;
             tx.commit().await?;
@@ -152,14 +153,15 @@ impl Puller {
                 biased;
                 pulled = provider.pull_image(&progress) => pulled,
                 // The pull is dropped, and with it its connection: an engine ends what nobody waits for.
-                words = progress.stalled(stall) => Err(stalled(image, stall, words)),
+                message = progress.stalled(stall) => Err(stalled(image, stall, message)),
             }
         };
         let pulled = lease::kept(self.lease().liveness(), self.replica.id, image, show, work).await;
-        let pulled = pulled.unwrap_or_else(|| Err(ProviderError::again("the image lock was lost to another puller")));
+        let pulled =
+            pulled.unwrap_or_else(|| Err(ProviderError::transient("the image lock was lost to another puller")));
         match &pulled {
             Ok(()) => tracing::info!(image, host, took_s = seconds(since, self.clock().now()), "image pulled"),
-            Err(error) => tracing::warn!(image, host, error = error.words, "image pull failed"),
+            Err(error) => tracing::warn!(image, host, error = error.message, "image pull failed"),
         }
         pulled
     }
@@ -169,7 +171,7 @@ impl Puller {
 fn stalled(image: &str, stall: Duration, last: Option<String>) -> ProviderError {
     let last = last.map_or_else(|| "nothing was said at all".to_owned(), |last| format!("the last word was: {last}"));
     let stood = stall.as_secs_f64();
-    ProviderError::again(format!("the image {image} cannot be pulled: no progress for {stood} s; {last}"))
+    ProviderError::transient(format!("the image {image} cannot be pulled: no progress for {stood} s; {last}"))
 }
 
 fn seconds(since: Timestamp, now: Timestamp) -> i64 {
@@ -177,7 +179,7 @@ fn seconds(since: Timestamp, now: Timestamp) -> i64 {
 }
 
 /// Says how far a pull has come.
-fn tell(image: &Image, since: Timestamp, now: Timestamp, pulled: Pulled) {
+fn log_progress(image: &Image, since: Timestamp, now: Timestamp, pulled: Pulled) {
     let Pulled { layers, layers_done, bytes, bytes_done } = pulled;
     if layers > 0 {
         let (image, seconds) = (image.name.as_str(), seconds(since, now));

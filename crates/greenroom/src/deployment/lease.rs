@@ -139,9 +139,9 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn work_is_given_up_when_it_is_not_wanted_or_the_replica_is_dead_or_nobody_says() {
-        let never = std::future::pending::<()>;
+        let pending = std::future::pending::<()>;
         let (liveness, id) = Liveness::begin();
-        assert_eq!(kept(&liveness, id, "it", || async { Ok(false) }, never()).await, None);
+        assert_eq!(kept(&liveness, id, "it", || async { Ok(false) }, pending()).await, None);
 
         let (liveness, id) = Liveness::begin();
         let dies = async {
@@ -150,14 +150,14 @@ mod tests {
             std::future::pending().await
         };
         let given_up = tokio::select! {
-            given_up = kept(&liveness, id, "it", yes, never()) => given_up,
+            given_up = kept(&liveness, id, "it", yes, pending()) => given_up,
             () = dies => unreachable!(),
         };
         assert_eq!(given_up, None);
 
         let (liveness, id) = Liveness::begin();
         let begun = Instant::now();
-        assert_eq!(kept(&liveness, id, "it", std::future::pending, never()).await, None);
+        assert_eq!(kept(&liveness, id, "it", std::future::pending, pending()).await, None);
         assert!((LEASE..LEASE + LONGEST_DOUBT + CHECK * 2).contains(&begun.elapsed()));
     }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use domain::BotId;
 
-use super::{Deployment, prove};
+use super::{Deployment, verify};
 use crate::store::{BotLog, BotRow, LogLine, PoolRow, SlotRow, StoreError};
 
 /// How long a reader waits for the provider.
@@ -83,7 +83,7 @@ impl Deployment {
         if !is_started {
             return None;
         }
-        let lines = prove::within(timeout, "was asked for a log", provider.log(&slot.name)).await;
+        let lines = verify::within(timeout, "was asked for a log", provider.log(&slot.name)).await;
         let lines = lines.inspect_err(|error| tracing::debug!(slot = %slot.name, %error, "slot log not read")).ok()?;
         let connection = bot.connection_id.map(|connection| connection.to_string());
         Some(BotLog::bounded(lines_of_bot(lines, slot, pool, connection.as_deref()), false))

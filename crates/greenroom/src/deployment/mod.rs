@@ -9,15 +9,14 @@
 //! - [`clear`]: from a bot's end to a free slot
 //! - [`recover`]: from an error to a free slot, or to none
 //! - [`availability`]: whether the provider of each pool answers
-//! - [`alone`]: one at a time at a slot
+//! - [`slot_lock`]: one at a time at a slot
 //! - [`replica`]: that this replica lives, for everything that it holds
 //! - [`lease`]: work that is given up when another may have it
-//! - [`prove`]: what a provider says that it has done, and whether it has
+//! - [`verify`]: what a provider says that it has done, and whether it has
 //! - [`failure`]: what went wrong, kept before anything is done about it
 //! - [`logs`]: what a bot printed
 //! - [`image`]: one puller per image and host
 
-mod alone;
 pub mod assignment;
 mod availability;
 mod clear;
@@ -26,10 +25,11 @@ pub mod image;
 mod interrupted;
 mod lease;
 mod logs;
-mod prove;
 mod recover;
 mod replica;
+mod slot_lock;
 mod start;
+mod verify;
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
@@ -61,7 +61,7 @@ pub struct Patience {
     pub start: Duration,
     pub stop: Duration,
     /// For what only looks.
-    pub look: Duration,
+    pub inspect: Duration,
     /// How long a pull may stand still.
     pub pull_stall: Duration,
 }
@@ -71,7 +71,7 @@ impl Default for Patience {
         Self {
             start: Duration::from_mins(15),
             stop: Duration::from_mins(2),
-            look: Duration::from_secs(30),
+            inspect: Duration::from_secs(30),
             pull_stall: Duration::from_mins(2),
         }
     }
@@ -251,9 +251,9 @@ impl Deployment {
         &self,
         bot: BotId,
         overdue: Overdue,
-        words: Option<String>,
+        message: Option<String>,
     ) -> Result<bool, StoreError> {
-        match self.0.placement.end(Ending::GivenUp { bot, overdue, error: words }).await {
+        match self.0.placement.end(Ending::GivenUp { bot, overdue, error: message }).await {
             Ok(status) => Ok(status.is_ended()),
             Err(LifecycleError::Store(error)) => Err(error),
             Err(_) => Ok(false),
@@ -280,9 +280,9 @@ impl Deployment {
         self.0.providers.get(pool).is_some_and(|provider| provider.keeps_environment())
     }
 
-    pub(crate) async fn broken(&self, slot: &SlotName, bot: Option<BotId>, words: &str) {
-        tracing::warn!(%slot, error = words, "slot failed");
-        let news = SlotEvent::Broken { bot, message: words.to_owned() };
+    pub(crate) async fn broken(&self, slot: &SlotName, bot: Option<BotId>, message: &str) {
+        tracing::warn!(%slot, error = message, "slot failed");
+        let news = SlotEvent::Broken { bot, message: message.to_owned() };
         if let Err(error) = self.0.placement.report(slot.clone(), news).await {
             tracing::warn!(%slot, %error, "slot failure not stored");
         }

@@ -44,7 +44,7 @@ impl Deployment {
                     _ => Ok(Recovery::NotNeeded),
                 }
             };
-            this.alone_at(&slot, revive).await
+            this.with_slot_locked(&slot, revive).await
         });
         done.await.unwrap_or_else(|error| Err(StoreError::failed("recover", &error)))
     }
@@ -57,7 +57,7 @@ impl Deployment {
         stuck_since: Timestamp,
         max_attempts: i64,
     ) -> Result<Recovery, StoreError> {
-        let done = self.alone_at(slot, |slot| self.try_attempt(slot, stuck_since, max_attempts)).await?;
+        let done = self.with_slot_locked(slot, |slot| self.try_attempt(slot, stuck_since, max_attempts)).await?;
         Ok(done.unwrap_or(Recovery::NotNeeded))
     }
 
@@ -68,7 +68,7 @@ impl Deployment {
         max_attempts: i64,
     ) -> Result<Recovery, StoreError> {
         let is_stuck = slot.bot_id.is_none() && slot.status_since <= stuck_since;
-        let words = match slot.status {
+        let message = match slot.status {
             SlotStatus::Error => "",
             SlotStatus::Creating if is_stuck => "it was being made ready, and never was",
             SlotStatus::Busy if is_stuck => "it was in use by nobody",
@@ -84,7 +84,7 @@ impl Deployment {
             return Ok(Recovery::NotNeeded);
         }
         // Before the provider is called: an attempt in which this process dies counts as well.
-        let news = SlotEvent::Recovering { since: slot.status_since, message: words.to_owned() };
+        let news = SlotEvent::Recovering { since: slot.status_since, message: message.to_owned() };
         if !self.0.placement.report(slot.name.clone(), news).await? {
             return Ok(Recovery::NotNeeded);
         }
@@ -126,10 +126,10 @@ impl Deployment {
         };
         if let Err(error) = self.stopped(&slot.name, &*provider, true).await {
             if self.failed_by_outage(&slot.pool, &*provider, &error).await {
-                tracing::info!(slot = %slot.name, error = error.words, "slot recovery postponed");
+                tracing::info!(slot = %slot.name, error = error.message, "slot recovery postponed");
                 return Ok(Recovery::Failed);
             }
-            self.failed_since(&slot, error.words).await?;
+            self.failed_since(&slot, error.message).await?;
             return Ok(Recovery::Failed);
         }
         let recovered = SlotEvent::Recovered { since: slot.status_since };
@@ -142,10 +142,10 @@ impl Deployment {
 
     /// Removes what a provider has under a name that no slot has. False when it is known by now, or another is at it.
     pub async fn remove_unknown(&self, slot: &SlotName, provider: &dyn Provider) -> Result<bool, String> {
-        let (name, store, told) = (unknown(slot), &self.0.store, |error: StoreError| error.to_string());
-        let replica = self.0.lease.current().await.map_err(told)?;
+        let (name, store, text) = (unknown(slot), &self.0.store, |error: StoreError| error.to_string());
+        let replica = self.0.lease.current().await.map_err(text)?;
         let kept = self.0.lease.keep(Holding::Lease { name: name.clone(), replica: replica.clone() });
-        if !store.take_lease(&name, &replica, LONGEST_REMOVAL).await.map_err(told)? {
+        if !store.take_lease(&name, &replica, LONGEST_REMOVAL).await.map_err(text)? {
             kept.given_back();
             return Ok(false);
         }
@@ -155,10 +155,10 @@ impl Deployment {
                 let ours = || store.renew_lease(&name, &replica, LONGEST_REMOVAL);
                 let deleted =
                     lease::kept(self.0.lease.liveness(), replica.id, &name, ours, self.deleted(slot, provider)).await;
-                deleted.map_or(Ok(false), |deleted| deleted.map(|()| true).map_err(|error| error.words))
+                deleted.map_or(Ok(false), |deleted| deleted.map(|()| true).map_err(|error| error.message))
             }
             Ok(Some(_)) => Ok(false),
-            Err(error) => Err(told(error)),
+            Err(error) => Err(text(error)),
         };
         match store.give_lease_back(&name, &replica).await {
             Ok(()) => kept.given_back(),

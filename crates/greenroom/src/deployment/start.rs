@@ -23,7 +23,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 /// For a longer pause the place behind the gate is given to others.
 const LONGEST_IN_PLACE: Duration = Duration::from_secs(1);
 /// How often to look whether somebody else is done with what has the slot's name.
-const LOOK_AGAIN: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// A deployment that was let through the gate, and as whose.
 struct Passed {
@@ -57,7 +57,7 @@ enum Outcome {
     },
     Failed(ProviderError),
     /// There is no room for what its bot asks, in these words.
-    Full(String),
+    NoCapacity(String),
     /// Nobody wants it any more.
     NotWanted,
     /// It failed, and is tried again after this; others may go meanwhile.
@@ -83,7 +83,7 @@ impl Deployment {
         }
     }
 
-    /// Something with these attributes came free at the provider of these pools: whoever was put back in line, or tries again
+    /// Something with these attributes came free at the provider of these pools: whoever was put back in the queue, or tries again
     /// later, is tried now.
     pub async fn came_free(&self, pools: &[&str], attributes: Attributes) -> Result<(), StoreError> {
         let mut tx = self.0.store.begin().await?;
@@ -122,13 +122,13 @@ impl Deployment {
     async fn deploy(self, deployment: Passed, kept: Kept) {
         let (slot, bot, holder) = (&deployment.row.slot, deployment.row.bot_id, deployment.holder);
         let outcome = self.try_deploy(&deployment).await;
-        let told = match outcome {
+        let finished = match outcome {
             Ok(Outcome::Done { provider_ref, recipe }) => {
                 let news = SlotEvent::Started { bot, provider_ref, recipe, holder };
                 self.0.placement.report(slot.clone(), news).await.map(drop)
             }
-            Ok(Outcome::Failed(error)) => self.failed(&deployment, error.words).await,
-            Ok(Outcome::Full(words)) => self.full(&deployment, words).await,
+            Ok(Outcome::Failed(error)) => self.failed(&deployment, error.message).await,
+            Ok(Outcome::NoCapacity(message)) => self.no_capacity(&deployment, message).await,
             Ok(Outcome::NotWanted) => self.not_wanted(&deployment).await,
             Ok(Outcome::Later(pause)) => {
                 kept.given_back();
@@ -149,7 +149,7 @@ impl Deployment {
             }
             Err(error) => Err(error),
         };
-        match told {
+        match finished {
             Ok(()) => kept.given_back(),
             Err(error) => tracing::warn!(%slot, %error, "deployment not finished; it is released later"),
         }
@@ -167,30 +167,25 @@ impl Deployment {
     }
 
     /// The bot fails and the slot goes to error in one transaction, with the provider's words in both.
-    async fn failed(&self, deployment: &Passed, words: String) -> Result<(), StoreError> {
+    async fn failed(&self, deployment: &Passed, message: String) -> Result<(), StoreError> {
         let slot = &deployment.row.slot;
         let Some(bot) = deployment.row.bot_id else {
-            tracing::warn!(%slot, error = words, "slot start failed");
-            return self
-                .0
-                .placement
-                .report(slot.clone(), SlotEvent::Broken { bot: None, message: words })
-                .await
-                .map(drop);
+            tracing::warn!(%slot, error = message, "slot start failed");
+            return self.0.placement.report(slot.clone(), SlotEvent::Broken { bot: None, message }).await.map(drop);
         };
-        tracing::warn!(%slot, %bot, error = words, "slot start failed");
-        if self.give_up(bot, Overdue::DeployFailed, Some(words)).await? {
+        tracing::warn!(%slot, %bot, error = message, "slot start failed");
+        if self.give_up(bot, Overdue::DeployFailed, Some(message)).await? {
             return Ok(());
         }
         self.not_wanted(deployment).await
     }
 
-    /// The bot goes back in line, and the slot is free.
-    async fn full(&self, deployment: &Passed, words: String) -> Result<(), StoreError> {
+    /// The bot goes back in the queue, and the slot is free.
+    async fn no_capacity(&self, deployment: &Passed, message: String) -> Result<(), StoreError> {
         let slot = &deployment.row.slot;
-        let Some(bot) = deployment.row.bot_id else { return self.failed(deployment, words).await };
-        tracing::info!(%slot, %bot, words, "no capacity for a bot; it is queued again");
-        let news = SlotEvent::NoCapacity { bot, holder: deployment.holder, message: words };
+        let Some(bot) = deployment.row.bot_id else { return self.failed(deployment, message).await };
+        tracing::info!(%slot, %bot, error = message, "no capacity for a bot; it is queued again");
+        let news = SlotEvent::NoCapacity { bot, holder: deployment.holder, message };
         if self.0.placement.report(slot.clone(), news).await? {
             return Ok(());
         }
@@ -221,7 +216,10 @@ impl Deployment {
             let Some(slot) = self.0.store.slot(&deployment.slot).await? else { return Ok(Outcome::NotWanted) };
             let Some(wanted) = self.wanted(&slot, deployment).await? else { return Ok(Outcome::NotWanted) };
             let Some(provider) = self.provider(&slot.pool) else {
-                return Ok(Outcome::Failed(ProviderError::never(format!("the pool {} has no provider", slot.pool))));
+                return Ok(Outcome::Failed(ProviderError::permanent(format!(
+                    "the pool {} has no provider",
+                    slot.pool
+                ))));
             };
             // A bot that has begun, and ended with its slot while that was being started, is not begun a second time.
             if let Some(bot) = deployment.bot_id
@@ -236,8 +234,8 @@ impl Deployment {
                     Outcome::Failed(error) => error,
                     outcome => return Ok(outcome),
                 };
-            let again = self.0.lifecycle.clock.now().saturating_add(pause).unwrap_or(Timestamp::MAX);
-            let is_late = again >= deployment.timeout_at;
+            let next_try = self.0.lifecycle.clock.now().saturating_add(pause).unwrap_or(Timestamp::MAX);
+            let is_late = next_try >= deployment.timeout_at;
             if error.is_unavailable {
                 self.note_away(&slot.pool, &error);
             }
@@ -246,28 +244,28 @@ impl Deployment {
             let is_away =
                 error.is_unavailable || (is_late && self.failed_by_outage(&slot.pool, &*provider, &error).await);
             if is_late && is_away {
-                let stepped = self.step_back(passed, LONGEST_PAUSE, &error.words).await?;
+                let stepped = self.step_back(passed, LONGEST_PAUSE, &error.message).await?;
                 return Ok(if stepped { Outcome::Later(LONGEST_PAUSE) } else { Outcome::Lost });
             }
-            if !error.may_help || is_late {
-                self.keep_failure(&slot, deployment.bot_id, &error.words).await;
+            if !error.retryable || is_late {
+                self.keep_failure(&slot, deployment.bot_id, &error.message).await;
                 // Whoever has it by now decides what becomes of it.
-                let own = self.note_error(passed, &error.words).await.unwrap_or(false);
+                let own = self.note_error(passed, &error.message).await.unwrap_or(false);
                 return Ok(if own { Outcome::Failed(error) } else { Outcome::Lost });
             }
-            if error.is_full && deployment.bot_id.is_some() {
-                let own = self.note_error(passed, &error.words).await.unwrap_or(false);
-                return Ok(if own { Outcome::Full(error.words) } else { Outcome::Lost });
+            if error.lacks_capacity && deployment.bot_id.is_some() {
+                let own = self.note_error(passed, &error.message).await.unwrap_or(false);
+                return Ok(if own { Outcome::NoCapacity(error.message) } else { Outcome::Lost });
             }
-            tracing::warn!(slot = %slot.name, error = %error.words, retry_in_ms = pause.as_millis(), "slot start failed");
+            tracing::warn!(slot = %slot.name, error = %error.message, retry_in_ms = pause.as_millis(), "slot start failed");
             if pause > LONGEST_IN_PLACE {
-                return Ok(if self.step_back(passed, pause, &error.words).await? {
+                return Ok(if self.step_back(passed, pause, &error.message).await? {
                     Outcome::Later(pause)
                 } else {
                     Outcome::Lost
                 });
             }
-            if !self.note_error(passed, &error.words).await.unwrap_or(false) {
+            if !self.note_error(passed, &error.message).await.unwrap_or(false) {
                 return Ok(Outcome::Lost);
             }
             tokio::time::sleep(pause).await;
@@ -276,10 +274,10 @@ impl Deployment {
     }
 
     /// Lets others have the place behind the gate until it is tried again.
-    async fn step_back(&self, passed: &Passed, pause: Duration, words: &str) -> Result<bool, StoreError> {
+    async fn step_back(&self, passed: &Passed, pause: Duration, message: &str) -> Result<bool, StoreError> {
         let mut tx = self.0.store.begin().await?;
         let until = self.0.lifecycle.clock.now().saturating_add(pause).unwrap_or(Timestamp::MAX);
-        let stepped = tx.step_back(&passed.row.slot, passed.holder, until, words).await?;
+        let stepped = tx.step_back(&passed.row.slot, passed.holder, until, message).await?;
         tx.commit().await?;
         Ok(stepped)
     }
@@ -293,15 +291,15 @@ impl Deployment {
         wanted: &Wanted,
         is_new: bool,
     ) -> Result<Brought, ProviderError> {
-        let removed = |error: StoreError| ProviderError::again(error.to_string());
+        let removed = |error: StoreError| ProviderError::transient(error.to_string());
         while is_new && self.is_being_removed(&wanted.spec.slot).await.map_err(removed)? {
-            tokio::time::sleep(LOOK_AGAIN).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
         // A replica that stood still may have said that the slot is clear, while another was already clearing it in its place:
         // what that one is about to end must not be what is started here.
         let locked = || self.0.store.is_locked_elsewhere(&wanted.spec.slot, passed.replica);
         while self.0.store.is_shared() && locked().await.map_err(removed)? {
-            tokio::time::sleep(LOOK_AGAIN).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
         let wanting = Wanting { slot: &passed.row.slot, holder: passed.holder };
         match self.ensure_image(provider, wanting).await? {
@@ -336,7 +334,7 @@ impl Deployment {
             if bot.slot.as_ref() != Some(&slot.name) || (bot.status != Status::Reserved && !bot.status.is_running()) {
                 return Ok(None);
             }
-            spec.requirements = bot.wants();
+            spec.requirements = bot.parsed_requirements();
             // An agent that waits fetches its bot by itself.
             if !pool.hot {
                 spec.connection = bot.connection_id.map(|id| id.to_string());
@@ -366,7 +364,7 @@ impl Deployment {
             Some(Ok(Ok(Brought::SteppedBack))) => Outcome::SteppedBack,
             Some(Ok(Ok(_))) => Outcome::Lost,
             Some(Ok(Err(error))) => Outcome::Failed(error),
-            Some(Err(_)) => Outcome::Failed(ProviderError::again("the provider does not answer")),
+            Some(Err(_)) => Outcome::Failed(ProviderError::transient("the provider does not answer")),
             None if self.has_ended(*bot_id).await => Outcome::NotWanted,
             None => Outcome::Lost,
         }
@@ -388,9 +386,9 @@ impl Deployment {
     }
 
     /// Keeps what the provider said. False when the deployment is no longer this process's.
-    async fn note_error(&self, passed: &Passed, words: &str) -> Result<bool, StoreError> {
+    async fn note_error(&self, passed: &Passed, message: &str) -> Result<bool, StoreError> {
         let mut tx = self.0.store.begin().await?;
-        let own = tx.note_error(&passed.row.slot, passed.holder, words).await?;
+        let own = tx.note_error(&passed.row.slot, passed.holder, message).await?;
         tx.commit().await?;
         Ok(own)
     }

@@ -24,26 +24,26 @@ impl Doctor {
         let since = clocks.map_or(bot.updated_at, |clocks| clocks.status_since);
         let reason = bot.reason.as_ref().map(|reason| format!(", {reason}")).unwrap_or_default();
         let mut story = Story::new(format!("{id} is {}{reason}, since {}", bot.shown(), moment(since, self.now)));
-        story.tell("meeting", format!("{} {}", bot.platform, bot.meeting_url));
-        story.tell("user", bot.user_id.to_string());
+        story.add("meeting", format!("{} {}", bot.platform, bot.meeting_url));
+        story.add("user", bot.user_id.to_string());
         match (&bot.pool, &bot.slot) {
-            (_, Some(slot)) => story.tell("slot", slot.to_string()),
-            (Some(pool), None) => story.tell("pool", pool.as_str()),
+            (_, Some(slot)) => story.add("slot", slot.to_string()),
+            (Some(pool), None) => story.add("pool", pool.as_str()),
             (None, None) => {}
         }
         if bot.status.is_ended() {
             if let Some(error) = &bot.error {
-                story.tell("error", error.as_str());
+                story.add("error", error.as_str());
             }
             if let Some(code) = bot.exit_code {
-                story.tell("exit code", code.to_string());
+                story.add("exit code", code.to_string());
             }
         } else {
-            story.tell("waits for", self.bot_waits_for(&bot).await?);
+            story.add("waits for", self.bot_waits_for(&bot).await?);
             // Once it runs, what its pool could not do for another is not its trouble.
             if let Some(pool) = bot.pool.as_ref().filter(|_| !bot.has_session) {
                 for trouble in self.troubles(pool).await {
-                    story.tell("trouble", trouble);
+                    story.add("trouble", trouble);
                 }
             }
         }
@@ -52,21 +52,19 @@ impl Doctor {
             if let Some(at) = session.last_heartbeat_at {
                 text = format!("{text}, last heard of {}", moment(at, self.now));
             }
-            story.tell("session", text);
+            story.add("session", text);
         }
         for event in self.store.events_of_bot(id).await? {
             let to = event.to.map(|to| format!(" to {to}")).unwrap_or_default();
             let reason = event.reason.map(|reason| format!(" ({reason})")).unwrap_or_default();
-            story.tell(
-                "event",
-                format!("{} {}{to}{reason}, by {}", moment(event.at, self.now), event.kind, event.actor),
-            );
+            story
+                .add("event", format!("{} {}{to}{reason}, by {}", moment(event.at, self.now), event.kind, event.actor));
         }
         story.tell_failures(&self.store.failures_of(id).await?, self.now);
         if let Some(log) =
             self.store.bot_log(id).await?.map(|log| log.last(LOG_LINES)).filter(|log| !log.lines.is_empty())
         {
-            story.tell("log", log.lines.iter().map(shown).collect::<Vec<_>>().join("\n"));
+            story.add("log", log.lines.iter().map(shown).collect::<Vec<_>>().join("\n"));
         }
         Ok(Some(story))
     }
@@ -75,7 +73,7 @@ impl Doctor {
     pub(super) async fn bot_waits_for(&self, bot: &BotRow) -> Result<String, StoreError> {
         if let Some(entry) = self.store.queue().await?.into_iter().find(|entry| entry.bot_id == bot.id) {
             let until = moment(entry.timeout_at, self.now);
-            return Ok(format!("a slot of {}, as number {} in line, until {until}", entry.pool, entry.position));
+            return Ok(format!("a slot of {}, at position {} of the queue, until {until}", entry.pool, entry.position));
         }
         let deployments = self.store.deployments().await?;
         if let Some(at) = deployments.iter().position(|deployment| deployment.bot_id == Some(bot.id)) {

@@ -29,7 +29,7 @@ use crate::providers::check::Check;
 use crate::providers::ec2::Runners;
 use crate::server::first::INSTALLATION;
 use crate::server::pools;
-use crate::store::{Looked, SlotRow, Store, StoreError};
+use crate::store::{SlotRow, Store, StoreError, StoreInspection};
 use pool::Programs;
 use server::Servers;
 
@@ -69,13 +69,13 @@ pub enum DoctorError {
 impl Doctor {
     /// Opens what is configured, as it is.
     pub async fn open(config: &Config) -> Result<Self, DoctorError> {
-        let Looked { store, found, known } = look_at_store(config).await?.ok_or(DoctorError::NotYet)?;
+        let StoreInspection { store, found, known } = inspect_store(config).await?.ok_or(DoctorError::NotYet)?;
         if found != known {
             return Err(DoctorError::OtherVersion { found, known });
         }
         let installation = store.setting(INSTALLATION).await?.unwrap_or_default();
         let runners = Runners::connect(&config.pools, &installation).await;
-        let servers = server::look(config, Some(&store)).await;
+        let servers = server::check(config, Some(&store)).await;
         Ok(Self {
             pools: config.pools.clone(),
             programs: Programs::of(&servers),
@@ -99,20 +99,24 @@ impl Doctor {
     }
 }
 
-async fn look_at_store(config: &Config) -> Result<Option<Looked>, StoreError> {
-    match tokio::time::timeout(PATIENCE, Store::look_at(config.database.expose_secret())).await {
-        Ok(looked) => looked,
+async fn inspect_store(config: &Config) -> Result<Option<StoreInspection>, StoreError> {
+    match tokio::time::timeout(PATIENCE, Store::inspect(config.database.expose_secret())).await {
+        Ok(inspected) => inspected,
         Err(error) => Err(StoreError::failed("open", &error)),
     }
 }
 
 /// Examines everything that the configuration names.
 pub async fn examine(config: &Config) -> Vec<Examined> {
-    let looked = look_at_store(config).await;
-    let of_store = store(config, &looked).await;
+    let inspected = inspect_store(config).await;
+    let of_store = store(config, &inspected).await;
     // A database of another version cannot be read.
-    let store = looked.ok().flatten().filter(|looked| looked.found == looked.known).map(|looked| looked.store);
-    let servers = server::look(config, store.as_ref()).await;
+    let store = inspected
+        .ok()
+        .flatten()
+        .filter(|inspected| inspected.found == inspected.known)
+        .map(|inspected| inspected.store);
+    let servers = server::check(config, store.as_ref()).await;
     let mut examined = vec![
         Examined { of: "configuration".to_owned(), checks: configuration(config, &servers) },
         Examined { of: "store".to_owned(), checks: of_store },
@@ -201,10 +205,10 @@ pub fn is_loopback(url: &str) -> bool {
     host == "localhost" || host == "0.0.0.0" || host == "[::1]" || host == "[::]" || host.starts_with("127.")
 }
 
-async fn store(config: &Config, looked: &Result<Option<Looked>, StoreError>) -> Vec<Check> {
+async fn store(config: &Config, inspected: &Result<Option<StoreInspection>, StoreError>) -> Vec<Check> {
     let shown = config.database_shown();
-    let Looked { store, found, known } = match looked {
-        Ok(Some(looked)) => looked,
+    let StoreInspection { store, found, known } = match inspected {
+        Ok(Some(inspected)) => inspected,
         Ok(None) => return vec![Check::doubtful("reachable", format!("{shown}: {}", DoctorError::NotYet))],
         Err(error) => return vec![Check::bad("reachable", format!("{shown}: {error}"))],
     };
@@ -213,7 +217,7 @@ async fn store(config: &Config, looked: &Result<Option<Looked>, StoreError>) -> 
         std::cmp::Ordering::Equal => Check::good("schema", format!("of this version ({known})")),
         std::cmp::Ordering::Less => Check::doubtful(
             "schema",
-            format!("{found}, and this version wants {known}: the next start brings it there"),
+            format!("{found}, and this version needs {known}: the next start brings it there"),
         ),
         std::cmp::Ordering::Greater => {
             Check::bad("schema", format!("{found}, of a newer version than this one ({known})"))
@@ -235,7 +239,7 @@ async fn bus(config: &Config) -> Check {
     let Some(url) = &config.redis else { return Check::good("reachable", "in the process: there is one server") };
     match tokio::time::timeout(PATIENCE, bus::ping(url)).await {
         Ok(Ok(())) => Check::good("reachable", "Redis answers"),
-        Ok(Err(words)) => Check::bad("reachable", format!("Redis does not answer: {words}")),
+        Ok(Err(message)) => Check::bad("reachable", format!("Redis does not answer: {message}")),
         Err(_) => Check::bad("reachable", "Redis does not answer in time"),
     }
 }

@@ -211,7 +211,7 @@ pub async fn left(
     pools: &[PoolConfig],
     servers: &Servers,
 ) -> Result<Vec<(LeftPool, Check)>, StoreError> {
-    let told = |left: LeftPool| {
+    let check = |left: LeftPool| {
         let LeftPool { name, slots, bots, .. } = &left;
         let check = if servers.running.iter().any(|facts| facts.pools.contains(name)) {
             Check::doubtful("left", "the server that runs has this pool, and the configuration that was read has not")
@@ -226,5 +226,5 @@ pub async fn left(
         };
         (left, check)
     };
-    Ok(pools::left(store, pools).await?.into_iter().map(told).collect())
+    Ok(pools::left(store, pools).await?.into_iter().map(check).collect())
 }

@@ -33,7 +33,7 @@ impl Servers {
 }
 
 /// Asks the servers of a database.
-pub async fn look(config: &Config, store: Option<&Store>) -> Servers {
+pub async fn check(config: &Config, store: Option<&Store>) -> Servers {
     let mut servers = Servers::default();
     let rows = match store {
         Some(store) => match store.servers_seen_within(record::ALIVE_WITHIN).await {
@@ -50,11 +50,11 @@ pub async fn look(config: &Config, store: Option<&Store>) -> Servers {
     }
     if servers.running.is_empty() && servers.checks.is_empty() {
         let is_away = store.is_none() && config.database.expose_secret().starts_with("postgres");
-        let words = match is_away {
+        let message = match is_away {
             true => "whether a server runs cannot be told: its database does not answer".to_owned(),
             false => none(config).await,
         };
-        servers.checks.push(Check::bad("running", words));
+        servers.checks.push(Check::bad("running", message));
     }
     agreement(&mut servers);
     if let Some(check) = path(&servers) {
@@ -96,9 +96,9 @@ async fn ask(ServerRow { seen, facts, .. }: ServerRow, servers: &mut Servers) {
             let text = format!("no server answers: {url} gave status {status} instead of a Greenroom");
             servers.checks.push(Check::bad("running", text));
         }
-        Err(words) => {
+        Err(message) => {
             let text = format!(
-                "no server answers: the one at {url} (pid {pid}) told {} s ago that it runs, and now: {words}",
+                "no server answers: the one at {url} (pid {pid}) told {} s ago that it runs, and now: {message}",
                 seen.as_secs()
             );
             servers.checks.push(Check::bad("running", text));
@@ -106,8 +106,8 @@ async fn ask(ServerRow { seen, facts, .. }: ServerRow, servers: &mut Servers) {
     }
 }
 
-fn other_version(version: &str, place: &str) -> Option<Check> {
-    let text = format!("the server at {place} is {version}, and this program is {VERSION}");
+fn other_version(version: &str, address: &str) -> Option<Check> {
+    let text = format!("the server at {address} is {version}, and this program is {VERSION}");
     (version != VERSION).then(|| Check::doubtful("version", text))
 }
 
@@ -126,7 +126,7 @@ async fn readiness(url: &str) -> Check {
             let detail = body["detail"].as_str().unwrap_or("no reason was given");
             Check::bad("ready", format!("it is not ready (status {status}): {detail}"))
         }
-        Err(words) => Check::bad("ready", format!("it does not say whether it is ready: {words}")),
+        Err(message) => Check::bad("ready", format!("it does not say whether it is ready: {message}")),
     }
 }
 

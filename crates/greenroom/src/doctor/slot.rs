@@ -22,27 +22,27 @@ impl Doctor {
         let pool = self.store.pools().await?.into_iter().find(|pool| pool.name == slot.pool);
         let status = if slot.status == SlotStatus::Creating { "being made (creating)" } else { slot.status.as_str() };
         let mut story = Story::new(format!("{name} is {status} since {}", moment(slot.status_since, self.now)));
-        story.tell("pool", pool.as_ref().map_or(format!("{}, no longer configured", slot.pool), shown));
-        story.tell("description", slot.description.as_str());
+        story.add("pool", pool.as_ref().map_or(format!("{}, no longer configured", slot.pool), shown));
+        story.add("description", slot.description.as_str());
         if let Some(id) = slot.bot_id {
             let status = self.store.bot(id).await?.map_or("unknown".to_owned(), |bot| bot.shown().to_string());
-            story.tell("bot", format!("{id}, {status}"));
+            story.add("bot", format!("{id}, {status}"));
         }
-        story.tell("waits for", self.slot_waits_for(&slot, pool.as_ref()).await?);
-        story.tell("provider", self.provider_says(&slot).await);
+        story.add("waits for", self.slot_waits_for(&slot, pool.as_ref()).await?);
+        story.add("provider", self.provider_says(&slot).await);
         if matches!(slot.status, SlotStatus::Creating | SlotStatus::Error) {
             for trouble in self.troubles(&slot.pool).await {
-                story.tell("trouble", trouble);
+                story.add("trouble", trouble);
             }
         }
         if let Some(used) = slot.last_used_at {
-            story.tell("last used", moment(used, self.now));
+            story.add("last used", moment(used, self.now));
         }
         if slot.recovery_attempts > 0 {
-            story.tell("recovery", format!("{} of {} attempts", slot.recovery_attempts, self.max_recovery_attempts));
+            story.add("recovery", format!("{} of {} attempts", slot.recovery_attempts, self.max_recovery_attempts));
         }
         if let Some(error) = &slot.error_message {
-            story.tell("error", error.as_str());
+            story.add("error", error.as_str());
         }
         story.tell_failures(&failures, self.now);
         Ok(Some(story))
@@ -101,7 +101,7 @@ impl Doctor {
             Ok(Ok(Some(found))) if found.unwell => format!("{}, not well{known}", found.state),
             Ok(Ok(Some(found))) => format!("{}{known}", found.state),
             Ok(Ok(None)) => format!("has nothing of it{known}"),
-            Ok(Err(error)) => format!("cannot be asked: {}", error.words),
+            Ok(Err(error)) => format!("cannot be asked: {}", error.message),
             Err(_) => "does not answer".to_owned(),
         }
     }

@@ -17,17 +17,17 @@ impl Story {
         Self { title, lines: Vec::new() }
     }
 
-    pub fn tell(&mut self, about: &str, text: impl Into<String>) {
+    pub fn add(&mut self, about: &str, text: impl Into<String>) {
         self.lines.push((about.to_owned(), text.into()));
     }
 
     /// What went wrong, the last first, with the last lines of what ran.
     pub fn tell_failures(&mut self, failures: &[FailureRow], now: Timestamp) {
         for failure in failures {
-            let FailureRow { slot, at, words, log, .. } = failure;
-            self.tell("went wrong", format!("{} in {slot}: {words}", moment(*at, now)));
+            let FailureRow { slot, at, message, log, .. } = failure;
+            self.add("went wrong", format!("{} in {slot}: {message}", moment(*at, now)));
             if let Some(log) = log {
-                self.tell("its log", log.as_str());
+                self.add("its log", log.as_str());
             }
         }
     }

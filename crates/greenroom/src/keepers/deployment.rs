@@ -20,7 +20,7 @@ use domain::SlotName;
 use jiff::Timestamp;
 
 use super::listening::ListeningWindow;
-use super::{Did, Keeper, ago};
+use super::{Keeper, RunReport, ago};
 use crate::clock::Clock;
 use crate::deployment::Deployment;
 use crate::lifecycle::Lifecycle;
@@ -48,7 +48,7 @@ pub struct DeploymentKeeper {
     listening: ListeningWindow,
     every: Duration,
     /// When the slots that have a bot were looked at last.
-    looked_at_all: Mutex<Option<Timestamp>>,
+    last_full_pass: Mutex<Option<Timestamp>>,
     /// A provider may take its time to stop or delete something: nobody waits for it.
     clearing: Arc<AtWork>,
     removing: Arc<AtWork>,
@@ -105,17 +105,17 @@ impl DeploymentKeeper {
         every: Duration,
     ) -> Self {
         let (store, clock) = (lifecycle.store.clone(), lifecycle.clock.clone());
-        let (looked_at_all, clearing, removing, breaking) = Default::default();
-        Self { store, clock, placement, deployment, listening, every, looked_at_all, clearing, removing, breaking }
+        let (last_full_pass, clearing, removing, breaking) = Default::default();
+        Self { store, clock, placement, deployment, listening, every, last_full_pass, clearing, removing, breaking }
     }
 
-    fn looked_at_all(&self) -> MutexGuard<'_, Option<Timestamp>> {
-        self.looked_at_all.lock().unwrap_or_else(PoisonError::into_inner)
+    fn last_full_pass(&self) -> MutexGuard<'_, Option<Timestamp>> {
+        self.last_full_pass.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Slots whose bots are gone.
     async fn clear(&self, now: Timestamp) -> Result<(), StoreError> {
-        if self.looked_at_all().is_some_and(|at| at > ago(now, LEFT_TO_OTHERS)) {
+        if self.last_full_pass().is_some_and(|at| at > ago(now, LEFT_TO_OTHERS)) {
             return Ok(());
         }
         let slots = self.store.slots_to_clear(ago(now, LEFT_TO_OTHERS)).await?;
@@ -123,7 +123,7 @@ impl DeploymentKeeper {
             let deployment = self.deployment.clone();
             self.clearing.begin(slot.name.clone(), async move { deployment.clear(slot).await });
         }
-        *self.looked_at_all() = Some(now);
+        *self.last_full_pass() = Some(now);
         Ok(())
     }
 
@@ -150,9 +150,9 @@ impl Keeper for DeploymentKeeper {
         self.every
     }
 
-    async fn run(&self) -> Result<Did, StoreError> {
+    async fn run(&self) -> Result<RunReport, StoreError> {
         let now = self.clock.now();
-        let mut did = Did::of([("cleared", 0), ("started_again", 0), ("broken", 0), ("removed", 0)]);
+        let mut report = RunReport::of([("cleared", 0), ("started_again", 0), ("broken", 0), ("removed", 0)]);
         self.clear(now).await?;
         self.remove(now).await?;
         // Whoever could not be heard meanwhile has not been silent.
@@ -162,7 +162,7 @@ impl Keeper for DeploymentKeeper {
                 let news = SlotEvent::Silent { bot, generation: slot.generation };
                 if self.placement.report(slot.name.clone(), news).await? {
                     tracing::warn!(slot = %slot.name, %bot, "agent did not take its bot; restarting the slot");
-                    did.add("started_again", 1);
+                    report.add("started_again", 1);
                 }
             }
         }
@@ -179,13 +179,13 @@ impl Keeper for DeploymentKeeper {
             }
         }
         self.deployment.pass_gate().await;
-        did.add("broken", self.breaking.take_done());
-        did.add("cleared", self.clearing.take_done());
-        did.add("removed", self.removing.take_done());
-        Ok(did)
+        report.add("broken", self.breaking.take_done());
+        report.add("cleared", self.clearing.take_done());
+        report.add("removed", self.removing.take_done());
+        Ok(report)
     }
 
     fn hurry(&self) {
-        *self.looked_at_all() = None;
+        *self.last_full_pass() = None;
     }
 }

@@ -12,12 +12,12 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::leader::Leadership;
-use super::{Crew, Did, Keeper};
+use super::{Crew, Keeper, RunReport};
 use crate::clock::Clock;
 use crate::store::{KeeperRow, Store, StoreError};
 
 /// How soon the leader sees that another replica asks for a run.
-const LOOK_FOR_ASKED: Duration = Duration::from_millis(300);
+const REQUEST_POLL_INTERVAL: Duration = Duration::from_millis(300);
 /// However often something wakes a keeper, it rests so long between two runs.
 const REST: Duration = Duration::from_millis(100);
 /// A run that did nothing is written down no more often than this.
@@ -96,7 +96,7 @@ impl Keepers {
         let drives = (0..self.0.posts.len()).map(|index| self.drive(index));
         tokio::select! {
             _ = futures_util::future::join_all(drives) => {}
-            () = self.look_for_asked() => {}
+            () = self.poll_requests() => {}
             () = ending.cancelled() => {}
         }
     }
@@ -110,7 +110,7 @@ impl Keepers {
                 inner.leadership.gained().await;
                 // The word may be older than the lease.
                 if !inner.leadership.is_held() {
-                    tokio::time::sleep(LOOK_FOR_ASKED).await;
+                    tokio::time::sleep(REQUEST_POLL_INTERVAL).await;
                     continue;
                 }
                 next = self.due(post).await;
@@ -147,7 +147,7 @@ impl Keepers {
     }
 
     /// Runs a keeper once and keeps what it did.
-    async fn run_at(&self, index: usize) -> Result<Did, StoreError> {
+    async fn run_at(&self, index: usize) -> Result<RunReport, StoreError> {
         let Self(inner) = self;
         let post = &inner.posts[index];
         let _turn = post.turn.lock().await;
@@ -163,21 +163,21 @@ impl Keepers {
             }
         };
         let took = begun.elapsed();
-        self.tell(post, took, &done);
+        self.report_run(post, took, &done);
 
         let every = post.keeper.every();
         let answer = match &done {
-            Ok(did) => serde_json::json!({ "did": did.counts }),
+            Ok(report) => serde_json::json!({ "did": report.counts }),
             Err(error) => serde_json::json!({ "error": error.to_string() }),
         };
         let row = KeeperRow {
             name: post.keeper.name().to_owned(),
             last_run: Some(at),
             took_ms: i64::try_from(took.as_millis()).ok(),
-            did: serde_json::json!(done.as_ref().map(|did| did.counts.clone()).unwrap_or_default()).to_string(),
+            did: serde_json::json!(done.as_ref().map(|report| report.counts.clone()).unwrap_or_default()).to_string(),
             error: match &done {
-                Ok(did) if did.complaints.is_empty() => None,
-                Ok(did) => Some(did.complaints.join("; ")),
+                Ok(report) if report.complaints.is_empty() => None,
+                Ok(report) => Some(report.complaints.join("; ")),
                 Err(error) => Some(error.to_string()),
             },
             next_run: inner.clock.now().checked_add(every).ok(),
@@ -185,7 +185,7 @@ impl Keepers {
             answered: asked,
             answer: Some(answer.to_string()),
         };
-        self.write(post, row, done.as_ref().is_ok_and(Did::is_nothing)).await;
+        self.write(post, row, done.as_ref().is_ok_and(RunReport::is_nothing)).await;
         done
     }
 
@@ -209,7 +209,7 @@ impl Keepers {
         }
     }
 
-    fn tell(&self, post: &Post, took: Duration, done: &Result<Did, StoreError>) {
+    fn report_run(&self, post: &Post, took: Duration, done: &Result<RunReport, StoreError>) {
         let keeper = post.keeper.name();
         metrics::counter!("greenroom_keeper_runs_total", "keeper" => keeper).increment(1);
         metrics::histogram!("greenroom_keeper_run_seconds", "keeper" => keeper).record(took);
@@ -217,15 +217,15 @@ impl Keepers {
         metrics::gauge!("greenroom_keeper_last_run_seconds", "keeper" => keeper)
             .set(self.0.clock.now().as_millisecond() as f64 / 1_000.0);
         let trouble = match done {
-            Ok(did) => {
-                for (what, count) in &did.counts {
+            Ok(report) => {
+                for (what, count) in &report.counts {
                     metrics::counter!("greenroom_keeper_did_total", "keeper" => keeper, "what" => *what)
                         .increment(*count);
                 }
-                if did.counts.values().any(|count| *count > 0) {
-                    tracing::info!(keeper, did = ?did.counts, took_ms = took.as_millis(), "keeper run");
+                if report.counts.values().any(|count| *count > 0) {
+                    tracing::info!(keeper, did = ?report.counts, took_ms = took.as_millis(), "keeper run");
                 }
-                (!did.complaints.is_empty()).then(|| did.complaints.join("; "))
+                (!report.complaints.is_empty()).then(|| report.complaints.join("; "))
             }
             Err(error) => Some(error.to_string()),
         };
@@ -250,8 +250,8 @@ impl Keepers {
             if this.0.leadership.is_held() {
                 this.0.posts[index].keeper.hurry();
                 match this.run_at(index).await {
-                    Ok(did) => {
-                        return Ok(did.counts.into_iter().map(|(what, count)| (what.to_owned(), count)).collect());
+                    Ok(report) => {
+                        return Ok(report.counts.into_iter().map(|(what, count)| (what.to_owned(), count)).collect());
                     }
                     Err(error) if this.0.leadership.is_held() => return Err(error.into()),
                     Err(_) => {}
@@ -276,19 +276,19 @@ impl Keepers {
             if row.answered >= number {
                 return answer(row.answer.as_deref().unwrap_or_default());
             }
-            tokio::time::sleep(LOOK_FOR_ASKED / 3).await;
+            tokio::time::sleep(REQUEST_POLL_INTERVAL / 3).await;
         }
         Err(RunError::TakesLong)
     }
 
     /// On the leader: wakes the keepers that were asked for at other replicas.
-    async fn look_for_asked(&self) {
+    async fn poll_requests(&self) {
         let Self(inner) = self;
         if !inner.store.is_shared() {
             return std::future::pending().await;
         }
         loop {
-            tokio::time::sleep(LOOK_FOR_ASKED).await;
+            tokio::time::sleep(REQUEST_POLL_INTERVAL).await;
             if !inner.leadership.is_held() {
                 continue;
             }
@@ -323,12 +323,12 @@ impl Keepers {
 /// What the leader wrote of a run that was asked for.
 fn answer(text: &str) -> Result<Vec<(String, u64)>, RunError> {
     #[derive(serde::Deserialize)]
-    struct Answer {
+    struct StoredAnswer {
         did: Option<std::collections::BTreeMap<String, u64>>,
         error: Option<String>,
     }
     let lost = || RunError::Failed("the run was done, but what it did cannot be read".to_owned());
-    let Answer { did, error } = serde_json::from_str(text).map_err(|_| lost())?;
+    let StoredAnswer { did, error } = serde_json::from_str(text).map_err(|_| lost())?;
     match error {
         Some(error) => Err(RunError::Failed(error)),
         None => Ok(did.ok_or_else(lost)?.into_iter().collect()),

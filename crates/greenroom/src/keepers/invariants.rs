@@ -20,7 +20,7 @@ use domain::lifecycle::Overdue;
 use domain::planner::Snapshot;
 use domain::planner::invariants::{Scope, Usages, Violation, overgrown, usages, usages_of, violations};
 
-use super::{Did, Keeper};
+use super::{Keeper, RunReport};
 use crate::lifecycle::Lifecycle;
 use crate::lifecycle::ends::Ending;
 use crate::placement::Placement;
@@ -50,7 +50,7 @@ struct Progress {
 }
 
 /// What one look at the copy found.
-struct Look {
+struct CheckedPart {
     violations: Vec<Violation>,
     usages: Usages,
     is_last: bool,
@@ -73,10 +73,10 @@ impl Invariants {
         self.copy_check.clone()
     }
 
-    async fn check_copy(&self, did: &mut Did) -> Result<(), StoreError> {
-        let report = self.copy_check.run().await?;
-        did.add("violations", report.log());
-        for difference in report.differences {
+    async fn check_copy(&self, report: &mut RunReport) -> Result<(), StoreError> {
+        let log_violation = self.copy_check.run().await?;
+        report.add("violations", log_violation.log());
+        for difference in log_violation.differences {
             if let CopyDifference::PoolCount(pool) = difference {
                 let changed = Changed { pools: true, ..Changed::default() };
                 let mut tx = self.lifecycle.store.begin_changing(&changed, self.lifecycle.clock.now()).await?;
@@ -87,23 +87,28 @@ impl Invariants {
         Ok(())
     }
 
-    async fn check_invariants(&self, did: &mut Did) -> Result<(), StoreError> {
+    async fn check_invariants(&self, report: &mut RunReport) -> Result<(), StoreError> {
         let skipped = self.progress().skipped;
         let (most_at_once, part) = (self.most_at_once, self.part);
-        let look = self.placement.look(move |copy, _| look(copy, skipped, most_at_once, part)).await?;
-        for violation in &look.violations {
-            report(violation.kind(), &violation.to_string(), did);
-            self.repair(violation, did).await?;
+        let checked =
+            self.placement.read_snapshot(move |copy, _| check_part(copy, skipped, most_at_once, part)).await?;
+        for violation in &checked.violations {
+            record_violation(violation.kind(), &violation.to_string(), report);
+            self.repair(violation, report).await?;
         }
         let mut progress = self.progress();
-        for (of, usage) in overgrown(&progress.usages, &look.usages) {
-            report(of.kind(), &format!("there are {} {of}; {} are allowed", usage.count, usage.limit), did);
+        for (of, usage) in overgrown(&progress.usages, &checked.usages) {
+            record_violation(
+                of.kind(),
+                &format!("there are {} {of}; {} are allowed", usage.count, usage.limit),
+                report,
+            );
         }
-        progress.skipped = if look.is_last { 0 } else { skipped + part };
-        if look.is_last && skipped == 0 {
-            progress.usages = look.usages;
+        progress.skipped = if checked.is_last { 0 } else { skipped + part };
+        if checked.is_last && skipped == 0 {
+            progress.usages = checked.usages;
         } else {
-            progress.usages.extend(look.usages);
+            progress.usages.extend(checked.usages);
         }
         Ok(())
     }
@@ -112,13 +117,13 @@ impl Invariants {
         self.progress.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn repair(&self, violation: &Violation, did: &mut Did) -> Result<(), StoreError> {
+    async fn repair(&self, violation: &Violation, report: &mut RunReport) -> Result<(), StoreError> {
         match violation {
             Violation::BotLost { bot } => {
                 let error = Some("it was in no queue and in no slot".to_owned());
                 let ending = Ending::GivenUp { bot: *bot, overdue: Overdue::DeployFailed, error };
                 if let Err(error) = self.placement.end(ending).await {
-                    did.complaints.push(format!("the bot {bot}, which is lost, could not be ended: {error}"));
+                    report.complaints.push(format!("the bot {bot}, which is lost, could not be ended: {error}"));
                 }
             }
             Violation::QueuedWithSlot { bot, .. } => self.leave_queue(*bot).await?,
@@ -153,20 +158,20 @@ impl Invariants {
 }
 
 /// Looks at everything, or at a part where that would hold up placement.
-fn look(copy: &Snapshot, skipped: usize, most_at_once: usize, part: usize) -> Look {
+fn check_part(copy: &Snapshot, skipped: usize, most_at_once: usize, part: usize) -> CheckedPart {
     let size = copy.slots().len().max(copy.bots().count()).max(copy.users_known());
     if size <= most_at_once && skipped == 0 {
-        return Look { violations: violations(copy), usages: usages(copy), is_last: true };
+        return CheckedPart { violations: violations(copy), usages: usages(copy), is_last: true };
     }
     let scope = Scope::part(copy, skipped, part);
     let users: Vec<_> = copy.users().skip(skipped).take(part).map(|(id, _)| id).collect();
     let usages = usages_of(copy, users, scope.pools.iter().map(String::as_str));
-    Look { violations: scope.violations(copy), usages, is_last: skipped + part >= size }
+    CheckedPart { violations: scope.violations(copy), usages, is_last: skipped + part >= size }
 }
 
-fn report(kind: &'static str, violation: &str, did: &mut Did) {
+fn record_violation(kind: &'static str, violation: &str, report: &mut RunReport) {
     log_violation(kind, violation);
-    did.add("violations", 1);
+    report.add("violations", 1);
 }
 
 #[async_trait]
@@ -179,10 +184,10 @@ impl Keeper for Invariants {
         copy_check::EVERY
     }
 
-    async fn run(&self) -> Result<Did, StoreError> {
-        let mut did = Did::default();
-        self.check_invariants(&mut did).await?;
-        self.check_copy(&mut did).await?;
-        Ok(did)
+    async fn run(&self) -> Result<RunReport, StoreError> {
+        let mut report = RunReport::default();
+        self.check_invariants(&mut report).await?;
+        self.check_copy(&mut report).await?;
+        Ok(report)
     }
 }

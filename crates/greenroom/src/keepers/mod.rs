@@ -55,14 +55,14 @@ use warm_buffer::WarmBuffer;
 
 /// What a run has done.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Did {
+pub struct RunReport {
     /// How much of what.
     pub counts: BTreeMap<&'static str, u64>,
     /// What could not be done, in sentences.
     pub complaints: Vec<String>,
 }
 
-impl Did {
+impl RunReport {
     pub fn of<const N: usize>(counts: [(&'static str, u64); N]) -> Self {
         Self { counts: counts.into(), complaints: Vec::new() }
     }
@@ -85,7 +85,7 @@ pub trait Keeper: Send + Sync + std::fmt::Debug {
     fn every(&self) -> Duration;
 
     /// Looks once, and acts on what it finds.
-    async fn run(&self) -> Result<Did, StoreError>;
+    async fn run(&self) -> Result<RunReport, StoreError>;
 
     /// Wakes when it should run before its time.
     async fn woken(&self) {

@@ -1,5 +1,5 @@
 //! Queue expiry. It acts on a bot when
-//! - it is in line for a slot and the end of its own patience has come: `failed`, `queue_timeout`;
+//! - it is in the queue for a slot and the end of its own patience has come: `failed`, `queue_timeout`;
 //! - it waits before the deploy gate for longer than `deploy.timeout`: `failed`, `deploy_timeout`, and its slot goes back.
 //!
 //! A bot that has got its slot, or has passed the gate, meanwhile goes on. Every replica has a timer on the next end of a
@@ -16,7 +16,7 @@ use jiff::Timestamp;
 use tokio_util::sync::CancellationToken;
 
 use super::leader::Leadership;
-use super::{Did, Keeper};
+use super::{Keeper, RunReport};
 use crate::clock::Clock;
 use crate::deployment::Deployment;
 use crate::placement::Placement;
@@ -41,7 +41,7 @@ impl QueueExpiry {
         Self { store, clock, placement, deployment, every, in_time: Arc::default() }
     }
 
-    /// Ends who has waited in line too long, in the moment in which the time is over, until `ending`.
+    /// Ends who has waited in the queue too long, in the moment in which the time is over, until `ending`.
     pub async fn keep_time(self, leadership: Leadership, ending: CancellationToken) {
         let mut pause = Duration::ZERO;
         loop {
@@ -52,7 +52,7 @@ impl QueueExpiry {
             });
             tokio::select! {
                 () = ending.cancelled() => return,
-                // Somebody with less patience may have joined the line.
+                // Somebody with less patience may have joined the queue.
                 () = self.placement.actions().queue_joined(), if pause.is_zero() => continue,
                 () = tokio::time::sleep(wait.max(pause).max(Duration::from_millis(1))) => {}
             }
@@ -92,15 +92,15 @@ impl Keeper for QueueExpiry {
         self.every
     }
 
-    async fn run(&self) -> Result<Did, StoreError> {
+    async fn run(&self) -> Result<RunReport, StoreError> {
         let now = self.clock.now();
         let mut ended = self.expire(now).await?;
         for deployment in self.store.overdue_deployments(now).await? {
             if let Some(bot) = deployment.bot_id {
-                let words = deployment.last_error;
-                ended += u64::from(self.deployment.give_up(bot, Overdue::DeployTimeout, words).await?);
+                let message = deployment.last_error;
+                ended += u64::from(self.deployment.give_up(bot, Overdue::DeployTimeout, message).await?);
             }
         }
-        Ok(Did::of([("failed", ended + self.in_time.swap(0, Ordering::Relaxed))]))
+        Ok(RunReport::of([("failed", ended + self.in_time.swap(0, Ordering::Relaxed))]))
     }
 }

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use futures_util::StreamExt;
 
-use super::{Did, Keeper, ago};
+use super::{Keeper, RunReport, ago};
 use crate::clock::Clock;
 use crate::deployment::{Deployment, Recovery};
 use crate::store::{SlotRow, Store, StoreError};
@@ -58,8 +58,8 @@ impl Keeper for RecoveryKeeper {
         self.every
     }
 
-    async fn run(&self) -> Result<Did, StoreError> {
-        let mut did = Did::of([("recovered", 0), ("failed", 0), ("deleted", 0)]);
+    async fn run(&self) -> Result<RunReport, StoreError> {
+        let mut report = RunReport::of([("recovered", 0), ("failed", 0), ("deleted", 0)]);
         let slots = self.store.slots_to_recover(ago(self.clock.now(), STUCK_AFTER)).await?;
         // Of a pool that is no longer configured, or whose provider is away, there is nobody to ask.
         let is_served = |pool: &str| self.deployment.providers().contains_key(pool) && !self.deployment.is_away(pool);
@@ -69,16 +69,16 @@ impl Keeper for RecoveryKeeper {
         let mut attempts = futures_util::stream::iter(attempts).buffer_unordered(AT_ONCE);
         while let Some((slot, attempted)) = attempts.next().await {
             match attempted {
-                Ok(Recovery::Recovered) => did.add("recovered", 1),
-                Ok(Recovery::Deleted) => did.add("deleted", 1),
-                Ok(Recovery::Failed) => did.add("failed", 1),
+                Ok(Recovery::Recovered) => report.add("recovered", 1),
+                Ok(Recovery::Deleted) => report.add("deleted", 1),
+                Ok(Recovery::Failed) => report.add("failed", 1),
                 Ok(Recovery::NotNeeded) => {}
                 Err(error) => {
-                    did.add("failed", 1);
-                    did.complaints.push(format!("{}: {error}", slot.name));
+                    report.add("failed", 1);
+                    report.complaints.push(format!("{}: {error}", slot.name));
                 }
             }
         }
-        Ok(did)
+        Ok(report)
     }
 }

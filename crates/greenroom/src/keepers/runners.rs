@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::{Did, Keeper};
+use super::{Keeper, RunReport};
 use crate::providers::ec2::Runners;
 use crate::store::StoreError;
 
@@ -48,15 +48,21 @@ impl Keeper for RunnersKeeper {
         EVERY
     }
 
-    async fn run(&self) -> Result<Did, StoreError> {
-        let mut did =
-            Did::of([("announced", 0), ("fell_back", 0), ("reaped", 0), ("let_go", 0), ("created", 0), ("grown", 0)]);
-        let looks = self
+    async fn run(&self) -> Result<RunReport, StoreError> {
+        let mut report = RunReport::of([
+            ("announced", 0),
+            ("fell_back", 0),
+            ("reaped", 0),
+            ("let_go", 0),
+            ("created", 0),
+            ("grown", 0),
+        ]);
+        let passes = self
             .runners
             .each()
             .iter()
             .map(|(name, pool)| async move { (name, tokio::time::timeout(PATIENCE, pool.keep()).await) });
-        for (name, kept) in futures_util::future::join_all(looks).await {
+        for (name, kept) in futures_util::future::join_all(passes).await {
             match kept {
                 Ok(Ok(kept)) => {
                     let aws::Kept { announced, fell_back, reaped, let_go, created, grown } = kept;
@@ -68,16 +74,16 @@ impl Keeper for RunnersKeeper {
                         ("created", created),
                         ("grown", grown),
                     ] {
-                        did.add(what, count.into());
+                        report.add(what, count.into());
                     }
                 }
-                Ok(Err(error)) => did.complaints.push(format!("the runners of {name} cannot be kept: {error}")),
-                Err(_) => did.complaints.push(format!(
+                Ok(Err(error)) => report.complaints.push(format!("the runners of {name} cannot be kept: {error}")),
+                Err(_) => report.complaints.push(format!(
                     "the runners of {name} cannot be kept: AWS did not answer within {} s",
                     PATIENCE.as_secs()
                 )),
             }
         }
-        Ok(did)
+        Ok(report)
     }
 }

@@ -15,7 +15,7 @@ use domain::Deadlines;
 use domain::lifecycle::Overdue;
 
 use super::listening::ListeningWindow;
-use super::{Did, Keeper, ago};
+use super::{Keeper, RunReport, ago};
 use crate::lifecycle::Lifecycle;
 use crate::store::StoreError;
 
@@ -40,9 +40,9 @@ impl Sweeper {
         Self { lifecycle, deadlines, listening }
     }
 
-    async fn sweep(&self) -> Result<Did, StoreError> {
+    async fn sweep(&self) -> Result<RunReport, StoreError> {
         let now = self.listening.now();
-        let mut did = Did::of([("failed", 0), ("stopped", 0)]);
+        let mut report = RunReport::of([("failed", 0), ("stopped", 0)]);
         for (overdue, patience) in [
             (Overdue::NoStart, self.deadlines.no_start),
             (Overdue::NoJoin, self.deadlines.no_join),
@@ -51,20 +51,25 @@ impl Sweeper {
         ] {
             let since = ago(now, patience);
             if overdue == Overdue::StopGrace {
-                let ended = self.sweep_one_way(overdue, since, &mut did).await?;
-                did.add("stopped", ended);
+                let ended = self.sweep_one_way(overdue, since, &mut report).await?;
+                report.add("stopped", ended);
                 continue;
             }
             // Whoever has said nothing since then has said nothing for so long while somebody listened.
             let needed = patience.min(needed_listening(&self.deadlines));
             let Some(heard_since) = self.listening.heard_since(needed) else { continue };
-            let ended = self.sweep_one_way(overdue, since.min(heard_since), &mut did).await?;
-            did.add("failed", ended);
+            let ended = self.sweep_one_way(overdue, since.min(heard_since), &mut report).await?;
+            report.add("failed", ended);
         }
-        Ok(did)
+        Ok(report)
     }
 
-    async fn sweep_one_way(&self, overdue: Overdue, since: jiff::Timestamp, did: &mut Did) -> Result<u64, StoreError> {
+    async fn sweep_one_way(
+        &self,
+        overdue: Overdue,
+        since: jiff::Timestamp,
+        report: &mut RunReport,
+    ) -> Result<u64, StoreError> {
         let (mut ended, mut last) = (0, None);
         loop {
             let page = self.lifecycle.store.overdue(overdue, since, last).await?;
@@ -74,7 +79,7 @@ impl Sweeper {
                 match self.lifecycle.pass(bot, overdue, since).await {
                     Ok(passed) => ended += u64::from(passed),
                     // One that cannot be ended must not be in the way of the others.
-                    Err(error) => did.complaints.push(format!("the bot {bot} could not be ended: {error}")),
+                    Err(error) => report.complaints.push(format!("the bot {bot} could not be ended: {error}")),
                 }
             }
         }
@@ -91,7 +96,7 @@ impl Keeper for Sweeper {
         self.deadlines.sweeper_interval
     }
 
-    async fn run(&self) -> Result<Did, StoreError> {
+    async fn run(&self) -> Result<RunReport, StoreError> {
         let swept = self.sweep().await;
         if swept.is_err() {
             self.listening.reset();

@@ -27,7 +27,7 @@ use futures_util::StreamExt;
 use jiff::Timestamp;
 
 use super::interrupted::end_interrupted;
-use super::{Did, Keeper, ago, count};
+use super::{Keeper, RunReport, ago, count};
 use crate::clock::Clock;
 use crate::deployment::{Deployment, Recovery};
 use crate::lifecycle::Lifecycle;
@@ -114,13 +114,13 @@ impl SyncKeeper {
 
     async fn list(&self, pool: &str, provider: &dyn Provider) -> Result<Listing, String> {
         let begun = self.clock.now();
-        match tokio::time::timeout(self.deployment.patience().look, provider.list()).await {
+        match tokio::time::timeout(self.deployment.patience().inspect, provider.list()).await {
             Ok(Ok(found)) => Ok(Listing { begun, found }),
             Ok(Err(error)) => {
                 if error.is_unavailable {
                     self.deployment.note_away(pool, &error);
                 }
-                Err(error.words)
+                Err(error.message)
             }
             Err(_) => Err("the provider does not answer".to_owned()),
         }
@@ -189,7 +189,7 @@ impl SyncKeeper {
         provider: &dyn Provider,
         listing: Listing,
         back_since: Option<Timestamp>,
-        did: &mut Did,
+        report: &mut RunReport,
     ) -> Result<(), StoreError> {
         // Rows are read after the listing: what was idle before it began, and still is, has not changed meanwhile.
         let rows = self.store.slots_of_pool(pool).await?;
@@ -220,7 +220,7 @@ impl SyncKeeper {
                 provider.describe(&row.name, &row.description).await;
             }
         }
-        did.add("interrupted", end_interrupted(&self.deployment, provider, &rows, &has, settled).await?);
+        report.add("interrupted", end_interrupted(&self.deployment, provider, &rows, &has, settled).await?);
         if let Some(back_since) = back_since {
             let runs = |row: &SlotRow| has.get(&row.name).is_some_and(|found| found.running);
             let gone = rows.iter().filter(|row| row.status_since <= back_since && !runs(row));
@@ -229,8 +229,8 @@ impl SyncKeeper {
             wrong.lost.retain(|row| !taken.contains(&row.name));
         }
         let size = rows.len().max(listing.found.len());
-        did.add("waiting", self.allow(pool, &mut wrong, size, listing.begun));
-        self.act(wrong, provider, did).await
+        report.add("waiting", self.allow(pool, &mut wrong, size, listing.begun));
+        self.act(wrong, provider, report).await
     }
 
     /// Of slots in which nothing runs after an outage, by the listing: those of which a look says the same, and that should
@@ -258,16 +258,20 @@ impl SyncKeeper {
                 candidates.push(slot.clone());
             }
         }
-        let patience = self.deployment.patience().look;
-        let looks = candidates.into_iter().map(|slot| async move {
+        let patience = self.deployment.patience().inspect;
+        let inspections = candidates.into_iter().map(|slot| async move {
             let found = tokio::time::timeout(patience, provider.inspect(&slot.name)).await;
             let is_gone = matches!(&found, Ok(Ok(found)) if !found.as_ref().is_some_and(|found| found.running));
             is_gone.then_some(slot)
         });
-        Ok(futures_util::stream::iter(looks).buffer_unordered(AT_ONCE).filter_map(std::future::ready).collect().await)
+        Ok(futures_util::stream::iter(inspections)
+            .buffer_unordered(AT_ONCE)
+            .filter_map(std::future::ready)
+            .collect()
+            .await)
     }
 
-    async fn act(&self, wrong: Wrong, provider: &dyn Provider, did: &mut Did) -> Result<(), StoreError> {
+    async fn act(&self, wrong: Wrong, provider: &dyn Provider, report: &mut RunReport) -> Result<(), StoreError> {
         let removals = wrong.unknown.into_iter().map(|slot| async move {
             let removed = self.deployment.remove_unknown(&slot, provider).await;
             (slot, removed)
@@ -277,17 +281,19 @@ impl SyncKeeper {
             match removed {
                 Ok(true) => {
                     tracing::warn!(%slot, "unknown slot removed at the provider");
-                    did.add("removed", 1);
+                    report.add("removed", 1);
                 }
                 Ok(false) => {}
-                Err(words) => did.complaints.push(format!("{slot}, which is unknown, cannot be removed: {words}")),
+                Err(message) => {
+                    report.complaints.push(format!("{slot}, which is unknown, cannot be removed: {message}"))
+                }
             }
         }
         for slot in wrong.lost {
             let news = SlotEvent::Lost { since: slot.status_since, counts: false };
             if self.placement.report(slot.name.clone(), news).await? {
                 tracing::warn!(slot = %slot.name, "slot lost at the provider; started again");
-                did.add("made_anew", 1);
+                report.add("made_anew", 1);
             }
         }
         for slot in wrong.taken {
@@ -297,32 +303,32 @@ impl SyncKeeper {
             };
             if self.placement.report(slot.name.clone(), news).await? {
                 tracing::warn!(slot = %slot.name, "slot lost in an outage; started again");
-                did.add("made_anew", 1);
+                report.add("made_anew", 1);
             }
         }
         for (slot, state) in wrong.unwell {
-            did.add("made_anew", u64::from(self.replace(slot, &state).await?));
+            report.add("made_anew", u64::from(self.replace(slot, &state).await?));
         }
         let stops = wrong.strays.into_iter().map(|slot| self.stop_stray(slot));
         let mut stops = futures_util::stream::iter(stops).buffer_unordered(AT_ONCE);
         while let Some(stopped) = stops.next().await {
-            did.add("stopped", u64::from(stopped?));
+            report.add("stopped", u64::from(stopped?));
         }
         Ok(())
     }
 
     /// Makes a slot anew that is not well, unless that was no help too often.
     async fn replace(&self, slot: SlotRow, state: &str) -> Result<bool, StoreError> {
-        let words = format!("the provider says that it is not well: {state}");
+        let message = format!("the provider says that it is not well: {state}");
         if slot.recovery_attempts + 1 >= self.max_attempts {
-            self.deployment.failed_since(&slot, words).await?;
+            self.deployment.failed_since(&slot, message).await?;
             return Ok(false);
         }
-        self.deployment.keep_failure(&slot, None, &words).await;
+        self.deployment.keep_failure(&slot, None, &message).await;
         let news = SlotEvent::Lost { since: slot.status_since, counts: true };
         let is_made = self.placement.report(slot.name.clone(), news).await?;
         if is_made {
-            tracing::warn!(slot = %slot.name, error = words, "slot unhealthy; recreating it");
+            tracing::warn!(slot = %slot.name, error = message, "slot unhealthy; recreating it");
         }
         Ok(is_made)
     }
@@ -352,13 +358,14 @@ impl Keeper for SyncKeeper {
         self.deployment.a_provider_returned().await;
     }
 
-    async fn run(&self) -> Result<Did, StoreError> {
+    async fn run(&self) -> Result<RunReport, StoreError> {
         let returned = self.deployment.take_returned();
-        let mut did = Did::of([("removed", 0), ("made_anew", 0), ("stopped", 0), ("interrupted", 0), ("waiting", 0)]);
+        let mut report =
+            RunReport::of([("removed", 0), ("made_anew", 0), ("stopped", 0), ("interrupted", 0), ("waiting", 0)]);
         let providers = self.deployment.providers();
         let hot: BTreeMap<String, bool> =
             self.store.pools().await?.into_iter().map(|pool| (pool.name, pool.hot)).collect();
-        let mut looked_at = HashSet::new();
+        let mut examined = HashSet::new();
         for (pool, provider) in providers.iter() {
             let Some(hot) = hot.get(pool) else { continue };
             match self.list(pool, &**provider).await {
@@ -366,14 +373,14 @@ impl Keeper for SyncKeeper {
                 Ok(mut listing) => {
                     listing.found.retain(|found| {
                         let of = found.slot.pool().unwrap_or_default();
-                        of == pool || (!providers.contains_key(of) && looked_at.insert(found.slot.clone()))
+                        of == pool || (!providers.contains_key(of) && examined.insert(found.slot.clone()))
                     });
                     let back_since = returned.get(pool).copied();
-                    self.sync(pool, *hot, &**provider, listing, back_since, &mut did).await?;
+                    self.sync(pool, *hot, &**provider, listing, back_since, &mut report).await?;
                 }
-                Err(words) => did.complaints.push(format!("the slots of {pool} cannot be listed: {words}")),
+                Err(message) => report.complaints.push(format!("the slots of {pool} cannot be listed: {message}")),
             }
         }
-        Ok(did)
+        Ok(report)
     }
 }

@@ -10,14 +10,14 @@
 //! - a slot of a hot pool was started with another image or command than is configured by now: it is started anew, one after
 //!   the other while none is being made ready or in error, and never so that fewer than `min_idle` are ready (one fewer
 //!   where the pool cannot grow);
-//! - a bot waits in line although a slot is free or could be made, because a word was lost: it gets it, before all of this.
+//! - a bot waits in the queue although a slot is free or could be made, because a word was lost: it gets it, before all of this.
 
 use std::time::Duration;
 
 use async_trait::async_trait;
 use domain::planner::job::WarmReport;
 
-use super::{Did, Keeper};
+use super::{Keeper, RunReport};
 use crate::placement::Placement;
 use crate::store::StoreError;
 
@@ -43,10 +43,10 @@ impl Keeper for WarmBuffer {
         self.every
     }
 
-    async fn run(&self) -> Result<Did, StoreError> {
-        let looked = self.placement.keep_warm().await?;
-        let WarmReport { made, let_go, stopped, replaced } = looked;
-        Ok(Did::of([("made", made), ("let_go", let_go), ("stopped", stopped), ("replaced", replaced)]))
+    async fn run(&self) -> Result<RunReport, StoreError> {
+        let warmed = self.placement.keep_warm().await?;
+        let WarmReport { made, let_go, stopped, replaced } = warmed;
+        Ok(RunReport::of([("made", made), ("let_go", let_go), ("stopped", stopped), ("replaced", replaced)]))
     }
 
     async fn woken(&self) {

@@ -14,14 +14,14 @@ use crate::store::{Actor, Beat, BotRow, Change, Changed, CommandRow, Kind, NewEv
 
 /// Who speaks, and under which connection it says to speak.
 #[derive(Clone, Copy, Debug)]
-pub struct Voice {
+pub struct Caller {
     pub claim: Claim,
     pub connection_id: ConnectionId,
 }
 
 /// A stretch of speech, as a bot sends it.
 #[derive(Clone, Debug)]
-pub struct Said {
+pub struct Segment {
     pub start_time: f64,
     pub end_time: f64,
     pub text: String,
@@ -41,15 +41,15 @@ impl Lifecycle {
     }
 
     /// The bot runs. Makes the session of its connection.
-    pub async fn started(&self, voice: Voice, container: Option<&str>) -> Result<Status, LifecycleError> {
+    pub async fn started(&self, caller: Caller, container: Option<&str>) -> Result<Status, LifecycleError> {
         let mut tx = self.store.begin().await?;
-        let bot = self.held(&mut tx, voice).await?;
+        let bot = self.held(&mut tx, caller).await?;
         let new_session = !bot.has_session;
         let verdict = decide(&bot.standing(), &Trigger::Started { new_session });
         let now = self.clock.now();
         if new_session && matches!(verdict, Verdict::Move { .. } | Verdict::Hold) {
-            tx.end_sessions(bot.id, Some(voice.connection_id), now).await?;
-            tx.make_session(bot.id, voice.connection_id, container, now).await?;
+            tx.end_sessions(bot.id, Some(caller.connection_id), now).await?;
+            tx.make_session(bot.id, caller.connection_id, container, now).await?;
             if bot.slot.is_some() {
                 // It runs: whatever was to start its slot once more need not.
                 tx.cancel_pending_deployments(&[bot.id]).await?;
@@ -62,28 +62,28 @@ impl Lifecycle {
     }
 
     /// The bot is in the meeting.
-    pub async fn joined(&self, voice: Voice) -> Result<Status, LifecycleError> {
+    pub async fn joined(&self, caller: Caller) -> Result<Status, LifecycleError> {
         let mut tx = self.store.begin().await?;
-        let bot = self.held(&mut tx, voice).await?;
+        let bot = self.held(&mut tx, caller).await?;
         has_started(&bot)?;
         let verdict = decide(&bot.standing(), &Trigger::Joined);
         let now = self.clock.now();
         if let Verdict::Move { .. } = verdict {
-            tx.note_joined(voice.connection_id, now).await?;
+            tx.note_joined(caller.connection_id, now).await?;
         }
         self.follow(tx, bot, verdict, now).await
     }
 
     /// The bot tells a state of its own.
-    pub async fn status(&self, voice: Voice, trigger: Trigger) -> Result<Status, LifecycleError> {
+    pub async fn status(&self, caller: Caller, trigger: Trigger) -> Result<Status, LifecycleError> {
         // From when it leaves it no longer counts against its user's limit.
         let mut tx = match trigger {
             Trigger::Stopping { .. } => {
-                self.store.begin_changing(&Changed::bot(voice.claim.bot, None), self.clock.now()).await?
+                self.store.begin_changing(&Changed::bot(caller.claim.bot, None), self.clock.now()).await?
             }
             _ => self.store.begin().await?,
         };
-        let bot = self.held(&mut tx, voice).await?;
+        let bot = self.held(&mut tx, caller).await?;
         has_started(&bot)?;
         let verdict = decide(&bot.standing(), &trigger);
         self.follow(tx, bot, verdict, self.clock.now()).await
@@ -92,26 +92,27 @@ impl Lifecycle {
     /// The bot lives, and has heard some commands. Answers with its status and all commands it has not heard yet.
     pub async fn heartbeat(
         &self,
-        voice: Voice,
+        caller: Caller,
         acked: &[CommandId],
     ) -> Result<(Status, Vec<CommandRow>), LifecycleError> {
-        let bot = self.store.bot(voice.claim.bot).await?.ok_or(LifecycleError::Unauthorized)?;
-        speaks_for(&bot, voice)?;
+        let bot = self.store.bot(caller.claim.bot).await?.ok_or(LifecycleError::Unauthorized)?;
+        speaks_for(&bot, caller)?;
         has_started(&bot)?;
-        self.heartbeats.note(Beat { connection_id: voice.connection_id, at: self.clock.now() });
+        self.heartbeats.note(Beat { connection_id: caller.connection_id, at: self.clock.now() });
         let mut open = self.store.open_commands(bot.id).await?;
         if open.iter().any(|command| acked.contains(&command.id)) {
-            self.acknowledge(voice, acked).await?;
+            self.acknowledge(caller, acked).await?;
             open = self.store.open_commands(bot.id).await?;
         }
         Ok((bot.status, open))
     }
 
     /// Stores what was said, and says how much of it was new.
-    pub async fn transcript(&self, voice: Voice, said: Vec<Said>) -> Result<u64, LifecycleError> {
+    pub async fn transcript(&self, caller: Caller, segments: Vec<Segment>) -> Result<u64, LifecycleError> {
         let mut tx = self.store.begin().await?;
-        let bot = self.held(&mut tx, voice).await?;
-        let segments: Vec<SegmentRow> = said.into_iter().map(|said| segment(voice.connection_id, said)).collect();
+        let bot = self.held(&mut tx, caller).await?;
+        let segments: Vec<SegmentRow> =
+            segments.into_iter().map(|segment| segment_row(caller.connection_id, segment)).collect();
         if bot.status.is_ended() {
             // A batch that had arrived before the end is a repeat; anything new comes too late.
             let mut digests: Vec<String> = segments.into_iter().map(|segment| segment.digest).collect();
@@ -126,10 +127,10 @@ impl Lifecycle {
         Ok(stored)
     }
 
-    async fn acknowledge(&self, voice: Voice, acked: &[CommandId]) -> Result<(), LifecycleError> {
+    async fn acknowledge(&self, caller: Caller, acked: &[CommandId]) -> Result<(), LifecycleError> {
         let now = self.clock.now();
         let mut tx = self.store.begin().await?;
-        let bot = self.held(&mut tx, voice).await?;
+        let bot = self.held(&mut tx, caller).await?;
         refuse_ended(&bot)?;
         for action in tx.acknowledge(bot.id, acked, now).await? {
             let event = NewEvent {
@@ -147,9 +148,9 @@ impl Lifecycle {
     }
 
     /// The bot that speaks, held, and speaking under its own connection.
-    pub(super) async fn held(&self, tx: &mut Tx, voice: Voice) -> Result<BotRow, LifecycleError> {
-        let bot = tx.hold_bot(voice.claim.bot).await?.ok_or(LifecycleError::Unauthorized)?;
-        fence(bot.connection_id, voice)?;
+    pub(super) async fn held(&self, tx: &mut Tx, caller: Caller) -> Result<BotRow, LifecycleError> {
+        let bot = tx.hold_bot(caller.claim.bot).await?.ok_or(LifecycleError::Unauthorized)?;
+        fence(bot.connection_id, caller)?;
         Ok(bot)
     }
 
@@ -163,9 +164,9 @@ impl Lifecycle {
     ) -> Result<Status, LifecycleError> {
         match verdict {
             Verdict::Move { to, reason } => {
-                let told = self.move_bot(&mut tx, &bot, Change::to(to, reason), Actor::Bot, now).await?;
+                let committed = self.move_bot(&mut tx, &bot, Change::to(to, reason), Actor::Bot, now).await?;
                 tx.commit().await?;
-                self.tell(told);
+                self.report_committed(committed);
                 Ok(to)
             }
             Verdict::Hold => {
@@ -179,17 +180,17 @@ impl Lifecycle {
 }
 
 /// A connection speaks for its bot only while it is the bot's own.
-pub(super) fn fence(current: Option<ConnectionId>, voice: Voice) -> Result<(), LifecycleError> {
-    if current == Some(voice.claim.connection) && current == Some(voice.connection_id) {
+pub(super) fn fence(current: Option<ConnectionId>, caller: Caller) -> Result<(), LifecycleError> {
+    if current == Some(caller.claim.connection) && current == Some(caller.connection_id) {
         Ok(())
     } else {
         Err(LifecycleError::StaleConnection)
     }
 }
 
-/// Whether what this voice says still matters.
-pub(super) fn speaks_for(bot: &BotRow, voice: Voice) -> Result<(), LifecycleError> {
-    fence(bot.connection_id, voice)?;
+/// Whether what this caller says still matters.
+pub(super) fn speaks_for(bot: &BotRow, caller: Caller) -> Result<(), LifecycleError> {
+    fence(bot.connection_id, caller)?;
     refuse_ended(bot)
 }
 
@@ -198,12 +199,12 @@ fn has_started(bot: &BotRow) -> Result<(), LifecycleError> {
     if bot.has_session || bot.status.is_ended() { Ok(()) } else { Err(LifecycleError::InvalidTransition(bot.status)) }
 }
 
-fn segment(connection_id: ConnectionId, said: Said) -> SegmentRow {
+fn segment_row(connection_id: ConnectionId, segment: Segment) -> SegmentRow {
     let mut digest = Sha256::new();
     digest.update(connection_id.0.as_bytes());
-    digest.update(said.start_time.to_bits().to_be_bytes());
-    digest.update(said.end_time.to_bits().to_be_bytes());
-    for text in [Some(&said.text), said.speaker.as_ref(), said.language.as_ref()] {
+    digest.update(segment.start_time.to_bits().to_be_bytes());
+    digest.update(segment.end_time.to_bits().to_be_bytes());
+    for text in [Some(&segment.text), segment.speaker.as_ref(), segment.language.as_ref()] {
         // The length before the text, so that no two sequences of texts look alike.
         digest.update(text.map_or(u64::MAX, |text| text.len() as u64).to_be_bytes());
         digest.update(text.map_or("", String::as_str));
@@ -212,10 +213,10 @@ fn segment(connection_id: ConnectionId, said: Said) -> SegmentRow {
     SegmentRow {
         connection_id,
         digest,
-        start_time: said.start_time,
-        end_time: said.end_time,
-        text: said.text,
-        speaker: said.speaker,
-        language: said.language,
+        start_time: segment.start_time,
+        end_time: segment.end_time,
+        text: segment.text,
+        speaker: segment.speaker,
+        language: segment.language,
     }
 }

@@ -4,13 +4,13 @@ use domain::lifecycle::Overdue;
 use domain::{BotId, Reason};
 use jiff::Timestamp;
 
-use super::callbacks::Voice;
+use super::callbacks::Caller;
 use crate::store::{BotRow, SessionRow};
 
 #[derive(Clone, Debug)]
 pub enum Ending {
     /// The bot says that its process ended.
-    Exited { voice: Voice, exit_code: i64, reason: Option<Reason>, error: Option<String> },
+    Exited { caller: Caller, exit_code: i64, reason: Option<Reason>, error: Option<String> },
     /// It waited too long, or could not be deployed.
     GivenUp { bot: BotId, overdue: Overdue, error: Option<String> },
 }
@@ -18,7 +18,7 @@ pub enum Ending {
 impl Ending {
     pub fn bot(&self) -> BotId {
         match self {
-            Ending::Exited { voice, .. } => voice.claim.bot,
+            Ending::Exited { caller, .. } => caller.claim.bot,
             Ending::GivenUp { bot, .. } => *bot,
         }
     }

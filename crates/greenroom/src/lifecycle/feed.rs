@@ -29,11 +29,11 @@ const BATCH: i64 = 1_000;
 const BACKLOG_OF_USERS: usize = 1_024;
 const BACKLOG_OF_BOTS: usize = 16;
 
-type Line = broadcast::Sender<Arc<EventRow>>;
+type Channel = broadcast::Sender<Arc<EventRow>>;
 
 #[derive(Clone, Debug)]
 pub struct Feed {
-    lines: Arc<Mutex<Lines>>,
+    channels: Arc<Mutex<Channels>>,
     position: watch::Sender<Option<EventId>>,
     /// Another replica is known to have written something.
     woken: Arc<Notify>,
@@ -42,9 +42,9 @@ pub struct Feed {
 
 /// Who listens to what, so that an event costs only those whom it concerns.
 #[derive(Debug, Default)]
-struct Lines {
-    users: HashMap<UserId, Line>,
-    bots: HashMap<BotId, Line>,
+struct Channels {
+    users: HashMap<UserId, Channel>,
+    bots: HashMap<BotId, Channel>,
     /// Who waits in a slot hears that something is assigned to it: placement says so.
     slots: HashMap<SlotName, broadcast::Sender<()>>,
 }
@@ -66,7 +66,7 @@ impl Listener {
 
 impl Default for Feed {
     fn default() -> Self {
-        Self { lines: Arc::default(), position: watch::Sender::new(None), woken: Arc::default(), poll: POLL }
+        Self { channels: Arc::default(), position: watch::Sender::new(None), woken: Arc::default(), poll: POLL }
     }
 }
 
@@ -83,32 +83,32 @@ impl Feed {
 
     /// Everything that happens to a user's bots.
     pub fn listen_to_user(&self, user: UserId) -> Listener {
-        self.listener(|lines| subscribe(&mut lines.users, user, BACKLOG_OF_USERS))
+        self.listener(|channels| subscribe(&mut channels.users, user, BACKLOG_OF_USERS))
     }
 
     /// Everything that happens to a bot.
     pub fn listen_to_bot(&self, bot: BotId) -> Listener {
-        self.listener(|lines| subscribe(&mut lines.bots, bot, BACKLOG_OF_BOTS))
+        self.listener(|channels| subscribe(&mut channels.bots, bot, BACKLOG_OF_BOTS))
     }
 
     /// Hears that a bot is assigned to this slot.
     pub fn listen_to_slot(&self, slot: &SlotName) -> broadcast::Receiver<()> {
-        subscribe(&mut self.lines.lock().unwrap_or_else(PoisonError::into_inner).slots, slot.clone(), 1)
+        subscribe(&mut self.channels.lock().unwrap_or_else(PoisonError::into_inner).slots, slot.clone(), 1)
     }
 
     /// Wakes the agent that waits in a slot.
     pub fn wake_slot(&self, slot: &SlotName) {
-        send(&mut self.lines.lock().unwrap_or_else(PoisonError::into_inner).slots, slot, &());
+        send(&mut self.channels.lock().unwrap_or_else(PoisonError::into_inner).slots, slot, &());
     }
 
     /// Wakes every agent that waits: it is not known which slots have changed.
     pub fn wake_all_slots(&self) {
-        let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
-        lines.slots.retain(|_, line| line.send(()).is_ok());
+        let mut channels = self.channels.lock().unwrap_or_else(PoisonError::into_inner);
+        channels.slots.retain(|_, channel| channel.send(()).is_ok());
     }
 
-    fn listener(&self, subscribe: impl FnOnce(&mut Lines) -> broadcast::Receiver<Arc<EventRow>>) -> Listener {
-        let live = subscribe(&mut self.lines.lock().unwrap_or_else(PoisonError::into_inner));
+    fn listener(&self, subscribe: impl FnOnce(&mut Channels) -> broadcast::Receiver<Arc<EventRow>>) -> Listener {
+        let live = subscribe(&mut self.channels.lock().unwrap_or_else(PoisonError::into_inner));
         Listener { live, position: self.position.subscribe() }
     }
 
@@ -117,7 +117,7 @@ impl Feed {
         let (mut follower, mut others) = (Follower::default(), bus.listen());
         let mut failing = false;
         loop {
-            let looked = Instant::now();
+            let begun = Instant::now();
             let step = tokio::select! {
                 step = follower.step(&store) => step,
                 () = stopping.cancelled() => return,
@@ -140,7 +140,7 @@ impl Feed {
                 }
             };
             tokio::select! {
-                () = store.told() => bus.stir(),
+                () = store.events_written() => bus.announce_events(),
                 () = others.heard() => {}
                 () = self.woken.notified() => {}
                 () = tokio::time::sleep(wait) => {}
@@ -148,7 +148,7 @@ impl Feed {
             }
             // Under load events are read in groups, not one commit at a time.
             let pause = if self.is_heard() { SHORTEST_PAUSE } else { PAUSE_UNHEARD };
-            let rest = pause.saturating_sub(looked.elapsed());
+            let rest = pause.saturating_sub(begun.elapsed());
             if !rest.is_zero() {
                 tokio::time::sleep(rest).await;
             }
@@ -157,8 +157,8 @@ impl Feed {
 
     /// Whether anybody listens to a user or a bot.
     fn is_heard(&self) -> bool {
-        let lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
-        !(lines.users.is_empty() && lines.bots.is_empty())
+        let channels = self.channels.lock().unwrap_or_else(PoisonError::into_inner);
+        !(channels.users.is_empty() && channels.bots.is_empty())
     }
 
     fn publish(&self, events: Vec<EventRow>, position: Option<EventId>) {
@@ -169,31 +169,31 @@ impl Feed {
         if events.is_empty() {
             return;
         }
-        let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut channels = self.channels.lock().unwrap_or_else(PoisonError::into_inner);
         for event in events.into_iter().map(Arc::new) {
-            send(&mut lines.users, &event.user_id, &event);
-            send(&mut lines.bots, &event.bot_id, &event);
+            send(&mut channels.users, &event.user_id, &event);
+            send(&mut channels.bots, &event.bot_id, &event);
         }
     }
 }
 
 fn subscribe<K: Eq + std::hash::Hash, T: Clone>(
-    lines: &mut HashMap<K, broadcast::Sender<T>>,
+    channels: &mut HashMap<K, broadcast::Sender<T>>,
     key: K,
     backlog: usize,
 ) -> broadcast::Receiver<T> {
     // Lines that nobody listens to any more go when the map would have to grow.
-    if lines.len() == lines.capacity() && !lines.contains_key(&key) {
-        lines.retain(|_, line| line.receiver_count() > 0);
+    if channels.len() == channels.capacity() && !channels.contains_key(&key) {
+        channels.retain(|_, channel| channel.receiver_count() > 0);
     }
-    lines.entry(key).or_insert_with(|| broadcast::Sender::new(backlog)).subscribe()
+    channels.entry(key).or_insert_with(|| broadcast::Sender::new(backlog)).subscribe()
 }
 
-fn send<K: Eq + std::hash::Hash, T: Clone>(lines: &mut HashMap<K, broadcast::Sender<T>>, key: &K, word: &T) {
-    if let Some(line) = lines.get(key)
-        && line.send(word.clone()).is_err()
+fn send<K: Eq + std::hash::Hash, T: Clone>(channels: &mut HashMap<K, broadcast::Sender<T>>, key: &K, word: &T) {
+    if let Some(channel) = channels.get(key)
+        && channel.send(word.clone()).is_err()
     {
-        lines.remove(key);
+        channels.remove(key);
     }
 }
 
@@ -244,18 +244,18 @@ impl Follower {
                 self.stands = Stands::At(last);
                 Ok(Step { position: Some(last), more: true, ..Step::default() })
             }
-            Stands::At(last) => self.look(store, last).await,
+            Stands::At(last) => self.read_next(store, last).await,
         }
     }
 
-    async fn look(&mut self, store: &Store, last: EventId) -> Result<Step, StoreError> {
+    async fn read_next(&mut self, store: &Store, last: EventId) -> Result<Step, StoreError> {
         // Before the events are read: what these had written is visible below once they have ended.
         let settled = match &self.awaited {
             Some(awaited) => store.event_writers().await?.is_disjoint(awaited),
             None => false,
         };
         let read = store.events_after(last, BATCH).await?;
-        let full = i64::try_from(read.len()).is_ok_and(|n| n == BATCH);
+        let batch_is_full = i64::try_from(read.len()).is_ok_and(|n| n == BATCH);
         let mut step = Step::default();
         let (mut at, mut settled) = (last, settled);
         for event in read {
@@ -277,7 +277,7 @@ impl Follower {
         }
         self.stands = Stands::At(at);
         step.position = Some(at);
-        step.more = full && !step.missing;
+        step.more = batch_is_full && !step.missing;
         Ok(step)
     }
 }

@@ -1,6 +1,6 @@
 //! What a bot printed, as its agent sends it. Each call replaces what was sent before.
 
-use super::callbacks::Voice;
+use super::callbacks::Caller;
 use super::{Lifecycle, LifecycleError, refuse_ended};
 use crate::store::{Actor, BotLog, Kind, NewEvent};
 
@@ -9,16 +9,16 @@ const WARNINGS_MAX: usize = 5;
 
 impl Lifecycle {
     /// Keeps the last lines of a bot, and adds its new warnings to its events.
-    pub async fn keep_log(&self, voice: Voice, log: BotLog, warnings: Vec<String>) -> Result<(), LifecycleError> {
+    pub async fn keep_log(&self, caller: Caller, log: BotLog, warnings: Vec<String>) -> Result<(), LifecycleError> {
         let mut tx = self.store.begin().await?;
-        let bot = self.held(&mut tx, voice).await?;
+        let bot = self.held(&mut tx, caller).await?;
         if bot.status.is_ended() {
             // The same again is a repeat; anything else comes too late.
-            let stored = tx.log_of_connection(bot.id, voice.connection_id).await?;
+            let stored = tx.log_of_connection(bot.id, caller.connection_id).await?;
             return if stored.as_ref() == Some(&log) { Ok(()) } else { refuse_ended(&bot) };
         }
         let now = self.clock.now();
-        tx.replace_bot_log(bot.id, voice.connection_id, &log, now).await?;
+        tx.replace_bot_log(bot.id, caller.connection_id, &log, now).await?;
         if !warnings.is_empty() {
             let mut known = tx.warnings_of(bot.id).await?;
             for warning in warnings {

@@ -126,9 +126,9 @@ impl Lifecycle {
         tx.note_stop_asked(id, now).await?;
         tx.leave_queue(&[id]).await?;
         // For one that waits at the gate nothing was begun.
-        let in_line = bot.status == Status::Reserved && !tx.cancel_pending_deployments(&[id]).await?.is_empty();
-        let assigned = bot.connection_id.is_some() && !in_line;
-        let told = match decide(&bot.standing(), &Trigger::StopAsked { assigned }) {
+        let was_pending = bot.status == Status::Reserved && !tx.cancel_pending_deployments(&[id]).await?.is_empty();
+        let assigned = bot.connection_id.is_some() && !was_pending;
+        let committed = match decide(&bot.standing(), &Trigger::StopAsked { assigned }) {
             Verdict::Move { to, reason } => {
                 Some(self.move_bot(&mut tx, &bot, Change::to(to, reason), Actor::User, now).await?)
             }
@@ -142,8 +142,8 @@ impl Lifecycle {
         let bot = tx.bot(id).await?.ok_or(LifecycleError::NotFound)?;
         tx.commit().await?;
         self.publish(&bot, command);
-        if let Some(told) = told {
-            self.tell(told);
+        if let Some(committed) = committed {
+            self.report_committed(committed);
         }
         Ok(Stopped { bot, had_ended: false })
     }
@@ -241,20 +241,20 @@ impl Lifecycle {
             _ => None,
         };
         let change = Change { error, ..Change::to(to, reason) };
-        let told = self.move_bot(&mut tx, &bot, change, Actor::Keeper, now).await?;
+        let committed = self.move_bot(&mut tx, &bot, change, Actor::Keeper, now).await?;
         tx.commit().await?;
-        self.tell(told);
+        self.report_committed(committed);
         Ok(true)
     }
 
     /// Logs what was committed, and has the slot of a bot cleared that is at an end.
-    fn tell(&self, told: Told) {
-        match told.0.to {
-            Some(status) if status.is_ended() => self.actions.clear(told.0.bot_id),
-            Some(_) => self.actions.hear(told.0.bot_id, told.1),
+    fn report_committed(&self, committed: CommittedEvent) {
+        match committed.0.to {
+            Some(status) if status.is_ended() => self.actions.clear(committed.0.bot_id),
+            Some(_) => self.actions.hear(committed.0.bot_id, committed.1),
             None => {}
         }
-        told.log();
+        committed.log();
     }
 
     async fn own_bot(&self, tx: &mut Tx, user: UserId, id: BotId) -> Result<BotRow, LifecycleError> {
@@ -299,7 +299,7 @@ impl Lifecycle {
         mut change: Change,
         actor: Actor,
         now: Timestamp,
-    ) -> Result<Told, LifecycleError> {
+    ) -> Result<CommittedEvent, LifecycleError> {
         change.fault = change.to.is_ended().then(|| Fault::of_end(bot.status, change.to, change.reason.as_ref()));
         tx.move_bot(bot.id, &change, now).await?;
         if change.to.is_ended() {
@@ -319,7 +319,7 @@ impl Lifecycle {
             actor,
         };
         tx.record(&event, now).await?;
-        Ok(Told(event, change.to))
+        Ok(CommittedEvent(event, change.to))
     }
 }
 
@@ -358,9 +358,9 @@ fn refuse_ended(bot: &BotRow) -> Result<(), LifecycleError> {
 
 /// A change that is to be logged and counted once it is committed.
 #[must_use]
-struct Told(NewEvent, Status);
+struct CommittedEvent(NewEvent, Status);
 
-impl Told {
+impl CommittedEvent {
     fn log(self) {
         log_move(&self.0);
     }

@@ -83,14 +83,14 @@ impl Tokens {
     /// Which slot's token this is; `None` when it is not one that this installation made.
     pub fn read_slot(&self, token: &str) -> Option<SlotClaim> {
         let text = self.verified(SLOT_PREFIX, b"greenroom slot ", token)?;
-        let mut words = text.splitn(4, ' ');
-        let incarnation = words.next()?.parse().ok()?;
-        let generation = match words.next()? {
+        let mut parts = text.splitn(4, ' ');
+        let incarnation = parts.next()?.parse().ok()?;
+        let generation = match parts.next()? {
             "-" => None,
             generation => Some(generation.parse().ok()?),
         };
-        let number = words.next()?.parse().ok()?;
-        Some(SlotClaim { slot: SlotName::stored(words.next()?.to_owned()), incarnation, generation, number })
+        let number = parts.next()?.parse().ok()?;
+        Some(SlotClaim { slot: SlotName::stored(parts.next()?.to_owned()), incarnation, generation, number })
     }
 
     /// With it a machine may register as a runner of this pool.
@@ -202,10 +202,10 @@ mod tests {
     fn a_token_that_was_changed_anywhere_is_not_read() {
         let tokens = Tokens::new("secret");
         let token = tokens.make(claim());
-        for place in PREFIX.len()..token.len() {
+        for index in PREFIX.len()..token.len() {
             let mut changed = token.clone().into_bytes();
-            changed[place] = if changed[place] == b'A' { b'B' } else { b'A' };
-            assert_eq!(tokens.read(std::str::from_utf8(&changed).unwrap()), None, "changed at {place}");
+            changed[index] = if changed[index] == b'A' { b'B' } else { b'A' };
+            assert_eq!(tokens.read(std::str::from_utf8(&changed).unwrap()), None, "changed at {index}");
         }
         assert_eq!(tokens.read(&token[..token.len() - 4]), None);
         assert_eq!(tokens.read(""), None);

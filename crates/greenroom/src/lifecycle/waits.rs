@@ -10,7 +10,7 @@ use super::Lifecycle;
 use crate::store::{BotRow, StoreError};
 
 /// A request that waits reads the bot by itself as well, should the feed be held up.
-const LOOK_AGAIN: Duration = Duration::from_secs(15);
+const POLL_INTERVAL: Duration = Duration::from_secs(15);
 /// It reads the bot no more often than this, however much happens to it.
 const SHORTEST_PAUSE: Duration = Duration::from_secs(1);
 
@@ -49,12 +49,12 @@ impl Lifecycle {
             if over || state.is_reached(row.shown()) {
                 return Ok(Some(row));
             }
-            let look_again = tokio::time::sleep(LOOK_AGAIN);
-            tokio::pin!(look_again);
+            let next_poll = tokio::time::sleep(POLL_INTERVAL);
+            tokio::pin!(next_poll);
             loop {
                 let heard = tokio::select! {
                     heard = listener.live.recv() => heard,
-                    () = &mut look_again => break,
+                    () = &mut next_poll => break,
                     () = &mut deadline => { over = true; break }
                     () = stopping.cancelled() => { over = true; break }
                 };

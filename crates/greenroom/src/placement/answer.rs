@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use domain::planner::bot::OpenBot;
 use domain::planner::changes::Changes;
 use domain::planner::changes::NewBot;
-use domain::planner::job::{self, Answer, EndRefusal, Refusal};
+use domain::planner::job::{self, EndRefusal, JobAnswer, Refusal};
 use domain::{BotId, ShownStatus, SlotName};
 use jiff::Timestamp;
 
@@ -53,8 +53,8 @@ pub async fn answer(
     let mut known = Vec::new();
     for (reply, answer) in replies.into_iter().zip(changes.answers) {
         match (reply, answer) {
-            (Reply::Reserve(reply, _permit), Answer::Reserve(Err(refusal))) => drop(reply.send(Err(refusal.into()))),
-            (Reply::Reserve(reply, permit), Answer::Reserve(Ok(reserved))) => {
+            (Reply::Reserve(reply, _permit), JobAnswer::Reserve(Err(refusal))) => drop(reply.send(Err(refusal.into()))),
+            (Reply::Reserve(reply, permit), JobAnswer::Reserve(Ok(reserved))) => {
                 let made = new.get(&reserved.bot).filter(|_| reserved.is_new);
                 let details = made.and_then(|new| details.remove(&new.job));
                 let bot = bots.get(&reserved.bot);
@@ -63,9 +63,9 @@ pub async fn answer(
                     None => known.push((reply, permit, reserved)),
                 }
             }
-            (Reply::End(reply), Answer::End(ended)) => drop(reply.send(ended.map_err(Into::into))),
-            (Reply::Slot(reply), Answer::Slot(fitted)) => drop(reply.send(Ok(fitted))),
-            (Reply::KeepWarm(reply), Answer::KeepWarm(report)) => drop(reply.send(Ok(report))),
+            (Reply::End(reply), JobAnswer::End(ended)) => drop(reply.send(ended.map_err(Into::into))),
+            (Reply::Slot(reply), JobAnswer::Slot(fitted)) => drop(reply.send(Ok(fitted))),
+            (Reply::KeepWarm(reply), JobAnswer::KeepWarm(report)) => drop(reply.send(Ok(report))),
             _ => {}
         }
     }
@@ -78,7 +78,7 @@ pub async fn answer(
         let bot = match &found {
             Ok(rows) => rows.iter().find(|row| row.id == reserved.bot).cloned(),
             Err(error) => {
-                let _ = reply.send(Err(error.again().into()));
+                let _ = reply.send(Err(error.copy().into()));
                 continue;
             }
         };

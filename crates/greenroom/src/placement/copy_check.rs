@@ -1,4 +1,4 @@
-//! Whether placement's copy in memory is what the tables say: slots, open bots with their places in the queue, and pools. Rows that
+//! Whether placement's copy in memory is what the tables say: slots, open bots with their positions in the queue, and pools. Rows that
 //! only one of the two has differ too.
 //!
 //! The first comparison takes no lock, so under load it finds rows that changed between the two reads. Placement then reads just
@@ -93,7 +93,7 @@ impl CopyCheck {
 
     /// Compares a part, or as many as it takes to be through in [`RUNS`] runs.
     pub async fn run(&self) -> Result<CopyReport, StoreError> {
-        let size = self.placement.look(|copy, _| copy.slots().len().max(copy.bots().count())).await?;
+        let size = self.placement.read_snapshot(|copy, _| copy.slots().len().max(copy.bots().count())).await?;
         let mut report = CopyReport::default();
         for _ in 0..(size / self.rows).div_ceil(RUNS).max(1) {
             self.compare_part(&mut report).await?;
@@ -104,7 +104,7 @@ impl CopyCheck {
     async fn compare_part(&self, report: &mut CopyReport) -> Result<(), StoreError> {
         let scope = self.next_part(report).await?;
         let stored = self.store.load_part(&scope).await?;
-        let suspects = self.placement.look(move |copy, _| differences(copy, &stored, &scope)).await?;
+        let suspects = self.placement.read_snapshot(move |copy, _| differences(copy, &stored, &scope)).await?;
         for suspects in suspects.chunks(ROWS_HELD) {
             report.differences.extend(self.placement.verify(scope_of(suspects)).await?);
         }
@@ -122,7 +122,7 @@ impl CopyCheck {
             report.stored_twice.push(pair[0].name.clone());
         }
         let bots = self.store.open_bots_after(bot, limit).await?;
-        let copied = self.placement.look(move |copy, _| Scope::part(copy, skipped, rows)).await?;
+        let copied = self.placement.read_snapshot(move |copy, _| Scope::part(copy, skipped, rows)).await?;
         let is_last = copied.slots.len() < rows && copied.bots.len() < rows;
         *self.position.lock().unwrap_or_else(PoisonError::into_inner) = Position {
             slot: slots.last().filter(|_| slots.len() == rows).map(|slot| (slot.pool.clone(), slot.number)),

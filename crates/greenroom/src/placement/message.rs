@@ -16,13 +16,13 @@ type Sender<T, E> = oneshot::Sender<Result<T, E>>;
 
 pub enum Message {
     Job(Box<Submitted>),
-    Look(Look),
+    ReadSnapshot(SnapshotReader),
     /// Rows to be compared while nobody can change them.
     Verify(Scope, Sender<Vec<CopyDifference>, StoreError>),
 }
 
 /// Gets to see the snapshot and its token, or why it could not be read.
-pub type Look = Box<dyn FnOnce(Result<(&Snapshot, Uuid), StoreError>) + Send>;
+pub type SnapshotReader = Box<dyn FnOnce(Result<(&Snapshot, Uuid), StoreError>) + Send>;
 
 /// A job, and whom to answer.
 pub struct Submitted {
@@ -45,10 +45,10 @@ impl Reply {
     /// Tells that the job could not be done. Who no longer waits has gone away.
     pub fn refuse(self, error: &StoreError) {
         match self {
-            Reply::Reserve(reply, _permit) => drop(reply.send(Err(error.again().into()))),
-            Reply::End(reply) => drop(reply.send(Err(error.again().into()))),
-            Reply::Slot(reply) => drop(reply.send(Err(error.again()))),
-            Reply::KeepWarm(reply) => drop(reply.send(Err(error.again()))),
+            Reply::Reserve(reply, _permit) => drop(reply.send(Err(error.copy().into()))),
+            Reply::End(reply) => drop(reply.send(Err(error.copy().into()))),
+            Reply::Slot(reply) => drop(reply.send(Err(error.copy()))),
+            Reply::KeepWarm(reply) => drop(reply.send(Err(error.copy()))),
             Reply::None => {}
         }
     }

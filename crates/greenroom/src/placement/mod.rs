@@ -116,7 +116,7 @@ impl Placement {
         &self.actions
     }
 
-    /// Reserves a bot and gives it a slot or a place in the queue, or says why not. The answer comes after its commit.
+    /// Reserves a bot and gives it a slot or a position in the queue, or says why not. The answer comes after its commit.
     pub async fn reserve(&self, key: ApiKey, request: BotRequest) -> Result<Reserved, PlacementError> {
         // Who asks is known before anything is queued.
         let user = self.admission.authenticate(&key).await?;
@@ -133,13 +133,13 @@ impl Placement {
             native_meeting_id: request.meeting.native_id,
             priority: request.priority,
             queue_timeout_ms: request.queue_timeout_ms,
-            requirements: request.wants,
+            requirements: request.requirements,
             idempotency: request.idempotency,
         };
         let details = BotDetails {
             meeting_url: request.meeting.url,
             bot_display_name: request.bot_display_name,
-            requirements: request.requirements,
+            requirements: request.given_requirements,
             config: request.config,
             metadata: request.metadata,
         };
@@ -155,9 +155,13 @@ impl Placement {
     pub async fn end(&self, ending: Ending) -> Result<Status, LifecycleError> {
         let bot = ending.bot();
         let cause = match ending {
-            Ending::Exited { voice, exit_code, reason, error } => {
-                EndCause::Exited { token: voice.claim.connection, named: voice.connection_id, exit_code, reason, error }
-            }
+            Ending::Exited { caller, exit_code, reason, error } => EndCause::Exited {
+                token: caller.claim.connection,
+                named: caller.connection_id,
+                exit_code,
+                reason,
+                error,
+            },
             Ending::GivenUp { overdue, error, .. } => EndCause::GivenUp { overdue, error },
         };
         let (reply, answer) = oneshot::channel();
@@ -193,13 +197,13 @@ impl Placement {
     }
 
     /// Looks at placement's copy in memory, brought up to date before, and at the token that it is of.
-    pub async fn look<T: Send + 'static>(
+    pub async fn read_snapshot<T: Send + 'static>(
         &self,
-        look: impl FnOnce(&Snapshot, Uuid) -> T + Send + 'static,
+        read: impl FnOnce(&Snapshot, Uuid) -> T + Send + 'static,
     ) -> Result<T, StoreError> {
         let (reply, answer) = oneshot::channel();
-        let message = Message::Look(Box::new(move |found| {
-            let _ = reply.send(found.map(|(snapshot, token)| look(snapshot, token)));
+        let message = Message::ReadSnapshot(Box::new(move |found| {
+            let _ = reply.send(found.map(|(snapshot, token)| read(snapshot, token)));
         }));
         self.inbox.send(message).map_err(|_| stopping())?;
         answer.await.unwrap_or_else(|_| Err(stopping()))

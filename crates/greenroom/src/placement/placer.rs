@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use domain::UserId;
 use domain::planner::changes::Changes;
 use domain::planner::invariants::{BatchCheck, Scope};
-use domain::planner::job::{Answer, Refusal};
+use domain::planner::job::{JobAnswer, Refusal};
 use domain::planner::{Ids, Job, Settings, Snapshot, plan};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -16,7 +16,7 @@ use uuid::Uuid;
 use super::answer;
 use super::batch::{Batch, Written};
 use super::copy_check::CopyDifference;
-use super::message::{Look, Message, Reply, Submitted};
+use super::message::{Message, Reply, SnapshotReader, Submitted};
 use super::snapshot_cache::SnapshotCache;
 use crate::admission::Admission;
 use crate::clock::Clock;
@@ -101,7 +101,7 @@ impl Placer {
             for message in inbox.drain(..) {
                 match message {
                     Message::Job(job) => submitted.push(*job),
-                    Message::Look(look) => self.answer_look(look).await,
+                    Message::ReadSnapshot(read) => self.answer_read(read).await,
                     Message::Verify(scope, reply) => drop(reply.send(self.verify(&scope).await)),
                 }
             }
@@ -115,13 +115,13 @@ impl Placer {
         }
     }
 
-    async fn answer_look(&mut self, look: Look) {
+    async fn answer_read(&mut self, reader: SnapshotReader) {
         match self.cache.follow().await {
             Ok(_) => {
                 let found = self.cache.get().map(|(snapshot, position)| (snapshot, position.token));
-                look(found.ok_or_else(nothing_read));
+                reader(found.ok_or_else(nothing_read));
             }
-            Err(error) => look(Err(error)),
+            Err(error) => reader(Err(error)),
         }
     }
 
@@ -205,10 +205,10 @@ impl Placer {
 
     /// Plans and writes once. Mostly nobody else changes anything meanwhile, and the write finds out if somebody did. Who
     /// lost that way holds the token first: others then wait until it has written.
-    async fn plan_and_write(&mut self, batch: &Batch, again: bool) -> Result<(Applied, Written), StoreError> {
+    async fn plan_and_write(&mut self, batch: &Batch, is_retry: bool) -> Result<(Applied, Written), StoreError> {
         // Before the token is held: to read everything may take longer than anybody may hold it.
         self.cache.bring_up_to_date().await?;
-        let held = if again || self.is_contended() {
+        let held = if is_retry || self.is_contended() {
             // The token keeps all others out. The turn would only hold one of two connections.
             self.end_turn(true).await;
             Some(self.store.hold_token().await?)
@@ -219,8 +219,8 @@ impl Placer {
             self.cache.follow().await?;
         }
         self.cache.look_up(&batch.jobs).await?;
-        if again {
-            self.cache.look_again(&batch.jobs).await?;
+        if is_retry {
+            self.cache.refresh_jobs(&batch.jobs).await?;
         }
         let Some((snapshot, position)) = self.cache.get() else { return Err(nothing_read()) };
         let (now, seed) = (self.clock.now(), u64::from_le_bytes(self.random_bytes()?));
@@ -332,7 +332,7 @@ impl Placer {
 /// The idempotency keys of requests that are refused although it is not known whether they were granted before.
 fn unknown_keys(jobs: &[Job], changes: &Changes, snapshot: &Snapshot) -> Vec<(UserId, String)> {
     let refused = jobs.iter().zip(&changes.answers).filter_map(|(job, answer)| match (job, answer) {
-        (Job::Reserve(request), Answer::Reserve(Err(refusal))) if *refusal != Refusal::KeyExpired => Some(request),
+        (Job::Reserve(request), JobAnswer::Reserve(Err(refusal))) if *refusal != Refusal::KeyExpired => Some(request),
         _ => None,
     });
     let keys = refused.filter_map(|request| Some((request.user, request.idempotency.as_ref()?.0.clone())));

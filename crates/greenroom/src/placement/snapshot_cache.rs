@@ -154,7 +154,7 @@ impl SnapshotCache {
 
     /// Looks again at everything that a write may have found otherwise than planned: the bots of these jobs, and the keys
     /// that they came with.
-    pub async fn look_again(&mut self, jobs: &[Job]) -> Result<(), StoreError> {
+    pub async fn refresh_jobs(&mut self, jobs: &[Job]) -> Result<(), StoreError> {
         let Some((snapshot, _)) = &mut self.held else { return Ok(()) };
         let (mut bots, mut keys): (Vec<BotId>, Vec<(UserId, String)>) = Default::default();
         for job in jobs {

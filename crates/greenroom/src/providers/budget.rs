@@ -1,5 +1,5 @@
 //! The requests that a provider takes in a while, shared by everyone who asks it: all pools and all replicas. Who waits
-//! stands in line; what frees a slot goes first, and the last of the budget is kept for it.
+//! waits in the queue; what frees a slot goes first, and the last of the budget is kept for it.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -49,7 +49,7 @@ struct Inner {
     time: Duration,
     next: AtomicU64,
     /// Who of this process waits, in the order in which they go.
-    line: Mutex<BTreeSet<(Urgency, u64)>>,
+    queue: Mutex<BTreeSet<(Urgency, u64)>>,
     moved: Notify,
     /// Until when nobody asks, as far as this process knows: whether or not it could tell the others.
     held_until: Mutex<Option<Instant>>,
@@ -75,7 +75,7 @@ impl Own {
         self.made.retain(|made| now - *made < time);
         let most = usize::try_from(most.max(1)).unwrap_or(usize::MAX);
         // The one that has to be forgotten before there is room.
-        match self.made.len().checked_sub(most).and_then(|place| self.made.get(place)) {
+        match self.made.len().checked_sub(most).and_then(|index| self.made.get(index)) {
             Some(made) => Turn::In((*made + time - now).max(Duration::from_millis(1))),
             None => {
                 self.made.push_back(now);
@@ -113,22 +113,22 @@ impl Book {
     }
 }
 
-/// A place in line, until it is dropped.
-struct Place<'a> {
+/// A position in the queue, until it is dropped.
+struct BudgetTicket<'a> {
     inner: &'a Inner,
     at: (Urgency, u64),
 }
 
-impl Drop for Place<'_> {
+impl Drop for BudgetTicket<'_> {
     fn drop(&mut self) {
-        self.inner.line().remove(&self.at);
+        self.inner.queue().remove(&self.at);
         self.inner.moved.notify_waiters();
     }
 }
 
 impl Inner {
-    fn line(&self) -> MutexGuard<'_, BTreeSet<(Urgency, u64)>> {
-        self.line.lock().unwrap_or_else(PoisonError::into_inner)
+    fn queue(&self) -> MutexGuard<'_, BTreeSet<(Urgency, u64)>> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn hold_until(&self, until: Instant) {
@@ -144,10 +144,10 @@ impl Inner {
     /// A turn, if there is one. While the provider has had enough nobody need ask the others.
     async fn take_turn(&self, most: u32) -> Result<Turn, StoreError> {
         if let Some(wait) = self.held() {
-            return Ok(Turn::Held(wait));
+            return Ok(Turn::Delayed(wait));
         }
         let turn = self.book.take_turn(&self.name, most, self.time).await?;
-        if let Turn::Held(wait) = turn {
+        if let Turn::Delayed(wait) = turn {
             self.hold_until(Instant::now() + wait);
         }
         Ok(turn)
@@ -161,13 +161,13 @@ impl Budget {
     }
 
     /// The same for a process that has no database to share it by.
-    pub fn alone(name: String, most: u32, time: Duration) -> Self {
+    pub fn in_process(name: String, most: u32, time: Duration) -> Self {
         Self::counted_in(Book::Own(Mutex::default()), name, most, time)
     }
 
     fn counted_in(book: Book, name: String, most: u32, time: Duration) -> Self {
-        let (next, line, moved, held_until) = Default::default();
-        Self(Arc::new(Inner { book, name, most, time: time + time / MARGIN, next, line, moved, held_until }))
+        let (next, queue, moved, held_until) = Default::default();
+        Self(Arc::new(Inner { book, name, most, time: time + time / MARGIN, next, queue, moved, held_until }))
     }
 
     /// A budget within this one, of so many requests in so long for this alone. Whoever takes one of it takes one of the
@@ -180,21 +180,21 @@ impl Budget {
     /// Waits for a turn to make one request.
     pub async fn turn(&self, urgency: Urgency) -> Result<(), ProviderError> {
         let inner = &*self.0;
-        let place = Place { inner, at: (urgency, inner.next.fetch_add(1, Ordering::Relaxed)) };
-        inner.line().insert(place.at);
+        let ticket = BudgetTicket { inner, at: (urgency, inner.next.fetch_add(1, Ordering::Relaxed)) };
+        inner.queue().insert(ticket.at);
         loop {
             let moved = inner.moved.notified();
             tokio::pin!(moved);
             // From here on it is not missed.
             moved.as_mut().enable();
-            if inner.line().first() != Some(&place.at) {
+            if inner.queue().first() != Some(&ticket.at) {
                 moved.await;
                 continue;
             }
             let most = urgency.share(inner.most);
             match inner.take_turn(most).await {
                 Ok(Turn::Now) => return Ok(()),
-                Ok(Turn::In(wait) | Turn::Held(wait)) => {
+                Ok(Turn::In(wait) | Turn::Delayed(wait)) => {
                     // Somebody more urgent may come meanwhile.
                     tokio::select! {
                         () = tokio::time::sleep(wait) => {}
@@ -202,7 +202,7 @@ impl Budget {
                     }
                 }
                 Err(error) => {
-                    return Err(ProviderError::again(format!("the budget of requests cannot be had: {error}")));
+                    return Err(ProviderError::transient(format!("the budget of requests cannot be had: {error}")));
                 }
             }
         }
@@ -210,7 +210,7 @@ impl Budget {
 
     /// How many of this process wait for a turn.
     pub fn waiting(&self) -> usize {
-        self.0.line().len()
+        self.0.queue().len()
     }
 
     /// For how long nobody asks because the provider has had enough, as far as this process knows; `None` when it has not.

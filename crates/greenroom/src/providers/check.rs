@@ -43,7 +43,7 @@ impl Check {
     pub fn of(what: &'static str, found: Result<String, ProviderError>) -> Self {
         match found {
             Ok(found) => Self::good(what, found),
-            Err(error) => Self::bad(what, error.words),
+            Err(error) => Self::bad(what, error.message),
         }
     }
 }

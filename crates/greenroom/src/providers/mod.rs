@@ -11,7 +11,7 @@
 //! - [`ec2`]: each slot a place for a runner on EC2
 //! - [`last`]: as much of a log as is worth keeping
 //! - [`fingerprint`]: what stands for the recipe by which something was made
-//! - [`words`]: how errors are told
+//! - [`message`]: how errors are told
 //! - [`budget`]: the requests that a provider takes in a minute, shared by all replicas
 
 pub mod budget;
@@ -19,12 +19,12 @@ pub mod check;
 pub mod coolify;
 pub mod docker;
 pub mod ec2;
+mod error_text;
 mod fingerprint;
 mod last;
 pub mod nomad;
 pub mod process;
 pub mod swarm;
-mod words;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -37,7 +37,7 @@ use tokio::time::Instant;
 use check::Check;
 
 pub use crate::store::{Image, LogLine, Pulled};
-pub(crate) use words::with_causes;
+pub(crate) use error_text::with_causes;
 
 /// What is to run in a slot.
 #[derive(Clone)]
@@ -94,7 +94,7 @@ impl Found {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stopped {
     /// Somebody says so: it is looked at before it is believed.
-    Told,
+    Reported,
     /// The provider has looked itself, and there is nothing any more.
     Seen,
 }
@@ -108,13 +108,13 @@ pub struct Progress(Mutex<Step>);
 struct Step {
     pulled: Pulled,
     /// What the provider said last.
-    words: Option<String>,
+    message: Option<String>,
     changed_at: Instant,
 }
 
 impl Default for Progress {
     fn default() -> Self {
-        Self(Mutex::new(Step { pulled: Pulled::default(), words: None, changed_at: Instant::now() }))
+        Self(Mutex::new(Step { pulled: Pulled::default(), message: None, changed_at: Instant::now() }))
     }
 }
 
@@ -127,10 +127,10 @@ impl Progress {
     }
 
     /// Keeps what the provider says. The same words again are no progress.
-    pub fn say(&self, words: String) {
+    pub fn say(&self, message: String) {
         let mut step = self.step();
-        if step.words.as_ref() != Some(&words) {
-            (step.words, step.changed_at) = (Some(words), Instant::now());
+        if step.message.as_ref() != Some(&message) {
+            (step.message, step.changed_at) = (Some(message), Instant::now());
         }
     }
 
@@ -145,7 +145,7 @@ impl Progress {
             tokio::time::sleep_until(changed_at + stall).await;
             let step = self.step();
             if step.changed_at == changed_at {
-                return step.words.clone();
+                return step.message.clone();
             }
         }
     }
@@ -156,43 +156,43 @@ impl Progress {
 }
 
 #[derive(Clone, Debug, thiserror::Error)]
-#[error("{words}")]
+#[error("{message}")]
 pub struct ProviderError {
     /// The provider's own words.
-    pub words: String,
+    pub message: String,
     /// Whether trying again may help.
-    pub may_help: bool,
-    /// Whether there is no room for a bot of these requirements now: it waits in line, not at the gate.
-    pub is_full: bool,
+    pub retryable: bool,
+    /// Whether there is no room for a bot of these requirements now: it waits in the queue, not at the gate.
+    pub lacks_capacity: bool,
     /// Whether the provider could not be reached at all: this says nothing about the slot.
     pub is_unavailable: bool,
 }
 
 impl ProviderError {
     /// Too many requests, a timeout, an error of the provider's own.
-    pub fn again(words: impl Into<String>) -> Self {
-        Self { words: told(words.into()), may_help: true, is_full: false, is_unavailable: false }
+    pub fn transient(message: impl Into<String>) -> Self {
+        Self { message: without_nul(message.into()), retryable: true, lacks_capacity: false, is_unavailable: false }
     }
 
     /// The provider cannot be reached: nobody listens, the connection broke, or a proxy says that it is down.
-    pub fn unavailable(words: impl Into<String>) -> Self {
-        Self { is_unavailable: true, ..Self::again(words) }
+    pub fn unavailable(message: impl Into<String>) -> Self {
+        Self { is_unavailable: true, ..Self::transient(message) }
     }
 
     /// All that would do is taken, and there can be no more of it.
-    pub fn full(words: impl Into<String>) -> Self {
-        Self { is_full: true, ..Self::again(words) }
+    pub fn no_capacity(message: impl Into<String>) -> Self {
+        Self { lacks_capacity: true, ..Self::transient(message) }
     }
 
     /// What stays wrong however often it is tried, such as a bad image name.
-    pub fn never(words: impl Into<String>) -> Self {
-        Self { may_help: false, ..Self::again(words) }
+    pub fn permanent(message: impl Into<String>) -> Self {
+        Self { retryable: false, ..Self::transient(message) }
     }
 }
 
 /// Words as they can be kept: no database takes a NUL in a text.
-fn told(words: String) -> String {
-    if words.contains('\0') { words.replace('\0', " ") } else { words }
+fn without_nul(message: String) -> String {
+    if message.contains('\0') { message.replace('\0', " ") } else { message }
 }
 
 #[async_trait]

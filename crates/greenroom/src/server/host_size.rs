@@ -53,7 +53,7 @@ async fn sizes(pools: &[PoolConfig], time: Duration) -> BTreeMap<String, HostSiz
         match tokio::time::timeout(time, engine.size()).await {
             Ok(Ok(size)) => Some((host, size)),
             Ok(Err(error)) => {
-                tracing::debug!(host, error = error.words, "host size unknown");
+                tracing::debug!(host, error = error.message, "host size unknown");
                 None
             }
             Err(_) => None,

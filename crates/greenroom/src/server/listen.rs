@@ -84,7 +84,7 @@ pub async fn serve(
         tracing::warn!(%error, "listen backlog not set");
     }
     let connections = Connections {
-        places: Arc::new(Semaphore::new(listening.connections)),
+        permits: Arc::new(Semaphore::new(listening.connections)),
         turns: Arc::new(Semaphore::new(connection::TURNS)),
         tracker: TaskTracker::new(),
         was_cut: Arc::default(),
@@ -137,7 +137,7 @@ pub async fn serve(
 
 /// Those that are open.
 struct Connections {
-    places: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
     turns: Arc<Semaphore>,
     tracker: TaskTracker,
     /// Whether a request was not finished in time.
@@ -149,7 +149,7 @@ struct Connections {
 impl Connections {
     /// Serves a connection in a task of its own. False when there are too many, and it was refused.
     fn begin(&self, stream: TcpStream, peer: IpAddr) -> bool {
-        let Ok(place) = self.places.clone().try_acquire_owned() else {
+        let Ok(permit) = self.permits.clone().try_acquire_owned() else {
             metrics::counter!("greenroom_http_overloaded_total", "what" => "connections").increment(1);
             // There is room for so little in a socket that is new. Whether its peer gets to read it is another matter.
             let refusal = format!(
@@ -163,14 +163,14 @@ impl Connections {
         // Without it a small answer may wait for the acknowledgement of the one before.
         let _ = stream.set_nodelay(true);
         let Listening { connections, times, stopping } = self.listening.clone();
-        let is_crowded = self.places.available_permits() < connections / 10;
+        let is_crowded = self.permits.available_permits() < connections / 10;
         let head = if is_crowded { times.head_when_crowded } else { times.head };
         let (router, was_cut, turns) = (self.router.clone(), self.was_cut.clone(), self.turns.clone());
         self.tracker.spawn(async move {
             if !connection::serve(stream, peer, router, times, head, stopping, turns).await {
                 was_cut.store(true, Ordering::SeqCst);
             }
-            drop(place);
+            drop(permit);
         });
         true
     }

@@ -28,7 +28,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use crate::admission::{Admission, AdmissionError};
-use crate::api::around::Limits;
+use crate::api::middleware::Limits;
 use crate::api::quota::Quotas;
 use crate::api::{self, App, Inner};
 use crate::bus::{BadUrl, Bus};

@@ -37,8 +37,8 @@ pub async fn configure(
 ) -> Result<(), StoreError> {
     let before = store.pools().await?;
     let mut tx = store.begin_changing(&Changed::everything(), now).await?;
-    tx.unplace_pools().await?;
-    for (place, pool) in pools.iter().enumerate() {
+    tx.unconfigure_pools().await?;
+    for (position, pool) in pools.iter().enumerate() {
         let row = PoolRow {
             name: pool.name.clone(),
             platform: pool.platform,
@@ -49,7 +49,7 @@ pub async fn configure(
             recycle_after: pool.recycle_after.into(),
             max_slots: pool.max_slots.into(),
             min_idle: pool.min_idle.into(),
-            place: i64::try_from(place).ok(),
+            config_position: i64::try_from(position).ok(),
             slots: 0,
             mean_hold_ms: None,
             attribute_sets: attribute_sets(&mut tx, pool).await?,
@@ -208,7 +208,7 @@ impl Maker<'_> {
             let name = format!("coolify {}", address(&config.api_url));
             let budget = match self.store {
                 Some(store) => Budget::new(store.clone(), name, most, MINUTE),
-                None => Budget::alone(name, most, MINUTE),
+                None => Budget::in_process(name, most, MINUTE),
             };
             Coolify::new(config, self.installation.to_owned(), budget, Pace::of(most, MINUTE))
         };

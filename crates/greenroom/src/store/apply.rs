@@ -133,7 +133,7 @@ impl Store {
 
     fn tell_applied(&self, has_events: bool, applied: Applied) {
         if applied == Applied::Committed && has_events {
-            self.told.notify_one();
+            self.events_written.notify_one();
         }
     }
 }

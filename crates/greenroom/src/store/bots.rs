@@ -50,7 +50,7 @@ impl BotRow {
     }
 
     /// What it asks of its slot.
-    pub fn wants(&self) -> Option<Requirements> {
+    pub fn parsed_requirements(&self) -> Option<Requirements> {
         let asked = self.requirements.clone()?;
         // What cannot be read was never admitted.
         serde_json::from_value(Value::Object(asked)).ok()

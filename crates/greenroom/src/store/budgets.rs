@@ -14,7 +14,7 @@ pub enum Turn {
     /// Perhaps after so long: as many as may be were made.
     In(Duration),
     /// Perhaps after so long: the provider has had enough.
-    Held(Duration),
+    Delayed(Duration),
 }
 
 /// Nobody holds back for longer, whatever was answered, and however the clock of the database was set meanwhile.
@@ -54,7 +54,7 @@ impl Store {
                 .await?;
             }
             tx.commit().await?;
-            return Ok(Turn::Held(milliseconds(until - now)));
+            return Ok(Turn::Delayed(milliseconds(until - now)));
         }
         tx.run(
             sql!("budgets.forget", "DELETE FROM budget_requests WHERE budget = $1 AND at <= $2"),

@@ -14,7 +14,7 @@ use sqlx::{Connection, Executor};
 use super::StoreError;
 use super::lanes::{Lane, WriteTurns};
 
-/// How long a call may wait for a connection. Under a burst calls wait in line; they are not refused.
+/// How long a call may wait for a connection. Under a burst calls wait in the queue; they are not refused.
 pub(super) const WAIT_FOR_CONNECTION: Duration = Duration::from_secs(30);
 const TRY_AGAIN: Duration = Duration::from_millis(20);
 /// How many pages the log of SQLite has before they go into the file: 16 MiB.
@@ -84,7 +84,7 @@ impl PgPools {
 }
 
 /// Connects without changing anything; `None` when there is no such file.
-pub(super) async fn connect_to_look(url: &str) -> Result<Option<Pools>, StoreError> {
+pub(super) async fn connect_to_inspect(url: &str) -> Result<Option<Pools>, StoreError> {
     if !url.starts_with("sqlite:") {
         return connect(url).await.map(Some);
     }

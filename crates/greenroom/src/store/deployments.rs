@@ -63,13 +63,13 @@ macro_rules! first_of_pool {
               WHERE pool = r.pool AND state = 'waiting' AND bot_id IS NULL ORDER BY arrival LIMIT $1) AS for_nobody
              UNION ALL
              SELECT * FROM (SELECT ", $columns, ", CASE WHEN bot_id IS NULL THEN 1 ELSE 0 END AS is_for_nobody FROM deployments
-              WHERE pool = r.pool AND state = 'again' AND lease_until <= $3 ORDER BY lease_until LIMIT $1) AS again"
+              WHERE pool = r.pool AND state = 'again' AND lease_until <= $3 ORDER BY lease_until LIMIT $1) AS due_retries"
         )
     };
 }
 
 /// On each host bots before slots that are only made ready; within each, first in first out. Those without a bot leave
-/// one place free, so that a bot that comes next need not wait until a slot for nobody is ready.
+/// one permit free, so that a bot that comes next need not wait until a slot for nobody is ready.
 macro_rules! sql_pass {
     ($candidates:expr, $begin:literal, $end:literal) => {
         concat!(
@@ -81,11 +81,11 @@ macro_rules! sql_pass {
                   SELECT slot FROM (
                       SELECT slot, bot_id, row_number() OVER (PARTITION BY host ORDER BY is_for_nobody, arrival)
                            + (SELECT count(*) FROM deployments AS active
-                               WHERE active.state = 'active' AND active.host = candidates.host) AS place
+                               WHERE active.state = 'active' AND active.host = candidates.host) AS gate_position
                         FROM (",
             $candidates,
-            "       ) AS candidates) AS placed
-                   WHERE place <= CASE WHEN bot_id IS NULL AND $1 > 1 THEN $1 - 1 ELSE $1 END)",
+            "       ) AS candidates) AS ranked
+                   WHERE gate_position <= CASE WHEN bot_id IS NULL AND $1 > 1 THEN $1 - 1 ELSE $1 END)",
             $end,
             " RETURNING ",
             deployment_columns!()
@@ -348,15 +348,15 @@ impl Tx {
             sql!(
                 "deployments.hurry",
                 "UPDATE deployments SET lease_until = $2 WHERE state = 'again' AND slot IN
-                     (SELECT d.slot FROM deployments d
-                       WHERE d.state = 'again' AND d.lease_until > $2 AND d.pool = $1 ORDER BY d.arrival LIMIT $3)"
+                     (SELECT slot FROM deployments
+                       WHERE state = 'again' AND lease_until > $2 AND pool = $1 ORDER BY arrival LIMIT $3)"
             ),
             args![pool, now, most],
         )
         .await
     }
 
-    /// Takes bots out of the line before the gate, and says which of them were in it: for these nothing was begun.
+    /// Cancels the deployments of bots that wait before the gate, and returns these bots: for them nothing was begun.
     pub async fn cancel_pending_deployments(&mut self, bots: &[BotId]) -> Result<Vec<BotId>, StoreError> {
         if bots.is_empty() {
             return Ok(Vec::new());

@@ -47,11 +47,11 @@ impl StoreError {
     }
 
     /// The same once more, for another caller that waited for the same call.
-    pub fn again(&self) -> Self {
-        let again = |source: &sqlx::Error| sqlx::Error::Protocol(source.to_string());
+    pub fn copy(&self) -> Self {
+        let copied = |source: &sqlx::Error| sqlx::Error::Protocol(source.to_string());
         match self {
-            StoreError::Unavailable { call, source } => StoreError::Unavailable { call, source: again(source) },
-            StoreError::Refused { call, source } => StoreError::Refused { call, source: again(source) },
+            StoreError::Unavailable { call, source } => StoreError::Unavailable { call, source: copied(source) },
+            StoreError::Refused { call, source } => StoreError::Refused { call, source: copied(source) },
             StoreError::Inconsistent { call, column, found } => {
                 StoreError::Inconsistent { call, column, found: found.clone() }
             }

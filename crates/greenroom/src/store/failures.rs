@@ -11,8 +11,8 @@ use super::{Run, Store, StoreError};
 const KEPT: i64 = 20;
 /// And for so long, also of slots that are gone.
 const KEPT_FOR: SignedDuration = SignedDuration::from_hours(30 * 24);
-/// Longer words are cut at their end.
-const LONGEST_WORDS: usize = 4_000;
+/// A longer message is cut at their end.
+const LONGEST_MESSAGE: usize = 4_000;
 
 /// Something that went wrong in a slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,7 +21,7 @@ pub struct FailureRow {
     /// The bot that it went wrong for.
     pub bot_id: Option<BotId>,
     pub at: Timestamp,
-    pub words: String,
+    pub message: String,
     /// The last lines of what ran in the slot.
     pub log: Option<String>,
 }
@@ -31,7 +31,7 @@ fn read(row: &Row) -> Result<FailureRow, StoreError> {
         slot: SlotName::stored(row.text("slot")?),
         bot_id: row.maybe_id("bot_id")?.map(BotId),
         at: row.time("at")?,
-        words: row.text("words")?,
+        message: row.text("message")?,
         log: row.maybe_text("log")?,
     })
 }
@@ -39,8 +39,8 @@ fn read(row: &Row) -> Result<FailureRow, StoreError> {
 impl Store {
     /// Keeps what went wrong, and forgets what went wrong long before in the same slot.
     pub async fn keep_failure(&self, failure: &FailureRow) -> Result<(), StoreError> {
-        let FailureRow { slot, bot_id, at, words, log } = failure;
-        let words: String = words.chars().take(LONGEST_WORDS).collect();
+        let FailureRow { slot, bot_id, at, message, log } = failure;
+        let message: String = message.chars().take(LONGEST_MESSAGE).collect();
         let long_ago = at.saturating_sub(KEPT_FOR).unwrap_or(Timestamp::MIN);
         let mut tx = self.begin().await?;
         tx.run(
@@ -49,7 +49,7 @@ impl Store {
                 "INSERT INTO failures (slot, bot_id, at, words, log) VALUES ($1, $2, $3, $4, $5)
                  ON CONFLICT (slot, at) DO NOTHING"
             ),
-            args![slot, *bot_id, *at, words, log.clone()],
+            args![slot, *bot_id, *at, message, log.clone()],
         )
         .await?;
         tx.run(
@@ -69,7 +69,7 @@ impl Store {
     pub async fn failures_in(&self, slot: &SlotName) -> Result<Vec<FailureRow>, StoreError> {
         let sql = sql!(
             "failures.of_slot",
-            "SELECT slot, bot_id, at, words, log FROM failures WHERE slot = $1 ORDER BY at DESC"
+            "SELECT slot, bot_id, at, words AS message, log FROM failures WHERE slot = $1 ORDER BY at DESC"
         );
         self.reader().all(sql, args![slot]).await?.iter().map(read).collect()
     }
@@ -78,7 +78,7 @@ impl Store {
     pub async fn failures_of(&self, bot: BotId) -> Result<Vec<FailureRow>, StoreError> {
         let sql = sql!(
             "failures.of_bot",
-            "SELECT slot, bot_id, at, words, log FROM failures WHERE bot_id = $1 ORDER BY at DESC"
+            "SELECT slot, bot_id, at, words AS message, log FROM failures WHERE bot_id = $1 ORDER BY at DESC"
         );
         self.reader().all(sql, args![bot]).await?.iter().map(read).collect()
     }

@@ -208,8 +208,8 @@ impl Store {
             position.journal = journal;
             // Rows before the one that goes on from here were followed, or written, before.
             if row.id("before")? == position.token {
-                let told = serde_json::from_str(&row.text("changed")?);
-                changed.merge(told.unwrap_or_else(|_| Changed::everything()));
+                let read = serde_json::from_str(&row.text("changed")?);
+                changed.merge(read.unwrap_or_else(|_| Changed::everything()));
                 position.token = row.id("token")?;
             }
         }

@@ -22,7 +22,7 @@ pub(super) enum Lane {
 const LANES: usize = 4;
 
 /// WriteTurns at SQLite's one writer. While several lanes have somebody who waits, each gets every other turn, or every third,
-/// or every fourth: however long the line in one of them, the first of another waits for three transactions at most.
+/// or every fourth: however long the queue in one of them, the first of another waits for three transactions at most.
 #[derive(Debug, Default)]
 pub(super) struct WriteTurns {
     state: Mutex<State>,
@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     /// Lines up in a lane, and says its number when it has the turn.
-    fn line_up(
+    fn enqueue(
         turns: &Arc<WriteTurns>,
         lane: Lane,
         number: u32,
@@ -130,11 +130,11 @@ mod tests {
     async fn the_first_of_a_lane_waits_for_one_of_each_other_however_long_their_lines() {
         let (turns, order) = (Arc::new(WriteTurns::default()), Arc::default());
         let held = turns.take(Lane::Users).await;
-        let mut waiting: Vec<_> = (0..100).map(|number| line_up(&turns, Lane::Users, number, &order)).collect();
+        let mut waiting: Vec<_> = (0..100).map(|number| enqueue(&turns, Lane::Users, number, &order)).collect();
         tokio::task::yield_now().await;
-        waiting.push(line_up(&turns, Lane::Placement, 1_000, &order));
-        waiting.push(line_up(&turns, Lane::Leases, 2_000, &order));
-        waiting.push(line_up(&turns, Lane::Leases, 2_001, &order));
+        waiting.push(enqueue(&turns, Lane::Placement, 1_000, &order));
+        waiting.push(enqueue(&turns, Lane::Leases, 2_000, &order));
+        waiting.push(enqueue(&turns, Lane::Leases, 2_001, &order));
         tokio::task::yield_now().await;
         drop(held);
         for one in waiting {
@@ -149,8 +149,8 @@ mod tests {
     async fn who_went_away_while_waiting_holds_nobody_up() {
         let (turns, order) = (Arc::new(WriteTurns::default()), Arc::default());
         let held = turns.take(Lane::Bots).await;
-        let gone = line_up(&turns, Lane::Bots, 1, &order);
-        let stays = line_up(&turns, Lane::Bots, 2, &order);
+        let gone = enqueue(&turns, Lane::Bots, 1, &order);
+        let stays = enqueue(&turns, Lane::Bots, 2, &order);
         tokio::task::yield_now().await;
         gone.abort();
         let _ = gone.await;

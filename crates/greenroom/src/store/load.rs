@@ -279,7 +279,7 @@ impl Store {
         for row in &self.placing().all(found, args![names]).await? {
             let state = match row.text("state")?.as_str() {
                 "waiting" => GateState::Waiting,
-                "again" => GateState::Again,
+                "again" => GateState::Retry,
                 _ => GateState::Active,
             };
             let deployment =

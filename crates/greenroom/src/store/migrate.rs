@@ -65,7 +65,7 @@ pub(super) async fn migrate(pools: &Pools) -> Result<(), StoreError> {
             TxInner::Postgres(tx)
         }
     };
-    let mut tx = Tx { inner, told: None, has_events: false, changes_placement: None };
+    let mut tx = Tx { inner, events_written: None, has_events: false, changes_placement: None };
     let found = version(&mut tx).await?;
     let known = known();
     if found > known {
@@ -95,7 +95,7 @@ pub(super) async fn migrate(pools: &Pools) -> Result<(), StoreError> {
 
 /// The version that the database is at: 0 when it is empty. There is a table to write it into then.
 async fn version(tx: &mut Tx) -> Result<i64, StoreError> {
-    if let Some(version) = look(tx).await? {
+    if let Some(version) = find_version(tx).await? {
         return Ok(version);
     }
     tx.run(
@@ -113,7 +113,7 @@ async fn version(tx: &mut Tx) -> Result<i64, StoreError> {
 }
 
 /// The version that the database is at; `None` when it has no schema.
-pub(super) async fn look(run: &mut impl Run) -> Result<Option<i64>, StoreError> {
+pub(super) async fn find_version(run: &mut impl Run) -> Result<Option<i64>, StoreError> {
     let there = run
         .first(
             sql!(

@@ -85,13 +85,13 @@ pub use leases::Holder;
 pub use listening::ListeningSpan;
 pub use placement_turn::PlacementTurn;
 pub use pools::KeptPool;
-pub use queue::{QueuePlace, QueueRow};
+pub use queue::{QueuePosition, QueueRow};
 pub use replicas::Holding;
 pub use server_lock::ServerLock;
 pub use servers::{ServerFacts, ServerRow};
 pub use sessions::{Beat, Clocks, SessionRow};
 use sql::{Arg, Inner, Row, Sql};
-pub use transcript::{SegmentPlace, SegmentRow};
+pub use transcript::{SegmentPosition, SegmentRow};
 pub use users::{KeyRow, UserChange, UserRow};
 
 /// The database, open and at the schema that this version knows.
@@ -100,7 +100,7 @@ pub struct Store {
     pools: Pools,
     /// Whose calls these are: each lane has connections of its own.
     lane: Lane,
-    told: Arc<Notify>,
+    events_written: Arc<Notify>,
     placement: Arc<PlacementState>,
 }
 
@@ -109,7 +109,7 @@ pub struct Store {
 pub struct Tx {
     inner: TxInner,
     /// Whom to wake after the commit if an event is among what was written.
-    told: Option<Arc<Notify>>,
+    events_written: Option<Arc<Notify>>,
     has_events: bool,
     /// What to set after the commit, if what placement decides on is among what was written.
     changes_placement: Option<Arc<PlacementState>>,
@@ -137,7 +137,7 @@ pub trait Run: Send {
 
 /// A database that was opened for a look.
 #[derive(Debug)]
-pub struct Looked {
+pub struct StoreInspection {
     pub store: Store,
     /// The version of its schema.
     pub found: i64,
@@ -150,7 +150,7 @@ impl Store {
     pub async fn open(url: &str) -> Result<Self, StoreError> {
         let pools = connect::connect(url).await?;
         migrate::migrate(&pools).await?;
-        Ok(Self { pools, lane: Lane::Bots, told: Arc::default(), placement: Arc::default() })
+        Ok(Self { pools, lane: Lane::Bots, events_written: Arc::default(), placement: Arc::default() })
     }
 
     /// The same for what users and operators ask: their calls use connections that nobody else needs.
@@ -160,11 +160,11 @@ impl Store {
 
     /// Looks at a database without changing anything of it. `None` when there is none yet, where that can be known: of an
     /// SQLite file.
-    pub async fn look_at(url: &str) -> Result<Option<Looked>, StoreError> {
-        let Some(pools) = connect::connect_to_look(url).await? else { return Ok(None) };
-        let store = Self { pools, lane: Lane::Bots, told: Arc::default(), placement: Arc::default() };
-        let found = migrate::look(&mut store.reader()).await?.unwrap_or(0);
-        Ok(Some(Looked { store, found, known: migrate::known() }))
+    pub async fn inspect(url: &str) -> Result<Option<StoreInspection>, StoreError> {
+        let Some(pools) = connect::connect_to_inspect(url).await? else { return Ok(None) };
+        let store = Self { pools, lane: Lane::Bots, events_written: Arc::default(), placement: Arc::default() };
+        let found = migrate::find_version(&mut store.reader()).await?.unwrap_or(0);
+        Ok(Some(StoreInspection { store, found, known: migrate::known() }))
     }
 
     /// Begins a transaction that may write. On SQLite it is the only one until it ends.
@@ -200,7 +200,7 @@ impl Store {
     }
 
     fn tx(&self, inner: TxInner) -> Tx {
-        Tx { inner, told: Some(self.told.clone()), has_events: false, changes_placement: None }
+        Tx { inner, events_written: Some(self.events_written.clone()), has_events: false, changes_placement: None }
     }
 
     /// Gives the connections back. What is under way ends first.
@@ -216,8 +216,8 @@ impl Store {
     }
 
     /// Wakes when this process has committed an event.
-    pub async fn told(&self) {
-        self.told.notified().await;
+    pub async fn events_written(&self) {
+        self.events_written.notified().await;
     }
 
     fn reader(&self) -> Reader<'_> {
@@ -287,8 +287,8 @@ impl Tx {
             TxInner::Postgres(tx) => measured(call, tx.commit()).await,
         }
         .map_err(|source| StoreError::call(call, source))?;
-        if let Some(told) = self.told.filter(|_| self.has_events) {
-            told.notify_one();
+        if let Some(events_written) = self.events_written.filter(|_| self.has_events) {
+            events_written.notify_one();
         }
         if let Some(placement) = self.changes_placement {
             placement.changed.store(true, Ordering::SeqCst);

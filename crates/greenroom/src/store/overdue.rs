@@ -15,18 +15,18 @@ macro_rules! watched {
         Some((
             sql!(
                 $name,
-                "SELECT o.user_id, b.id FROM open_bots o JOIN bots b ON b.id = o.bot_id
-                   LEFT JOIN sessions s ON s.connection_id = b.connection_id
-                   LEFT JOIN heartbeats h ON h.connection_id = b.connection_id
+                "SELECT open_bots.user_id, bots.id FROM open_bots JOIN bots ON bots.id = open_bots.bot_id
+                   LEFT JOIN sessions ON sessions.connection_id = bots.connection_id
+                   LEFT JOIN heartbeats ON heartbeats.connection_id = bots.connection_id
                   WHERE ",
                 $condition,
-                " AND (o.user_id, o.bot_id) > ($2, $3) ORDER BY o.user_id, o.bot_id LIMIT 500"
+                " AND (open_bots.user_id, open_bots.bot_id) > ($2, $3) ORDER BY open_bots.user_id, open_bots.bot_id LIMIT 500"
             ),
             sql!(
                 $name,
-                "SELECT b.id FROM bots b LEFT JOIN sessions s ON s.connection_id = b.connection_id
-                   LEFT JOIN heartbeats h ON h.connection_id = b.connection_id
-                  WHERE b.id = $2 AND ",
+                "SELECT bots.id FROM bots LEFT JOIN sessions ON sessions.connection_id = bots.connection_id
+                   LEFT JOIN heartbeats ON heartbeats.connection_id = bots.connection_id
+                  WHERE bots.id = $2 AND ",
                 $condition
             ),
         ))
@@ -37,23 +37,26 @@ fn watched(overdue: Overdue) -> Option<(&'static Sql, &'static Sql)> {
     match overdue {
         // Started or given to a waiting agent, and not a word under that connection.
         Overdue::NoStart => {
-            watched!("overdue.no_start", "b.status <> 'stopping' AND s.connection_id IS NULL AND b.awaited_since <= $1")
+            watched!(
+                "overdue.no_start",
+                "bots.status <> 'stopping' AND sessions.connection_id IS NULL AND bots.awaited_since <= $1"
+            )
         }
         // From `started` on, the lobby included; after a bot had been in the meeting, from when it called for help.
         Overdue::NoJoin => watched!(
             "overdue.no_join",
-            "b.status IN ('starting', 'awaiting_admission', 'needs_help')
-             AND CASE WHEN s.joined_at IS NULL THEN s.started_at ELSE b.status_since END <= $1"
+            "bots.status IN ('starting', 'awaiting_admission', 'needs_help')
+             AND CASE WHEN sessions.joined_at IS NULL THEN sessions.started_at ELSE bots.status_since END <= $1"
         ),
         // From the last heartbeat on, or from when it came in.
         Overdue::HeartbeatLost => watched!(
             "overdue.heartbeat_lost",
-            "b.status = 'active' AND s.connection_id IS NOT NULL AND b.status_since <= $1
-             AND (h.at IS NULL OR h.at <= $1)"
+            "bots.status = 'active' AND sessions.connection_id IS NOT NULL AND bots.status_since <= $1
+             AND (heartbeats.at IS NULL OR heartbeats.at <= $1)"
         ),
         // From when it was asked to leave, or said that it does.
         Overdue::StopGrace => {
-            watched!("overdue.stop_grace", "b.status = 'stopping' AND b.status_since <= $1")
+            watched!("overdue.stop_grace", "bots.status = 'stopping' AND bots.status_since <= $1")
         }
         // Other parts watch these.
         Overdue::QueueTimeout | Overdue::DeployTimeout | Overdue::DeployFailed | Overdue::Interrupted => None,
@@ -68,9 +71,9 @@ impl Store {
         since: Timestamp,
         after: Option<(UserId, BotId)>,
     ) -> Result<Vec<(UserId, BotId)>, StoreError> {
-        let Some((look, _)) = watched(overdue) else { return Ok(Vec::new()) };
+        let Some((sql, _)) = watched(overdue) else { return Ok(Vec::new()) };
         let (user, bot) = after.unwrap_or((UserId(uuid::Uuid::nil()), BotId(uuid::Uuid::nil())));
-        let rows = self.reader().all(look, args![since, user, bot]).await?;
+        let rows = self.reader().all(sql, args![since, user, bot]).await?;
         rows.iter().map(|row| Ok((UserId(row.id("user_id")?), BotId(row.id("id")?)))).collect()
     }
 }
@@ -78,7 +81,7 @@ impl Store {
 impl Tx {
     /// Looks once more at one bot, which is held by now.
     pub async fn is_overdue(&mut self, bot: BotId, overdue: Overdue, since: Timestamp) -> Result<bool, StoreError> {
-        let Some((_, again)) = watched(overdue) else { return Ok(false) };
-        Ok(self.first(again, args![since, bot]).await?.is_some())
+        let Some((_, sql)) = watched(overdue) else { return Ok(false) };
+        Ok(self.first(sql, args![since, bot]).await?.is_some())
     }
 }

@@ -24,7 +24,7 @@ pub(super) fn pool(row: &Row) -> Result<PoolRow, StoreError> {
         recycle_after: row.int("recycle_after")?,
         max_slots: row.int("max_slots")?,
         min_idle: row.int("min_idle")?,
-        place: row.maybe_int("place")?,
+        config_position: row.maybe_int("place")?,
         slots: row.int("slots")?,
         mean_hold_ms: row.maybe_int("mean_hold_ms")?,
         attribute_sets: attribute_sets(row)?,
@@ -123,7 +123,7 @@ impl Tx {
                 pool.recycle_after,
                 pool.max_slots,
                 pool.min_idle,
-                pool.place,
+                pool.config_position,
                 sets,
                 pool.expire_after_ms,
                 pool.host.as_str(),
@@ -135,7 +135,7 @@ impl Tx {
     }
 
     /// Before the pools of the configuration are taken: those that are not among them lose their place.
-    pub async fn unplace_pools(&mut self) -> Result<(), StoreError> {
+    pub async fn unconfigure_pools(&mut self) -> Result<(), StoreError> {
         self.run(sql!("pools.unplace", "UPDATE pools SET place = NULL"), vec![]).await
     }
 
@@ -159,7 +159,7 @@ impl Tx {
     }
 
     /// Takes a pool out of the configuration, as the next start of a server would.
-    pub async fn unplace_pool(&mut self, name: &str) -> Result<(), StoreError> {
+    pub async fn unconfigure_pool(&mut self, name: &str) -> Result<(), StoreError> {
         self.run(sql!("pools.unplace_one", "UPDATE pools SET place = NULL WHERE name = $1"), args![name]).await
     }
 

@@ -19,7 +19,7 @@ pub struct QueueRow {
 
 /// Where a bot stands in the queue, however many before it leave.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct QueuePlace {
+pub struct QueuePosition {
     pub platform: Platform,
     pub priority: i64,
     pub turn: i64,
@@ -37,7 +37,7 @@ fn waiter(row: &Row) -> Result<QueueRow, StoreError> {
     })
 }
 
-/// The exact place in line of some bots.
+/// The exact queue position of some bots.
 async fn positions(run: &mut impl Run, bots: &[BotId]) -> Result<Vec<(BotId, i64)>, StoreError> {
     if bots.is_empty() {
         return Ok(Vec::new());
@@ -46,11 +46,14 @@ async fn positions(run: &mut impl Run, bots: &[BotId]) -> Result<Vec<(BotId, i64
     run.all(
         sql_over!(
             "queue.positions",
-            "SELECT q.bot_id, (SELECT count(*) FROM queue o
-                                WHERE o.platform = q.platform AND (o.priority, o.turn, o.arrival) <= (q.priority, q.turn, q.arrival)) AS position
-               FROM queue q JOIN",
+            "SELECT queue.bot_id,
+                    (SELECT count(*) FROM queue AS earlier
+                      WHERE earlier.platform = queue.platform
+                        AND (earlier.priority, earlier.turn, earlier.arrival)
+                            <= (queue.priority, queue.turn, queue.arrival)) AS position
+               FROM queue JOIN",
             (id "UUID"),
-            "ON q.bot_id = r.id"
+            "ON queue.bot_id = r.id"
         ),
         args![ids],
     )
@@ -61,7 +64,7 @@ async fn positions(run: &mut impl Run, bots: &[BotId]) -> Result<Vec<(BotId, i64
 }
 
 impl Store {
-    /// Everyone in line, with the exact place in the line of each platform.
+    /// Every queued bot, with its exact position in the queue of its platform.
     pub async fn queue(&self) -> Result<Vec<QueueRow>, StoreError> {
         self.reader()
             .all(
@@ -79,12 +82,12 @@ impl Store {
             .collect()
     }
 
-    /// Some of those in line, by platform and in the order in which they will be served: those after one.
+    /// Some of the queued bots, by platform and in the order in which they will be served: those after one.
     pub async fn queue_after(
         &self,
-        after: Option<&QueuePlace>,
+        after: Option<&QueuePosition>,
         limit: i64,
-    ) -> Result<Vec<(QueuePlace, QueueRow)>, StoreError> {
+    ) -> Result<Vec<(QueuePosition, QueueRow)>, StoreError> {
         let platform = after.map_or("", |after| after.platform.as_str());
         let first = (i64::MIN, i64::MIN, i64::MIN);
         let (priority, turn, arrival) = after.map_or(first, |after| (after.priority, after.turn, after.arrival));
@@ -95,7 +98,7 @@ impl Store {
                     "SELECT * FROM
                         (SELECT bot_id, pool, platform, priority, turn, arrival, queued_at, timeout_at,
                                 row_number() OVER (PARTITION BY platform ORDER BY priority, turn, arrival) AS position
-                           FROM queue) AS line
+                           FROM queue) AS waiting
                       WHERE (platform, priority, turn, arrival) > ($1, $2, $3, $4)
                       ORDER BY platform, priority, turn, arrival LIMIT $5"
                 ),
@@ -105,12 +108,12 @@ impl Store {
             .iter()
             .map(|row| {
                 let (priority, turn, arrival) = (row.int("priority")?, row.int("turn")?, row.int("arrival")?);
-                Ok((QueuePlace { platform: row.word("platform")?, priority, turn, arrival }, waiter(row)?))
+                Ok((QueuePosition { platform: row.word("platform")?, priority, turn, arrival }, waiter(row)?))
             })
             .collect()
     }
 
-    /// The place in line of some bots.
+    /// The queue position of some bots.
     pub async fn queue_positions(&self, bots: &[BotId]) -> Result<Vec<(BotId, i64)>, StoreError> {
         positions(&mut self.reader(), bots).await
     }
@@ -146,7 +149,7 @@ impl Store {
 }
 
 impl Tx {
-    /// Takes bots out of the line, and says which of them were in one.
+    /// Takes bots out of the queue, and says which of them were in one.
     pub async fn leave_queue(&mut self, bots: &[BotId]) -> Result<Vec<BotId>, StoreError> {
         if bots.is_empty() {
             return Ok(Vec::new());

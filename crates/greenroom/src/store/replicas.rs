@@ -176,7 +176,7 @@ impl Store {
                 )
                 .await?;
             }
-            Holding::Slot { slot, holder } => tx.give_slot_back(slot, *holder).await?,
+            Holding::Slot { slot, holder } => tx.unlock_slot(slot, *holder).await?,
             Holding::Image { image, holder } => tx.give_image_back(image, *holder).await?,
             Holding::Lease { name, replica } => {
                 tx.run(

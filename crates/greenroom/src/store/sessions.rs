@@ -48,10 +48,10 @@ impl Store {
             .all(
                 sql!(
                     "sessions.list",
-                    "SELECT s.connection_id, s.container_id, s.started_at, s.joined_at, s.ended_at, h.at
-                       FROM sessions s
-                       LEFT JOIN heartbeats h ON h.connection_id = s.connection_id
-                      WHERE s.bot_id = $1 ORDER BY s.started_at, s.connection_id"
+                    "SELECT sessions.connection_id, container_id, started_at, joined_at, ended_at, heartbeats.at
+                       FROM sessions
+                       LEFT JOIN heartbeats ON heartbeats.connection_id = sessions.connection_id
+                      WHERE sessions.bot_id = $1 ORDER BY started_at, sessions.connection_id"
                 ),
                 args![bot],
             )

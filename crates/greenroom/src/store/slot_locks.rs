@@ -27,7 +27,7 @@ impl Store {
 impl Tx {
     /// Takes a slot for `holder`, who is going to end what runs in it, unless somebody else has it. A lock of a replica
     /// of the version before ends by time.
-    pub async fn take_slot(
+    pub async fn lock_slot(
         &mut self,
         slot: &SlotName,
         holder: Uuid,
@@ -52,7 +52,7 @@ impl Tx {
         Ok(taken.is_some())
     }
 
-    pub async fn give_slot_back(&mut self, slot: &SlotName, holder: Uuid) -> Result<(), StoreError> {
+    pub async fn unlock_slot(&mut self, slot: &SlotName, holder: Uuid) -> Result<(), StoreError> {
         self.run(
             sql!("slot_locks.give_back", "DELETE FROM slot_locks WHERE slot = $1 AND holder = $2"),
             args![slot, holder],

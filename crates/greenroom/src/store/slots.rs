@@ -208,8 +208,8 @@ impl Store {
                 sql_of_slots!(
                     "slots.silent",
                     "WHERE name IN
-                         (SELECT b.slot FROM open_bots JOIN bots b ON b.id = open_bots.bot_id
-                           WHERE b.status = 'reserved' AND b.slot IS NOT NULL AND b.updated_at <= $1)
+                         (SELECT bots.slot FROM open_bots JOIN bots ON bots.id = open_bots.bot_id
+                           WHERE bots.status = 'reserved' AND bots.slot IS NOT NULL AND bots.updated_at <= $1)
                        AND status IN ('creating', 'busy', 'draining') AND status_since <= $1
                        AND EXISTS (SELECT 1 FROM bots WHERE bots.id = slots.bot_id AND bots.slot = slots.name
                                       AND (bots.awaited_since IS NULL OR bots.awaited_since <= slots.last_used_at

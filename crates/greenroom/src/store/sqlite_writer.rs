@@ -171,8 +171,8 @@ mod tests {
         writer.write(&file, &write(second, third, vec![part("INSERT INTO nothing", &[&[]], false)])).await.unwrap_err();
         assert_eq!(read(&file), written, "what failed left nothing");
 
-        let again = write(second, third, vec![part(INSERT, &[&["d"]], false)]);
-        assert_eq!(writer.write(&file, &again).await.unwrap(), Applied::Committed);
+        let third_write = write(second, third, vec![part(INSERT, &[&["d"]], false)]);
+        assert_eq!(writer.write(&file, &third_write).await.unwrap(), Applied::Committed);
         writer.close();
     }
 

@@ -20,19 +20,19 @@ pub struct SegmentRow {
 
 /// Where a segment stands among those of its bot: by its times, then by its arrival.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct SegmentPlace {
+pub struct SegmentPosition {
     pub start_time: f64,
     pub end_time: f64,
     pub id: i64,
 }
 
-impl SegmentPlace {
+impl SegmentPosition {
     /// Before all others.
     pub const FIRST: Self = Self { start_time: f64::MIN, end_time: f64::MIN, id: i64::MIN };
 }
 
-fn place(row: &Row) -> Result<SegmentPlace, StoreError> {
-    Ok(SegmentPlace { start_time: row.real("start_time")?, end_time: row.real("end_time")?, id: row.int("id")? })
+fn position(row: &Row) -> Result<SegmentPosition, StoreError> {
+    Ok(SegmentPosition { start_time: row.real("start_time")?, end_time: row.real("end_time")?, id: row.int("id")? })
 }
 
 fn segment(row: &Row) -> Result<SegmentRow, StoreError> {
@@ -52,9 +52,9 @@ impl Store {
     pub async fn segment_sizes(
         &self,
         bot: BotId,
-        after: SegmentPlace,
+        after: SegmentPosition,
         limit: i64,
-    ) -> Result<Vec<(SegmentPlace, i64)>, StoreError> {
+    ) -> Result<Vec<(SegmentPosition, i64)>, StoreError> {
         self.reader()
             .all(
                 sql!(
@@ -70,7 +70,7 @@ impl Store {
             )
             .await?
             .iter()
-            .map(|row| Ok((place(row)?, row.int("bytes")?)))
+            .map(|row| Ok((position(row)?, row.int("bytes")?)))
             .collect()
     }
 
@@ -78,9 +78,9 @@ impl Store {
     pub async fn transcript(
         &self,
         bot: BotId,
-        after: SegmentPlace,
+        after: SegmentPosition,
         limit: i64,
-    ) -> Result<Vec<(SegmentPlace, SegmentRow)>, StoreError> {
+    ) -> Result<Vec<(SegmentPosition, SegmentRow)>, StoreError> {
         self.reader()
             .all(
                 sql!(
@@ -94,7 +94,7 @@ impl Store {
             )
             .await?
             .iter()
-            .map(|row| Ok((place(row)?, segment(row)?)))
+            .map(|row| Ok((position(row)?, segment(row)?)))
             .collect()
     }
 }

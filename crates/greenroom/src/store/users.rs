@@ -102,8 +102,8 @@ impl Store {
             .first(
                 sql!(
                     "keys.read",
-                    "SELECT users.*, k.id AS key_id, k.hash, k.created_at AS key_created_at, k.expires_at
-                       FROM api_keys k JOIN users ON users.id = k.user_id WHERE k.id = $1"
+                    "SELECT users.*, api_keys.id AS key_id, api_keys.hash, api_keys.created_at AS key_created_at, api_keys.expires_at
+                       FROM api_keys JOIN users ON users.id = api_keys.user_id WHERE api_keys.id = $1"
                 ),
                 args![id],
             )

@@ -44,14 +44,14 @@ impl Down {
         let lock = match lock(config).await? {
             Some(lock) => lock,
             None => {
-                let told = running.first().map(|facts| format!("pid {} on {}", facts.pid, facts.host));
-                return Err(TeardownError::ServerRuns(told.unwrap_or_else(|| config.database_shown())));
+                let server = running.first().map(|facts| format!("pid {} on {}", facts.pid, facts.host));
+                return Err(TeardownError::ServerRuns(server.unwrap_or_else(|| config.database_shown())));
             }
         };
         if store.is_shared() && !running.is_empty() {
-            let told: Vec<String> =
+            let servers: Vec<String> =
                 running.iter().map(|facts| format!("pid {} on {}", facts.pid, facts.host)).collect();
-            return Err(TeardownError::ServerRuns(told.join(", ")));
+            return Err(TeardownError::ServerRuns(servers.join(", ")));
         }
         // Nobody else has the file: what an earlier process held, which was killed, is free.
         if !store.is_shared() {
@@ -107,11 +107,11 @@ impl Down {
         done.slots += removed.slots;
         let unknown = teardown.remove_unknown().await?;
         done.slots += unknown.slots;
-        for (slot, words) in unknown.left {
-            removed.left.entry(slot).or_insert(words);
+        for (slot, message) in unknown.left {
+            removed.left.entry(slot).or_insert(message);
         }
-        for (pool, words) in &self.unreachable {
-            removed.left.insert(domain::SlotName::stored(format!("pool {pool}")), words.clone());
+        for (pool, message) in &self.unreachable {
+            removed.left.insert(domain::SlotName::stored(format!("pool {pool}")), message.clone());
         }
         if !removed.left.is_empty() {
             return Err(still_there(&removed.left));

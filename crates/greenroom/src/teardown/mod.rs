@@ -36,7 +36,7 @@ use crate::providers::ec2::Runners;
 use crate::random::Random;
 use crate::server::first::{INSTALLATION, SIGNING_SECRET};
 use crate::server::{self, pools as configured, record};
-use crate::store::{Holder, Looked, ServerFacts, ServerLock, SlotRow, Store, StoreError};
+use crate::store::{Holder, ServerFacts, ServerLock, SlotRow, Store, StoreError, StoreInspection};
 
 /// So many slots are removed at once.
 const AT_ONCE: usize = 16;
@@ -104,7 +104,7 @@ pub struct Removed {
 /// Opens a database that is there and of this version.
 async fn open(config: &Config) -> Result<Store, TeardownError> {
     let url = config.database.expose_secret();
-    let Some(Looked { store, found, known }) = Store::look_at(url).await? else {
+    let Some(StoreInspection { store, found, known }) = Store::inspect(url).await? else {
         return Err(TeardownError::NoDatabase(config.database_shown()));
     };
     store.close().await;
@@ -175,11 +175,11 @@ impl Teardown {
     }
 
     /// Ends a bot at once: it is `completed`, `stopped`. True when it was not at an end before.
-    async fn end_bot(&self, id: BotId, words: &str) -> Result<bool, TeardownError> {
+    async fn end_bot(&self, id: BotId, message: &str) -> Result<bool, TeardownError> {
         let Some(bot) = self.store.bot(id).await?.filter(|bot| !bot.status.is_ended()) else { return Ok(false) };
         let stopped = self.lifecycle.stop(bot.user_id, id).await?;
         if stopped.bot.status == Status::Stopping {
-            let given_up = Ending::GivenUp { bot: id, overdue: Overdue::StopGrace, error: Some(words.to_owned()) };
+            let given_up = Ending::GivenUp { bot: id, overdue: Overdue::StopGrace, error: Some(message.to_owned()) };
             match self.placement.end(given_up).await {
                 // It ended by itself meanwhile.
                 Ok(_) | Err(LifecycleError::BotEnded { .. }) => {}
@@ -233,7 +233,7 @@ impl Teardown {
             while let Some((name, done)) = attempts.next().await {
                 match done? {
                     None => removed.slots += 1,
-                    Some(words) => drop(removed.left.insert(name, words)),
+                    Some(message) => drop(removed.left.insert(name, message)),
                 }
             }
             if removed.left.is_empty() {
@@ -261,8 +261,8 @@ impl Teardown {
         }
         let Some(left) = self.store.slot(&name).await? else { return Ok(None) };
         let away = self.deployment.health().remove(&left.pool).and_then(Result::err);
-        let words = away.map(|words| format!("the provider is away: {words}")).or(left.error_message);
-        Ok(Some(words.unwrap_or_else(|| "somebody else works on it".to_owned())))
+        let message = away.map(|message| format!("the provider is away: {message}")).or(left.error_message);
+        Ok(Some(message.unwrap_or_else(|| "somebody else works on it".to_owned())))
     }
 
     /// Removes what the providers have of this installation and no slot knows. What cannot be removed is told.
@@ -272,8 +272,8 @@ impl Teardown {
             let found = match provider.list().await {
                 Ok(found) => found,
                 Err(error) => {
-                    let words = format!("the slots of {pool} cannot be listed: {}", error.words);
-                    removed.left.insert(SlotName::stored(format!("pool {pool}")), words);
+                    let message = format!("the slots of {pool} cannot be listed: {}", error.message);
+                    removed.left.insert(SlotName::stored(format!("pool {pool}")), message);
                     continue;
                 }
             };
@@ -281,7 +281,7 @@ impl Teardown {
                 match self.deployment.remove_unknown(&slot, &**provider).await {
                     Ok(true) => removed.slots += 1,
                     Ok(false) => drop(removed.left.insert(slot, "a slot of the database has this name".to_owned())),
-                    Err(words) => drop(removed.left.insert(slot, words)),
+                    Err(message) => drop(removed.left.insert(slot, message)),
                 }
             }
         }
@@ -291,7 +291,7 @@ impl Teardown {
 
 /// What is still there, as an error.
 fn still_there(left: &BTreeMap<SlotName, String>) -> TeardownError {
-    let lines: Vec<String> = left.iter().map(|(slot, words)| format!("  {slot}: {words}")).collect();
+    let lines: Vec<String> = left.iter().map(|(slot, message)| format!("  {slot}: {message}")).collect();
     TeardownError::Left(format!("{} could not be removed; run the command again:\n{}", left.len(), lines.join("\n")))
 }
 

@@ -8,7 +8,7 @@ use crate::config::Config;
 use crate::store::{Changed, PoolRow, ServerLock};
 
 /// How often it is looked whether bots have ended.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 const ENDED_BY: &str = "ended by `greenroom pools remove`";
 
 /// A pool that can be removed, and what is left of it.
@@ -70,7 +70,7 @@ impl PoolRemoval {
         let now = jiff::Timestamp::now();
         // A server that never started with the new configuration has not taken it out.
         let mut tx = teardown.store.begin_changing(&Changed::everything(), now).await?;
-        tx.unplace_pool(&pool.name).await?;
+        tx.unconfigure_pool(&pool.name).await?;
         tx.commit().await?;
         teardown.drain(&pool.name).await?;
         let mut busy = teardown.busy(&names).await?;
@@ -81,7 +81,7 @@ impl PoolRemoval {
         } else if !busy.is_empty() && !has_server {
             return Err(TeardownError::NobodyListens(busy.len()));
         }
-        let (mut removed, mut told) = (0, None);
+        let (mut removed, mut logged) = (0, None);
         loop {
             let done = teardown.remove_free(&names).await?;
             removed += done.slots;
@@ -92,10 +92,10 @@ impl PoolRemoval {
             if busy == 0 && teardown.slots(&names).await?.is_empty() {
                 break;
             }
-            if busy > 0 && told.replace(busy) != Some(busy) {
+            if busy > 0 && logged.replace(busy) != Some(busy) {
                 waiting(busy);
             }
-            tokio::time::sleep(LOOK_AGAIN).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
         let mut tx = teardown.store.begin_changing(&Changed::everything(), jiff::Timestamp::now()).await?;
         let deleted = tx.delete_pool(&pool.name).await?;

@@ -78,10 +78,10 @@ async fn a_refusal_names_the_field_and_takes_nothing() {
         (json!({"meeting_url": link, "join_at": "2030-01-01T00:00:00Z"}), "unsupported", "`join_at`"),
         (json!({"meeting_url": link, "webhook_url": "https://example.com"}), "unsupported", "`webhook_url`"),
     ];
-    for (ask, code, words) in cases {
+    for (ask, code, expected) in cases {
         let (status, body) = user.post("/bots", ask.clone()).await;
         assert_eq!((status, &body["code"]), (StatusCode::UNPROCESSABLE_ENTITY, &json!(code)), "{ask}: {body}");
-        assert!(body["detail"].as_str().unwrap().contains(words), "{ask}: {body}");
+        assert!(body["detail"].as_str().unwrap().contains(expected), "{ask}: {body}");
         assert_eq!((&body["type"], &body["title"]), (&json!("about:blank"), &json!("Unprocessable Entity")));
     }
     assert_eq!(user.get("/bots").await["bots"], json!([]));
@@ -112,8 +112,8 @@ async fn the_same_idempotency_key_finds_the_same_bot_and_another_body_is_refused
     let (status, first) = ask(&user, json!({"meeting_url": meet_link(1), "priority": 5})).await;
     assert_eq!(status, StatusCode::CREATED);
     // The limit is reached and the meeting taken: neither is in the way of finding it again.
-    let (status, again) = ask(&user, json!({"priority": 5, "meetingUrl": meet_link(1)})).await;
-    assert_eq!((status, &again["bot"]["id"]), (StatusCode::OK, &first["bot"]["id"]));
+    let (status, repeated) = ask(&user, json!({"priority": 5, "meetingUrl": meet_link(1)})).await;
+    assert_eq!((status, &repeated["bot"]["id"]), (StatusCode::OK, &first["bot"]["id"]));
     let (status, refused) = ask(&user, json!({"meeting_url": meet_link(2)})).await;
     assert_eq!((status, &refused["code"]), (StatusCode::UNPROCESSABLE_ENTITY, &json!("idempotency_mismatch")));
     let (status, theirs) = ask(&other, json!({"meeting_url": meet_link(1), "priority": 5})).await;

@@ -7,7 +7,7 @@ use greenroom::providers::{Provider, Spec};
 use rstest::rstest;
 use serde_json::json;
 
-use crate::support::{Backend, Database, Venue, meet_link, process_pool, process_provider, until};
+use crate::support::{Backend, Database, ServerFixture, meet_link, process_pool, process_provider, until};
 
 const SLOT: &str = "pool-meet-001";
 
@@ -26,21 +26,21 @@ const BOT: &str = r#"
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
 async fn each_bot_has_a_fresh_folder_and_its_words_are_in_the_slots_log(#[case] backend: Backend) {
-    let venue = Venue::open(backend, &process_pool("meet", "max_slots = 1", BOT)).await;
+    let fixture = ServerFixture::open(backend, &process_pool("meet", "max_slots = 1", BOT)).await;
     for number in 1..=3 {
-        let bot = venue.active(number).await;
+        let bot = fixture.active(number).await;
         assert_eq!(bot["slot"], SLOT);
-        assert!(venue.database.in_slot(SLOT, "work/trace").exists());
-        venue.leave(&bot).await;
-        venue.until_slots(1, 0).await;
-        assert_eq!(venue.database.running(), [], "a slot that waits is stopped");
-        assert!(!venue.database.in_slot(SLOT, "work/trace").exists());
-        let log = venue.database.log_of(SLOT);
+        assert!(fixture.database.in_slot(SLOT, "work/trace").exists());
+        fixture.leave(&bot).await;
+        fixture.until_slots(1, 0).await;
+        assert_eq!(fixture.database.running(), [], "a slot that waits is stopped");
+        assert!(!fixture.database.in_slot(SLOT, "work/trace").exists());
+        let log = fixture.database.log_of(SLOT);
         assert_eq!(log.matches("this is bot").count(), number, "{log}");
         assert!(!log.contains("met a trace"), "{log}");
     }
     until("it is shown to be idle", async || {
-        let shown = std::fs::read_to_string(venue.database.in_slot(SLOT, "description")).unwrap();
+        let shown = std::fs::read_to_string(fixture.database.in_slot(SLOT, "description")).unwrap();
         shown.starts_with("[IDLE] Available - Last used: ")
     })
     .await;
@@ -58,17 +58,17 @@ const IMPATIENT: &str = "
 #[tokio::test]
 async fn the_last_grandchild_is_ended_even_when_no_agent_is_left_to_do_it(#[case] backend: Backend) {
     let pool = process_pool("meet", "max_slots = 1", BOT);
-    let venue = Venue::open(backend, &format!("{IMPATIENT}{pool}")).await;
-    let bot = venue.active(0).await;
-    until("its daemon runs", async || venue.database.running().iter().any(|one| one.command == "sleep 1")).await;
-    venue.agent(SLOT).await.kill();
-    let ended = venue.user.until(bot["id"].as_str().unwrap(), "failed").await;
+    let fixture = ServerFixture::open(backend, &format!("{IMPATIENT}{pool}")).await;
+    let bot = fixture.active(0).await;
+    until("its daemon runs", async || fixture.database.running().iter().any(|one| one.command == "sleep 1")).await;
+    fixture.agent(SLOT).await.kill();
+    let ended = fixture.user.until(bot["id"].as_str().unwrap(), "failed").await;
     assert_eq!(ended["reason"], "heartbeat_lost");
-    venue.until_slots(1, 0).await;
-    assert_eq!(venue.database.running(), []);
+    fixture.until_slots(1, 0).await;
+    assert_eq!(fixture.database.running(), []);
     // And the slot is as good as before.
-    let next = venue.active(1).await;
-    venue.leave(&next).await;
+    let next = fixture.active(1).await;
+    fixture.leave(&next).await;
 }
 
 #[rstest]
@@ -78,13 +78,13 @@ async fn the_last_grandchild_is_ended_even_when_no_agent_is_left_to_do_it(#[case
 async fn a_command_that_is_not_there_fails_its_bot_in_plain_words(#[case] backend: Backend) {
     let pool = "[[pool]]\nname = \"meet\"\nplatform = \"google_meet\"\nprovider = \"process\"\n\
                 process = { command = [\"no-such-bot\"] }\n";
-    let venue = Venue::open(backend, pool).await;
-    let bot = venue.user.ask(json!({"meeting_url": meet_link(1)})).await;
-    let bot = venue.user.until(bot["id"].as_str().unwrap(), "failed").await;
+    let fixture = ServerFixture::open(backend, pool).await;
+    let bot = fixture.user.ask(json!({"meeting_url": meet_link(1)})).await;
+    let bot = fixture.user.until(bot["id"].as_str().unwrap(), "failed").await;
     assert_eq!(bot["reason"], "deploy_failed");
-    let words = bot["error"].as_str().unwrap();
-    assert!(words.starts_with("cannot run no-such-bot: "), "{words}");
-    assert_eq!(venue.slots().await[0]["error_message"], words);
+    let message = bot["error"].as_str().unwrap();
+    assert!(message.starts_with("cannot run no-such-bot: "), "{message}");
+    assert_eq!(fixture.slots().await[0]["error_message"], message);
 }
 
 #[tokio::test]

@@ -50,13 +50,13 @@ async fn starting_in_a_hot_docker_slot_is_measured_beside_docker_run() {
 #[case::sqlite(Backend::Sqlite)]
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
-async fn the_way_to_the_next_in_line_is_measured_beside_a_poll(#[case] backend: Backend) {
+async fn the_way_to_the_next_in_the_queue_is_measured_beside_a_poll(#[case] backend: Backend) {
     let said = bench(backend, &["next", "--ends", "2"]).await;
     assert_eq!(said.matches("a poll of 1 s").count(), 2, "{said}");
 }
 
 #[tokio::test]
-async fn placing_is_measured_beside_pgbench_on_one_postgres_with_and_without_a_line() {
+async fn placing_is_measured_beside_pgbench_on_one_postgres_with_and_without_a_queue() {
     let short = ["place", "--clients", "8", "--slots", "4,20", "--rounds", "1", "--seconds", "1"];
     let said = bench(Backend::Postgres, &short).await;
     assert_eq!(said.lines().count(), 4, "{said}");
@@ -83,8 +83,8 @@ async fn finding_one_in_a_hundred_is_measured_in_a_store_of_postgres_beside_moto
     let short = ["match", "--slots", "300", "--runners", "100", "--picks", "2"];
     let said =
         bench(Backend::Postgres, &[&short[..], &["--region", "eu-central-1", "--endpoint", &moto]].concat()).await;
-    for words in ["where any fits", "where one in a hundred fits", "over SQS and DynamoDB", "times the store's"] {
-        assert!(said.contains(words), "{said}");
+    for expected in ["where any fits", "where one in a hundred fits", "over SQS and DynamoDB", "times the store's"] {
+        assert!(said.contains(expected), "{said}");
     }
 }
 

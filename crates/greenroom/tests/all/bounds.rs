@@ -23,15 +23,15 @@ async fn answers_that_nobody_reads_take_little_memory_and_keep_nobody_else_waiti
     let server = Process::start(&database).await;
     let (user, other) = (server.admin().user(400).await, server.admin().user(3).await);
     let large = json!({"text": "x".repeat(64 * 1024 - 100)});
-    let mut asking = JoinSet::new();
+    let mut requests = JoinSet::new();
     for number in 0..300 {
         let (user, large) = (user.clone(), large.clone());
-        asking.spawn(async move {
-            let wish = json!({"meeting_url": meet_link(number), "config": large, "metadata": large});
-            user.ask(wish).await;
+        requests.spawn(async move {
+            let bot_request = json!({"meeting_url": meet_link(number), "config": large, "metadata": large});
+            user.ask(bot_request).await;
         });
         if number % 10 == 9 {
-            while asking.join_next().await.is_some() {}
+            while requests.join_next().await.is_some() {}
         }
     }
     let mut unread = Vec::new();
@@ -121,10 +121,10 @@ async fn requests_past_those_that_may_wait_for_placement_are_refused_and_those_t
     // Nothing can be placed while another holds the database.
     let mut holder = sqlx::SqliteConnection::connect(&database.url).await.unwrap();
     sqlx::raw_sql("BEGIN IMMEDIATE").execute(&mut holder).await.unwrap();
-    let mut asking = JoinSet::new();
+    let mut requests = JoinSet::new();
     for number in 0..8 {
         let user = user.clone();
-        asking.spawn(async move {
+        requests.spawn(async move {
             let request = user.request(Method::POST, "/bots").json(&json!({"meeting_url": meet_link(number)}));
             let answer = request.send().await.unwrap();
             let retry_after = answer.headers().get("retry-after").map(|value| value.to_str().unwrap().to_owned());
@@ -132,12 +132,12 @@ async fn requests_past_those_that_may_wait_for_placement_are_refused_and_those_t
         });
     }
     for _ in 0..5 {
-        let (status, retry_after, answer) = asking.join_next().await.unwrap().unwrap();
+        let (status, retry_after, answer) = requests.join_next().await.unwrap().unwrap();
         assert_eq!((status, &answer["code"]), (StatusCode::SERVICE_UNAVAILABLE, &json!("overloaded")), "{answer}");
         assert_eq!(retry_after.as_deref(), Some("1"), "it says when to ask again");
     }
     sqlx::raw_sql("COMMIT").execute(&mut holder).await.unwrap();
-    for (status, retry_after, answer) in asking.join_all().await {
+    for (status, retry_after, answer) in requests.join_all().await {
         assert_eq!((status, retry_after), (StatusCode::CREATED, None), "{answer}");
     }
 }

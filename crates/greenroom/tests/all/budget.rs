@@ -86,7 +86,7 @@ async fn what_is_more_urgent_goes_first_and_who_came_first_before_who_came_later
             waits.turn(urgency).await.unwrap();
             order.lock().unwrap().push(number);
         });
-        until("it stands in line", async || budget.waiting() == number + 1).await;
+        until("it waits in the queue", async || budget.waiting() == number + 1).await;
     }
     all.join_all().await;
     assert_eq!(*order.lock().unwrap(), [2, 4, 1, 3, 0]);
@@ -127,7 +127,7 @@ async fn who_goes_away_leaves_the_line_and_takes_nothing(#[case] backend: Backen
 
 #[tokio::test]
 async fn a_process_without_a_database_keeps_to_it_by_itself() {
-    let budget = Budget::alone("coolify".to_owned(), 20, TIME);
+    let budget = Budget::in_process("coolify".to_owned(), 20, TIME);
     take(&budget, Urgency::Wanted, 18).await;
     assert!(!comes(&budget, Urgency::Wanted).await);
     take(&budget, Urgency::Free, 2).await;
@@ -156,7 +156,7 @@ async fn a_clock_that_is_set_back_keeps_nobody_waiting(#[case] backend: Backend)
     database.execute("UPDATE budgets SET blocked_until = blocked_until + 36000000").await;
     let mut last = LONGEST_HOLD + Duration::from_nanos(1);
     for _ in 0..3 {
-        let Turn::Held(wait) = store.take_turn("coolify", 10, TIME).await.unwrap() else { panic!("it is held") };
+        let Turn::Delayed(wait) = store.take_turn("coolify", 10, TIME).await.unwrap() else { panic!("it is held") };
         assert!(wait < last, "{wait:?}");
         last = wait;
         tokio::time::sleep(Duration::from_millis(5)).await;

@@ -110,8 +110,8 @@ async fn a_leave_that_was_published_before_its_bot_subscribed_to_redis_is_in_its
         let published = before.next().await;
         let life = life.on(&replicas.url((number + 1) % replicas.len()));
         assert_eq!(life.well("started", json!({})).await["status"], "stopping");
-        let told = life.well("heartbeat", json!({})).await;
-        assert_eq!(told["commands"], json!([published]));
+        let answer = life.well("heartbeat", json!({})).await;
+        assert_eq!(answer["commands"], json!([published]));
         life.well("heartbeat", json!({"acked": [published["id"]]})).await;
         life.well("exited", json!({"exit_code": 0})).await;
         assert_eq!(user.until(&bot, "completed").await["reason"], "stopped");

@@ -36,12 +36,12 @@ async fn a_bot_goes_through_its_whole_life_and_every_repeat_changes_nothing(#[ca
     ] {
         let first = life.well(callback, body.clone()).await;
         let events = user.get(&format!("/bots/{bot}/events")).await;
-        let again = life.well(callback, body).await;
+        let repeated = life.well(callback, body).await;
         if callback == "transcript" {
-            assert_eq!((&first["stored"], &again["stored"]), (&json!(1), &json!(0)));
+            assert_eq!((&first["stored"], &repeated["stored"]), (&json!(1), &json!(0)));
         } else {
             assert_eq!(first["status"], status, "{callback}");
-            assert_eq!(first, again, "{callback}");
+            assert_eq!(first, repeated, "{callback}");
         }
         assert_eq!(user.get(&format!("/bots/{bot}/events")).await, events, "a repeat of {callback} told something");
     }
@@ -217,9 +217,9 @@ async fn a_command_is_repeated_until_it_is_acknowledged(#[case] backend: Backend
     let life = Life::from_data(&server.admin(), &data);
     life.well("started", json!({})).await;
     // Whatever ran in its slot by then may have had the data from before: it is told as well.
-    let told = life.well("heartbeat", json!({})).await["commands"].take();
-    assert_eq!(told[0]["payload"], json!({"language": "en"}));
-    life.well("heartbeat", json!({"acked": [told[0]["id"]]})).await;
+    let commands = life.well("heartbeat", json!({})).await["commands"].take();
+    assert_eq!(commands[0]["payload"], json!({"language": "en"}));
+    life.well("heartbeat", json!({"acked": [commands[0]["id"]]})).await;
     user.send(Method::PUT, &path, Some(json!({"config": {"language": "it"}}))).await;
     let body = json!({"bot_id": bot, "config": {"language": "fr"}});
     let (status, answer) = user.send(Method::PUT, "/bots/config", Some(body)).await;

@@ -8,7 +8,7 @@ use greenroom::store::{Changed, Holder, PoolRow};
 use rstest::rstest;
 use uuid::Uuid;
 
-use crate::support::{Backend, Call, Fake, House, Plan, Stage, pool, until};
+use crate::support::{Backend, Call, CoreFixture, DeploymentFixture, Fake, Plan, pool, until};
 
 /// A pool whose slots count, and another whose first slot is the sign that everything was looked at.
 fn pools() -> [PoolRow; 2] {
@@ -17,26 +17,26 @@ fn pools() -> [PoolRow; 2] {
 }
 
 /// Waits until the safety net of a server has looked at everything.
-async fn looked(stage: &Stage) {
+async fn reconciled(fixture: &DeploymentFixture) {
     let changed = Changed { pools: true, ..Changed::default() };
-    let mut tx = stage.house.store.begin_changing(&changed, stage.house.clock.now()).await.unwrap();
+    let mut tx = fixture.core.store.begin_changing(&changed, fixture.core.clock.now()).await.unwrap();
     tx.resize_pool("sign", 1, 1).await.unwrap();
     tx.commit().await.unwrap();
-    stage.look();
-    stage.slot_is("pool-sign-001", SlotStatus::Idle).await;
+    fixture.reconcile();
+    fixture.slot_is("pool-sign-001", SlotStatus::Idle).await;
 }
 
 #[tokio::test]
 async fn two_servers_on_one_postgres_do_not_clear_a_slot_twice() {
-    let left = Stage::with(Backend::Postgres, pools(), 4, Fake::slow_to_end()).await;
+    let left = DeploymentFixture::with(Backend::Postgres, pools(), 4, Fake::slow_to_end()).await;
     let right = left.beside(4).await;
-    let (first, next) = (left.house.reserved(0).await, left.house.reserved(1).await);
+    let (first, next) = (left.core.reserved(0).await, left.core.reserved(1).await);
     let slot = left.runs(first).await;
     left.lives(first).await;
     until("the slot is being cleared", async || left.fake.count(&Call::Stop(slot.clone())) == 1).await;
     // It takes so long that the other server would believe that nobody is at it.
-    left.house.clock.advance(Duration::from_secs(5));
-    looked(&right).await;
+    left.core.clock.advance(Duration::from_secs(5));
+    reconciled(&right).await;
     left.fake.release_ends(1);
     left.runs(next).await;
     left.fake.release_ends(9);
@@ -48,23 +48,23 @@ async fn two_servers_on_one_postgres_do_not_clear_a_slot_twice() {
 
 #[tokio::test]
 async fn two_servers_on_one_postgres_do_not_delete_a_slot_twice() {
-    let left = Stage::with(Backend::Postgres, pools(), 4, Fake::slow_to_end()).await;
+    let left = DeploymentFixture::with(Backend::Postgres, pools(), 4, Fake::slow_to_end()).await;
     let right = left.beside(4).await;
-    let (first, next) = (left.house.reserved(0).await, left.house.reserved(1).await);
+    let (first, next) = (left.core.reserved(0).await, left.core.reserved(1).await);
     let slot = left.runs(first).await;
-    left.house.placement.report(slot.clone(), SlotEvent::Drain).await.unwrap();
+    left.core.placement.report(slot.clone(), SlotEvent::Drain).await.unwrap();
     left.fake.release_ends(1);
     left.lives(first).await;
     until("the slot is being deleted", async || {
-        left.look();
+        left.reconcile();
         left.fake.count(&Call::Delete(slot.clone())) == 1
     })
     .await;
-    looked(&right).await;
+    reconciled(&right).await;
     left.fake.release_ends(1);
     // It has the name of the one that went.
-    until("the next in line has a new slot", async || {
-        left.look();
+    until("the next in the queue has a new slot", async || {
+        left.reconcile();
         left.place_of(next).await.is_some()
     })
     .await;
@@ -78,41 +78,41 @@ async fn two_servers_on_one_postgres_do_not_delete_a_slot_twice() {
 
 #[tokio::test]
 async fn a_slot_whose_clearing_was_begun_by_a_replica_that_died_is_cleared_by_another_on_postgres() {
-    let stage = Stage::new(Backend::Postgres, pools()).await;
-    let bot = stage.house.reserved(0).await;
-    let slot = stage.runs(bot).await;
+    let fixture = DeploymentFixture::new(Backend::Postgres, pools()).await;
+    let bot = fixture.core.reserved(0).await;
+    let slot = fixture.runs(bot).await;
     let replica = Holder { id: Uuid::new_v4(), name: "the other".to_owned() };
-    stage.house.store.register_replica(&replica, Duration::from_secs(600)).await.unwrap();
-    let mut tx = stage.house.store.begin().await.unwrap();
-    assert!(tx.take_slot(&slot, Uuid::new_v4(), replica.id, stage.house.clock.now()).await.unwrap());
+    fixture.core.store.register_replica(&replica, Duration::from_secs(600)).await.unwrap();
+    let mut tx = fixture.core.store.begin().await.unwrap();
+    assert!(tx.lock_slot(&slot, Uuid::new_v4(), replica.id, fixture.core.clock.now()).await.unwrap());
     tx.commit().await.unwrap();
 
-    stage.lives(bot).await;
-    looked(&stage).await;
-    assert_eq!(stage.slot(slot.as_str()).await.unwrap().status, SlotStatus::Busy, "it is left to the other replica");
+    fixture.lives(bot).await;
+    reconciled(&fixture).await;
+    assert_eq!(fixture.slot(slot.as_str()).await.unwrap().status, SlotStatus::Busy, "it is left to the other replica");
     // It dies: its lease is not renewed any more. Nobody has to look.
-    assert!(stage.house.store.renew_replica(replica.id, Duration::from_millis(1)).await.unwrap());
-    stage.slot_is(slot.as_str(), SlotStatus::Idle).await;
-    assert_eq!(stage.fake.calls_for(&slot), [Call::Start(slot.clone()), Call::Stop(slot)]);
+    assert!(fixture.core.store.renew_replica(replica.id, Duration::from_millis(1)).await.unwrap());
+    fixture.slot_is(slot.as_str(), SlotStatus::Idle).await;
+    assert_eq!(fixture.fake.calls_for(&slot), [Call::Start(slot.clone()), Call::Stop(slot)]);
 }
 
 #[tokio::test]
 async fn nothing_is_started_in_a_slot_that_another_replica_is_still_clearing_on_postgres() {
-    let stage = Stage::new(Backend::Postgres, pools()).await;
+    let fixture = DeploymentFixture::new(Backend::Postgres, pools()).await;
     let replica = Holder { id: Uuid::new_v4(), name: "the other".to_owned() };
-    stage.house.store.register_replica(&replica, Duration::from_secs(600)).await.unwrap();
+    fixture.core.store.register_replica(&replica, Duration::from_secs(600)).await.unwrap();
     let (slot, holder) = (SlotName::new("meet", 1), Uuid::new_v4());
-    let mut tx = stage.house.store.begin().await.unwrap();
-    assert!(tx.take_slot(&slot, holder, replica.id, stage.house.clock.now()).await.unwrap());
+    let mut tx = fixture.core.store.begin().await.unwrap();
+    assert!(tx.lock_slot(&slot, holder, replica.id, fixture.core.clock.now()).await.unwrap());
     tx.commit().await.unwrap();
-    let bot = stage.house.reserved(0).await;
-    until("its start is under way", async || stage.at_gate().await == (1, 0)).await;
-    looked(&stage).await;
-    assert_eq!(stage.fake.count(&Call::Start(slot.clone())), 0);
-    let mut tx = stage.house.store.begin().await.unwrap();
-    tx.give_slot_back(&slot, holder).await.unwrap();
+    let bot = fixture.core.reserved(0).await;
+    until("its start is under way", async || fixture.at_gate().await == (1, 0)).await;
+    reconciled(&fixture).await;
+    assert_eq!(fixture.fake.count(&Call::Start(slot.clone())), 0);
+    let mut tx = fixture.core.store.begin().await.unwrap();
+    tx.unlock_slot(&slot, holder).await.unwrap();
     tx.commit().await.unwrap();
-    assert_eq!(stage.runs(bot).await, slot);
+    assert_eq!(fixture.runs(bot).await, slot);
 }
 
 #[rstest]
@@ -120,16 +120,16 @@ async fn nothing_is_started_in_a_slot_that_another_replica_is_still_clearing_on_
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
 async fn a_slot_whose_bot_ended_while_nobody_was_there_is_cleared_at_the_start(#[case] backend: Backend) {
-    let stage = Stage::new(backend, pools()).await;
-    let bot = stage.house.reserved(0).await;
-    let slot = stage.runs(bot).await;
-    let voice = stage.voice(bot).await;
-    stage.house.lifecycle.started(voice, None).await.unwrap();
-    let (database, fake) = (stage.house.database.clone(), stage.fake.clone());
-    let plan = Plan { clock: stage.house.clock.clone(), ..Plan::of([]) };
-    drop(stage);
-    House::planned(database.clone(), &plan).await.exited(voice, 0).await.unwrap();
+    let fixture = DeploymentFixture::new(backend, pools()).await;
+    let bot = fixture.core.reserved(0).await;
+    let slot = fixture.runs(bot).await;
+    let caller = fixture.caller(bot).await;
+    fixture.core.lifecycle.started(caller, None).await.unwrap();
+    let (database, fake) = (fixture.core.database.clone(), fixture.fake.clone());
+    let plan = Plan { clock: fixture.core.clock.clone(), ..Plan::of([]) };
+    drop(fixture);
+    CoreFixture::planned(database.clone(), &plan).await.exited(caller, 0).await.unwrap();
     // No time passes after which a keeper would see it.
-    let stage = Stage::on(House::planned(database, &plan).await, 4, fake).await;
-    stage.slot_is(slot.as_str(), SlotStatus::Idle).await;
+    let fixture = DeploymentFixture::on(CoreFixture::planned(database, &plan).await, 4, fake).await;
+    fixture.slot_is(slot.as_str(), SlotStatus::Idle).await;
 }

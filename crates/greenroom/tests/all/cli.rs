@@ -130,8 +130,9 @@ async fn config_check_tells_every_fault_at_once_without_serving() {
     std::fs::write(folder.path().join("greenroom.toml"), file).unwrap();
     let (well, _, stderr) = run(&["config", "check"], folder.path()).await;
     assert!(!well);
-    for words in ["unknown key `listn` in greenroom.toml", "sweeper.heartbeat_lost (10s)", "queue.max_timeout (1m)"] {
-        assert!(stderr.contains(words), "{stderr}");
+    for expected in ["unknown key `listn` in greenroom.toml", "sweeper.heartbeat_lost (10s)", "queue.max_timeout (1m)"]
+    {
+        assert!(stderr.contains(expected), "{stderr}");
     }
     let (well, _, stderr) = run(&["serve"], folder.path()).await;
     assert!(!well && stderr.contains("listn"), "serving refuses the same: {stderr}");
@@ -189,9 +190,9 @@ async fn a_port_that_is_taken_is_told_in_one_sentence_with_the_remedy() {
 #[tokio::test]
 async fn what_could_not_be_shown_is_shown_by_the_next_start() {
     let database = Database::new(Backend::Sqlite).await;
-    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let device = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
     let mut command = Process::command();
-    command.args(["serve", "--listen", "127.0.0.1:0", "--database", &database.url]).stdout(full);
+    command.args(["serve", "--listen", "127.0.0.1:0", "--database", &database.url]).stdout(device);
     let status = command.current_dir(database.folder.path()).status().await.unwrap();
     assert!(!status.success());
     let server = Process::start_with(&database, &[]).await;

@@ -69,7 +69,7 @@ async fn bots_are_heard_and_placed_while_reads_hold_every_connection_of_users(#[
         reads.spawn(async move { reader.try_send(Method::GET, &path, None).await });
     }
     until("a user's read finds no connection", async || {
-        tokio::time::timeout(Duration::from_millis(500), user.look_at(&bot)).await.is_err()
+        tokio::time::timeout(Duration::from_millis(500), user.show_bot(&bot)).await.is_err()
     })
     .await;
 
@@ -101,7 +101,7 @@ async fn on_sqlite_a_heartbeat_and_a_placement_wait_behind_one_write_of_a_user_a
             tx.commit().await.unwrap();
         });
     }
-    // They run on this thread, and are in line as soon as they have run once.
+    // They run on this thread, and are in the queue as soon as they have run once.
     tokio::task::yield_now().await;
     let token = store.placement_position().await.unwrap().token;
     let after = |store: Store, placement: bool| {

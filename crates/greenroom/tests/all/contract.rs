@@ -23,7 +23,7 @@ use crate::support::{Dialect, until};
 async fn what_was_never_made_is_not_there_and_can_be_stopped_and_deleted(#[case] kind: Made) {
     let kind = kind.await;
     assert_eq!(kind.list().await, []);
-    assert_eq!(kind.look(1).await, None);
+    assert_eq!(kind.inspect(1).await, None);
     kind.provider.stop(&kind.slot(1), true).await.unwrap();
     kind.provider.delete(&kind.slot(1)).await.unwrap();
     kind.provider.ping().await.unwrap();
@@ -42,8 +42,8 @@ async fn what_was_never_made_is_not_there_and_can_be_stopped_and_deleted(#[case]
 async fn a_slot_that_is_made_twice_is_there_once_and_nothing_runs_in_it(#[case] kind: Made) {
     let kind = kind.await;
     let first = kind.provider.create(&kind.waiting(1)).await.unwrap();
-    assert_eq!(kind.look(1).await, Some(false));
-    assert_eq!((kind.again)().create(&kind.waiting(1)).await.unwrap(), first);
+    assert_eq!(kind.inspect(1).await, Some(false));
+    assert_eq!((kind.reopen)().create(&kind.waiting(1)).await.unwrap(), first);
     assert_eq!(kind.list().await, [kind.there(1, false)]);
     kind.end().await;
 }
@@ -80,7 +80,7 @@ async fn a_start_that_is_repeated_leaves_what_it_started_running(#[case] kind: M
         let first = kind.provider.start(&spec).await.unwrap();
         until("it runs", async || kind.provider.inspect(&spec.slot).await.unwrap().is_some_and(|it| it.running)).await;
         // Its answer was lost, and another process asks.
-        assert_eq!((kind.again)().start(&spec).await.unwrap(), first);
+        assert_eq!((kind.reopen)().start(&spec).await.unwrap(), first);
     }
     assert_eq!(kind.list().await, [kind.there(1, true), kind.there(2, true)]);
     kind.end().await;
@@ -115,7 +115,7 @@ async fn a_slot_that_is_stopped_is_there_and_can_be_stopped_and_started_again(#[
     kind.provider.start(&kind.spec(1, "a")).await.unwrap();
     for _ in 0..2 {
         kind.provider.stop(&kind.slot(1), true).await.unwrap();
-        until("it is there and does not run", async || kind.look(1).await == Some(false)).await;
+        until("it is there and does not run", async || kind.inspect(1).await == Some(false)).await;
     }
     kind.provider.start(&kind.spec(1, "b")).await.unwrap();
     kind.runs(1).await;
@@ -137,7 +137,7 @@ async fn a_slot_that_is_deleted_is_gone_also_while_it_ran(#[case] kind: Made) {
     kind.runs(2).await;
     for _ in 0..2 {
         kind.provider.delete(&kind.slot(1)).await.unwrap();
-        assert_eq!(kind.look(1).await, None);
+        assert_eq!(kind.inspect(1).await, None);
     }
     assert_eq!(kind.list().await, [kind.there(2, true)]);
     kind.end().await;
@@ -156,7 +156,7 @@ async fn what_was_made_before_a_crash_is_listed_after_it_and_nothing_of_anyone_e
     kind.provider.start(&kind.spec(1, "a")).await.unwrap();
     kind.provider.start(&kind.spec(2, "b")).await.unwrap();
     kind.provider.stop(&kind.slot(2), true).await.unwrap();
-    let after = (kind.again)();
+    let after = (kind.reopen)();
     let expected = [kind.there(1, true), kind.there(2, false)];
     until("all of it is listed", async || list(&*after).await == expected).await;
     assert_eq!(list(&*kind.stranger).await, []);
@@ -164,9 +164,9 @@ async fn what_was_made_before_a_crash_is_listed_after_it_and_nothing_of_anyone_e
     // Nor does it touch what is not its own.
     kind.stranger.stop(&kind.slot(1), true).await.unwrap();
     kind.stranger.delete(&kind.slot(1)).await.unwrap();
-    assert_eq!(kind.look(1).await, Some(true));
+    assert_eq!(kind.inspect(1).await, Some(true));
     after.stop(&kind.slot(1), true).await.unwrap();
-    until("it does not run", async || kind.look(1).await == Some(false)).await;
+    until("it does not run", async || kind.inspect(1).await == Some(false)).await;
     kind.end().await;
 }
 
@@ -184,7 +184,7 @@ async fn a_start_that_is_given_up_at_any_moment_can_be_made_again(#[case] kind: 
         let spec = kind.spec(1, &format!("connection-{number}"));
         let patience = Duration::from_millis(moment);
         let _ = tokio::time::timeout(patience, kind.provider.start(&spec)).await;
-        (kind.again)().start(&spec).await.unwrap();
+        (kind.reopen)().start(&spec).await.unwrap();
         kind.runs(1).await;
     }
     until("there is one of it", async || kind.list().await == [kind.there(1, true)]).await;
@@ -196,7 +196,7 @@ async fn in_the_end<T>(mut call: impl AsyncFnMut() -> Result<T, ProviderError>) 
     for _ in 0..10 {
         match call().await {
             Ok(answer) => return answer,
-            Err(error) => assert!(error.may_help, "{error}"),
+            Err(error) => assert!(error.retryable, "{error}"),
         }
     }
     panic!("it does not work however often it is tried");
@@ -218,10 +218,10 @@ async fn answers_that_are_late_change_nothing(#[case] kind: Made) {
     kind.runs(1).await;
     kind.trouble.delay(2);
     kind.provider.stop(&kind.slot(1), true).await.unwrap();
-    until("it does not run", async || kind.look(1).await == Some(false)).await;
+    until("it does not run", async || kind.inspect(1).await == Some(false)).await;
     kind.trouble.delay(1);
     kind.provider.delete(&kind.slot(1)).await.unwrap();
-    assert_eq!(kind.look(1).await, None);
+    assert_eq!(kind.inspect(1).await, None);
     kind.end().await;
 }
 
@@ -247,9 +247,9 @@ async fn answers_that_are_lost_are_made_up_for_by_asking_again(#[case] kind: Mad
     }
     kind.trouble.lose(1);
     in_the_end(async || kind.provider.stop(&kind.slot(1), true).await).await;
-    until("it does not run", async || kind.look(1).await == Some(false)).await;
+    until("it does not run", async || kind.inspect(1).await == Some(false)).await;
     kind.trouble.lose(1);
     in_the_end(async || kind.provider.delete(&kind.slot(1)).await).await;
-    assert_eq!(kind.look(1).await, None);
+    assert_eq!(kind.inspect(1).await, None);
     kind.end().await;
 }

@@ -12,13 +12,13 @@ use greenroom::providers::check::Verdict;
 use rstest::rstest;
 use serde_json::json;
 
-use crate::support::{CoolifyFault as Fault, CoolifyOperation as Operation, CoolifyScene as Scene, until};
+use crate::support::{CoolifyFault as Fault, CoolifyFixture, CoolifyOperation as Operation, until};
 
 #[tokio::test]
 async fn an_application_has_what_a_slot_needs_and_nothing_that_leads_to_it() {
-    let scene = Scene::plain().await;
-    let uuid = scene.process().create(&Scene::spec(1, "a")).await.unwrap();
-    let made = scene.only();
+    let fixture = CoolifyFixture::plain().await;
+    let uuid = fixture.process().create(&CoolifyFixture::spec(1, "a")).await.unwrap();
+    let made = fixture.only();
     assert_eq!((made.uuid.as_str(), made.name.as_str(), made.domains.as_deref()), (&*uuid, "pool-meet-001", None));
     let expected = [
         ("docker_registry_image_name", json!("images.example/team/bot")),
@@ -35,8 +35,8 @@ async fn an_application_has_what_a_slot_needs_and_nothing_that_leads_to_it() {
     assert_eq!(made.envs["GREENROOM_SLOT_TOKEN"], "grs_$secret");
     assert_eq!(made.envs.len(), 4);
     // It was only made.
-    assert_eq!((made.status.as_str(), scene.count(Operation::Start)), ("exited", 0));
-    scene.no_violations();
+    assert_eq!((made.status.as_str(), fixture.count(Operation::Start)), ("exited", 0));
+    fixture.no_violations();
 }
 
 #[rstest]
@@ -46,10 +46,10 @@ async fn an_application_has_what_a_slot_needs_and_nothing_that_leads_to_it() {
 #[case::path_and_slash("/api/v1/")]
 #[tokio::test]
 async fn its_address_may_come_with_the_path_of_its_interface(#[case] tail: &str) {
-    let scene = Scene::plain().await;
-    let config = CoolifyConfig { api_url: format!("{}{tail}", scene.fake.url), ..scene.config() };
-    scene.process_with(config).ping().await.unwrap();
-    scene.no_violations();
+    let fixture = CoolifyFixture::plain().await;
+    let config = CoolifyConfig { api_url: format!("{}{tail}", fixture.fake.url), ..fixture.config() };
+    fixture.process_with(config).ping().await.unwrap();
+    fixture.no_violations();
 }
 
 #[rstest]
@@ -67,125 +67,125 @@ async fn a_status_says_whether_something_runs_and_whether_it_is_well(
     #[case] running: bool,
     #[case] unwell: bool,
 ) {
-    let scene = Scene::plain().await;
-    let uuid = scene.process().create(&Scene::spec(1, "a")).await.unwrap();
-    scene.fake.set_status(&uuid, status);
-    let found = scene.found(1).await.unwrap();
+    let fixture = CoolifyFixture::plain().await;
+    let uuid = fixture.process().create(&CoolifyFixture::spec(1, "a")).await.unwrap();
+    fixture.fake.set_status(&uuid, status);
+    let found = fixture.found(1).await.unwrap();
     assert_eq!((found.running, found.unwell, found.state.as_str()), (running, unwell, status));
 }
 
 #[tokio::test]
 async fn what_runs_shows_its_own_last_lines() {
-    let scene = Scene::plain().await;
-    let provider = scene.process();
-    assert_eq!(provider.last_lines(&Scene::slot(1)).await.unwrap(), None);
-    provider.start(&Scene::spec(1, "a")).await.unwrap();
-    assert!(provider.last_lines(&Scene::slot(1)).await.unwrap().unwrap().contains("waiting for work"));
+    let fixture = CoolifyFixture::plain().await;
+    let provider = fixture.process();
+    assert_eq!(provider.last_lines(&CoolifyFixture::slot(1)).await.unwrap(), None);
+    provider.start(&CoolifyFixture::spec(1, "a")).await.unwrap();
+    assert!(provider.last_lines(&CoolifyFixture::slot(1)).await.unwrap().unwrap().contains("waiting for work"));
 }
 
 #[tokio::test]
 async fn a_creation_whose_answer_is_lost_is_not_made_twice() {
-    let scene = Scene::plain().await;
-    scene.fake.break_next(Operation::Create, Fault::Lost, 1);
-    let uuid = scene.process().create(&Scene::spec(1, "a")).await.unwrap();
-    assert_eq!(scene.only().uuid, uuid);
-    assert_eq!(scene.only().envs.len(), 4);
-    scene.no_violations();
+    let fixture = CoolifyFixture::plain().await;
+    fixture.fake.break_next(Operation::Create, Fault::Lost, 1);
+    let uuid = fixture.process().create(&CoolifyFixture::spec(1, "a")).await.unwrap();
+    assert_eq!(fixture.only().uuid, uuid);
+    assert_eq!(fixture.only().envs.len(), 4);
+    fixture.no_violations();
 }
 
 #[tokio::test]
 async fn of_two_applications_of_one_slot_the_first_is_kept() {
-    let scene = Scene::plain().await;
-    let (one, other) = (scene.process(), scene.process());
-    let spec = Scene::spec(1, "a");
+    let fixture = CoolifyFixture::plain().await;
+    let (one, other) = (fixture.process(), fixture.process());
+    let spec = CoolifyFixture::spec(1, "a");
     // Neither sees what the other makes.
     let (first, second) = tokio::join!(one.create(&spec), other.create(&spec));
     let mut made = [first.unwrap(), second.unwrap()];
-    assert_eq!(scene.fake.applications().len(), 2);
-    made.sort_by_key(|uuid| scene.fake.applications().iter().position(|one| one.uuid == *uuid));
+    assert_eq!(fixture.fake.applications().len(), 2);
+    made.sort_by_key(|uuid| fixture.fake.applications().iter().position(|one| one.uuid == *uuid));
     assert_eq!(one.list().await.unwrap().len(), 1);
-    assert_eq!(scene.process().start(&spec).await.unwrap(), made[0]);
-    until("the other is gone", async || scene.fake.applications().len() == 1).await;
-    scene.no_violations();
+    assert_eq!(fixture.process().start(&spec).await.unwrap(), made[0]);
+    until("the other is gone", async || fixture.fake.applications().len() == 1).await;
+    fixture.no_violations();
 }
 
 #[tokio::test]
 async fn what_belongs_to_others_is_neither_listed_nor_touched() {
-    let scene = Scene::plain().await;
-    scene.fake.add_foreign("pool-meet-001", false);
-    scene.fake.add_foreign("database", true);
-    scene.process_of("another", scene.config()).start(&Scene::spec(1, "a")).await.unwrap();
-    let provider = scene.process();
+    let fixture = CoolifyFixture::plain().await;
+    fixture.fake.add_foreign("pool-meet-001", false);
+    fixture.fake.add_foreign("database", true);
+    fixture.process_of("another", fixture.config()).start(&CoolifyFixture::spec(1, "a")).await.unwrap();
+    let provider = fixture.process();
     assert_eq!(provider.list().await.unwrap(), []);
-    provider.start(&Scene::spec(1, "a")).await.unwrap();
-    assert_eq!(scene.fake.applications().len(), 4);
-    provider.delete(&Scene::slot(1)).await.unwrap();
-    let left: Vec<bool> = scene.fake.applications().iter().map(|one| one.status.starts_with("running")).collect();
+    provider.start(&CoolifyFixture::spec(1, "a")).await.unwrap();
+    assert_eq!(fixture.fake.applications().len(), 4);
+    provider.delete(&CoolifyFixture::slot(1)).await.unwrap();
+    let left: Vec<bool> = fixture.fake.applications().iter().map(|one| one.status.starts_with("running")).collect();
     assert_eq!(left, [true, true, true]);
-    scene.no_violations();
+    fixture.no_violations();
 }
 
 #[tokio::test]
 async fn an_application_is_made_anew_when_it_is_to_be_made_of_something_else() {
-    let scene = Scene::plain().await;
-    let old = scene.process().start(&Scene::spec(1, "a")).await.unwrap();
-    let config = CoolifyConfig { tag: "1.5".to_owned(), ..scene.config() };
-    let provider = scene.process_with(config);
+    let fixture = CoolifyFixture::plain().await;
+    let old = fixture.process().start(&CoolifyFixture::spec(1, "a")).await.unwrap();
+    let config = CoolifyConfig { tag: "1.5".to_owned(), ..fixture.config() };
+    let provider = fixture.process_with(config);
     // Not under a bot that runs.
-    assert_eq!(provider.start(&Scene::spec(1, "a")).await.unwrap(), old);
-    provider.stop(&Scene::slot(1), true).await.unwrap();
-    assert_ne!(provider.start(&Scene::spec(1, "b")).await.unwrap(), old);
-    assert_eq!(scene.only().fields["docker_registry_image_tag"], "1.5");
-    scene.no_violations();
+    assert_eq!(provider.start(&CoolifyFixture::spec(1, "a")).await.unwrap(), old);
+    provider.stop(&CoolifyFixture::slot(1), true).await.unwrap();
+    assert_ne!(provider.start(&CoolifyFixture::spec(1, "b")).await.unwrap(), old);
+    assert_eq!(fixture.only().fields["docker_registry_image_tag"], "1.5");
+    fixture.no_violations();
 }
 
 #[tokio::test]
 async fn an_examination_says_what_is_there_and_what_is_missing() {
-    let scene = Scene::plain().await;
-    scene.process().start(&Scene::spec(1, "a")).await.unwrap();
+    let fixture = CoolifyFixture::plain().await;
+    fixture.process().start(&CoolifyFixture::spec(1, "a")).await.unwrap();
     let seen = |checks: Vec<greenroom::providers::check::Check>| -> Vec<(&'static str, bool, String)> {
         checks.into_iter().map(|check| (check.what, check.verdict == Verdict::Good, check.found)).collect()
     };
-    let good = seen(scene.process().check(5).await);
+    let good = seen(fixture.process().check(5).await);
     let names: Vec<&str> = good.iter().map(|(what, _, _)| *what).collect();
     assert_eq!(names, ["reachable", "token", "project", "environment", "server", "applications"]);
     assert!(good.iter().all(|(_, good, _)| *good), "{good:?}");
     assert!(good[0].2.contains("4.3.11") && good[5].2.starts_with("1 are of this installation, 1 of them"), "{good:?}");
     let bad = |config: CoolifyConfig| {
-        let provider = scene.process_with(config);
+        let provider = fixture.process_with(config);
         async move {
             let checks = seen(provider.check(5).await);
             checks.into_iter().filter(|(_, good, _)| !good).map(|(what, _, _)| what).collect::<Vec<_>>()
         }
     };
-    assert_eq!(bad(CoolifyConfig { api_token: "no".into(), ..scene.config() }).await, ["token"]);
-    assert_eq!(bad(CoolifyConfig { project_uuid: "no".into(), ..scene.config() }).await, ["project"]);
-    assert_eq!(bad(CoolifyConfig { environment_name: "no".into(), ..scene.config() }).await, ["environment"]);
-    assert_eq!(bad(CoolifyConfig { server_uuid: "no".into(), ..scene.config() }).await, ["server"]);
-    scene.no_violations();
+    assert_eq!(bad(CoolifyConfig { api_token: "no".into(), ..fixture.config() }).await, ["token"]);
+    assert_eq!(bad(CoolifyConfig { project_uuid: "no".into(), ..fixture.config() }).await, ["project"]);
+    assert_eq!(bad(CoolifyConfig { environment_name: "no".into(), ..fixture.config() }).await, ["environment"]);
+    assert_eq!(bad(CoolifyConfig { server_uuid: "no".into(), ..fixture.config() }).await, ["server"]);
+    fixture.no_violations();
 }
 
 #[tokio::test]
 async fn of_two_that_were_both_started_neither_is_removed_and_both_are_stopped() {
-    let scene = Scene::plain().await;
-    let (one, other) = (scene.process(), scene.process());
-    let spec = Scene::spec(1, "a");
+    let fixture = CoolifyFixture::plain().await;
+    let (one, other) = (fixture.process(), fixture.process());
+    let spec = CoolifyFixture::spec(1, "a");
     // Neither sees what the other makes.
     let (first, second) = tokio::join!(one.create(&spec), other.create(&spec));
     let made = [first.unwrap(), second.unwrap()];
     for uuid in &made {
-        let options = scene.fake.application(uuid).unwrap().fields["custom_docker_run_options"].clone();
-        scene.fake.set_field(
+        let options = fixture.fake.application(uuid).unwrap().fields["custom_docker_run_options"].clone();
+        fixture.fake.set_field(
             uuid,
             "custom_docker_run_options",
             &format!("{} --label greenroom.start=x", text(&options)),
         );
-        scene.fake.run(uuid);
+        fixture.fake.run(uuid);
     }
     one.start(&spec).await.unwrap();
-    assert_eq!((scene.fake.applications().len(), scene.count(Operation::Delete)), (2, 0));
-    one.stop(&Scene::slot(1), true).await.unwrap();
-    assert!(made.iter().all(|uuid| !scene.fake.runs(uuid)));
+    assert_eq!((fixture.fake.applications().len(), fixture.count(Operation::Delete)), (2, 0));
+    one.stop(&CoolifyFixture::slot(1), true).await.unwrap();
+    assert!(made.iter().all(|uuid| !fixture.fake.runs(uuid)));
 }
 
 fn text(value: &serde_json::Value) -> &str {
@@ -197,32 +197,32 @@ fn text(value: &serde_json::Value) -> &str {
 #[case::started(true)]
 #[tokio::test]
 async fn a_clone_that_a_person_made_is_neither_counted_nor_touched(#[case] is_started: bool) {
-    let scene = Scene::plain().await;
-    let provider = scene.process();
-    let uuid = provider.create(&Scene::spec(1, "a")).await.unwrap();
+    let fixture = CoolifyFixture::plain().await;
+    let provider = fixture.process();
+    let uuid = provider.create(&CoolifyFixture::spec(1, "a")).await.unwrap();
     if is_started {
-        provider.start(&Scene::spec(1, "a")).await.unwrap();
+        provider.start(&CoolifyFixture::spec(1, "a")).await.unwrap();
     }
-    let clone = scene.fake.clone_application(&uuid);
-    scene.fake.run(&clone);
+    let clone = fixture.fake.clone_application(&uuid);
+    fixture.fake.run(&clone);
     assert_eq!(provider.list().await.unwrap().len(), 1);
-    assert_eq!(provider.start(&Scene::spec(1, "b")).await.unwrap(), uuid);
-    provider.delete(&Scene::slot(1)).await.unwrap();
-    assert_eq!(scene.only().uuid, clone);
-    assert!(scene.fake.runs(&clone));
+    assert_eq!(provider.start(&CoolifyFixture::spec(1, "b")).await.unwrap(), uuid);
+    provider.delete(&CoolifyFixture::slot(1)).await.unwrap();
+    assert_eq!(fixture.only().uuid, clone);
+    assert!(fixture.fake.runs(&clone));
     assert_eq!(provider.list().await.unwrap(), []);
-    scene.no_violations();
+    fixture.no_violations();
 }
 
 #[tokio::test]
 async fn what_an_earlier_slot_of_the_name_left_is_made_anew_because_its_token_is_worth_nothing() {
-    let scene = Scene::plain().await;
-    let old = scene.process().start(&Scene::hot(1, 1)).await.unwrap();
-    let mut spec = Scene::hot(1, 1);
+    let fixture = CoolifyFixture::plain().await;
+    let old = fixture.process().start(&CoolifyFixture::hot(1, 1)).await.unwrap();
+    let mut spec = CoolifyFixture::hot(1, 1);
     spec.environment.insert("GREENROOM_SLOT_TOKEN".to_owned(), "grs_of_another".to_owned());
-    let provider = scene.process();
+    let provider = fixture.process();
     assert_ne!(provider.start(&spec).await.unwrap(), old);
-    assert_eq!(scene.only().envs["GREENROOM_SLOT_TOKEN"], "grs_of_another");
-    assert_eq!(scene.fake.orphans(), 0);
-    scene.no_violations();
+    assert_eq!(fixture.only().envs["GREENROOM_SLOT_TOKEN"], "grs_of_another");
+    assert_eq!(fixture.fake.orphans(), 0);
+    fixture.no_violations();
 }

@@ -7,41 +7,41 @@ use std::time::Duration;
 use domain::{SlotName, SlotStatus, Status};
 use greenroom::clock::Clock;
 use greenroom::deployment::{Deployment, Patience};
-use greenroom::lifecycle::callbacks::Voice;
+use greenroom::lifecycle::callbacks::Caller;
 use greenroom::store::{BotRow, PoolRow, SlotRow};
 use rstest::rstest;
 use tokio::task::JoinSet;
 
 use crate::support::{
-    Backend, COOLIFY_TOKEN, CoolifyEvent, CoolifyOperation as Operation, CoolifyScene, Database, House, Plan, Works,
-    pool, until, waits, wish,
+    Backend, COOLIFY_TOKEN, CoolifyEvent, CoolifyFixture, CoolifyOperation as Operation, CoreFixture, Database, Plan,
+    Works, bot_request, pool, until, waits,
 };
 
 const MINUTE: Duration = Duration::from_secs(2);
 /// As long as they are, in minutes: a wait for a turn that took longer would be an error here too.
 const PATIENCE: Patience =
-    Patience { start: MINUTE.saturating_mul(15), stop: MINUTE.saturating_mul(2), look: MINUTE, pull_stall: MINUTE };
+    Patience { start: MINUTE.saturating_mul(15), stop: MINUTE.saturating_mul(2), inspect: MINUTE, pull_stall: MINUTE };
 const DEPLOY: Duration = MINUTE.saturating_mul(30);
 const REQUESTS: u32 = 200;
 const GATE: u32 = 4;
 /// How long a bot stays in its meeting.
 const MEETING: Duration = Duration::from_millis(100);
-const LOOK_AGAIN: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// One server: everything behind the API, and its own hold on Coolify.
 struct Replica {
-    house: House,
+    core: CoreFixture,
     works: Works,
 }
 
 impl Replica {
-    async fn new(scene: &CoolifyScene, pool: &PoolRow) -> Arc<Self> {
+    async fn new(fixture: &CoolifyFixture, pool: &PoolRow) -> Arc<Self> {
         let mut plan = Plan { clock: Clock::System, ..Plan::of([pool.clone()]) };
         plan.deadlines.queue_poll = Duration::from_secs(1);
         plan.deadlines.deploy = DEPLOY;
-        let house = House::planned(scene.database.clone(), &plan).await;
-        let works = Works::begin(&house, GATE, Arc::new(scene.process()), PATIENCE).await;
-        Arc::new(Self { house, works })
+        let core = CoreFixture::planned(fixture.database.clone(), &plan).await;
+        let works = Works::begin(&core, GATE, Arc::new(fixture.process()), PATIENCE).await;
+        Arc::new(Self { core, works })
     }
 
     /// The safety net, every now and then.
@@ -111,15 +111,15 @@ impl Agents {
 
     /// As an agent does at the API: says that it waits, and takes the slot's bot that nobody has heard of.
     async fn wait(self: Arc<Self>, slot: SlotName) {
-        let house = &self.replica.house;
+        let core = &self.replica.core;
         loop {
-            if let Some(row) = house.store.slot(&slot).await.unwrap() {
+            if let Some(row) = core.store.slot(&slot).await.unwrap() {
                 match row.bot_id {
-                    None if row.status == SlotStatus::Creating && !house.store.is_at_gate(&slot).await.unwrap() => {
-                        house.placement.report(slot.clone(), waits(&row)).await.unwrap();
+                    None if row.status == SlotStatus::Creating && !core.store.is_at_gate(&slot).await.unwrap() => {
+                        core.placement.report(slot.clone(), waits(&row)).await.unwrap();
                     }
                     Some(bot) => {
-                        let bot = house.store.bot(bot).await.unwrap().unwrap();
+                        let bot = core.store.bot(bot).await.unwrap().unwrap();
                         if bot.slot.as_ref() == Some(&slot) && !bot.status.is_ended() && !bot.has_session {
                             self.run(&bot).await;
                         }
@@ -127,25 +127,25 @@ impl Agents {
                     None => {}
                 }
             }
-            tokio::time::sleep(LOOK_AGAIN).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     }
 
     async fn run(&self, bot: &BotRow) {
-        let house = &self.replica.house;
-        let Some(voice) = voice(house, &self.replica.works.deployment, bot) else { return };
+        let core = &self.replica.core;
+        let Some(caller) = caller(core, &self.replica.works.deployment, bot) else { return };
         *self.begun.lock().unwrap().entry(bot.id.to_string()).or_default() += 1;
-        house.lifecycle.started(voice, None).await.unwrap();
-        house.lifecycle.joined(voice).await.unwrap();
+        core.lifecycle.started(caller, None).await.unwrap();
+        core.lifecycle.joined(caller).await.unwrap();
         tokio::time::sleep(MEETING).await;
-        assert_eq!(house.exited(voice, 0).await.unwrap(), Status::Completed);
+        assert_eq!(core.exited(caller, 0).await.unwrap(), Status::Completed);
     }
 }
 
-fn voice(house: &House, deployment: &Deployment, bot: &BotRow) -> Option<Voice> {
+fn caller(core: &CoreFixture, deployment: &Deployment, bot: &BotRow) -> Option<Caller> {
     let data = deployment.bot_data(bot)?;
-    let claim = house.lifecycle.claim(data["token"].as_str()?).unwrap();
-    Some(Voice { claim, connection_id: claim.connection })
+    let claim = core.lifecycle.claim(data["token"].as_str()?).unwrap();
+    Some(Caller { claim, connection_id: claim.connection })
 }
 
 /// So many bots come to so many slots.
@@ -173,7 +173,7 @@ async fn ask_as_another(url: String, every: Duration) {
 async fn many(load: Load) {
     let Load { backend, replicas, slots, bots, hot, requests, others_ask_every } = load;
     let database: Arc<Database> = Database::new(backend).await.into();
-    let scene = CoolifyScene::on(database, requests, MINUTE, |settings| {
+    let fixture = CoolifyFixture::on(database, requests, MINUTE, |settings| {
         settings.deployments_at_once = 2;
         settings.deployment = Duration::from_millis(100);
         settings.stop = Duration::from_millis(60);
@@ -182,7 +182,7 @@ async fn many(load: Load) {
     let pool = PoolRow { max_slots: slots, hot, provider: "coolify".to_owned(), ..pool("meet") };
     let mut all = Vec::new();
     for _ in 0..replicas {
-        all.push(Replica::new(&scene, &pool).await);
+        all.push(Replica::new(&fixture, &pool).await);
     }
     let mut background = JoinSet::new();
     for replica in &all {
@@ -194,7 +194,7 @@ async fn many(load: Load) {
         background.spawn(replica.clone().keep(keepers));
     }
     if let Some(every) = others_ask_every {
-        background.spawn(ask_as_another(scene.fake.url.clone(), every));
+        background.spawn(ask_as_another(fixture.fake.url.clone(), every));
     }
     let agents = Arc::new(Agents {
         replica: all[0].clone(),
@@ -202,36 +202,36 @@ async fn many(load: Load) {
         begun: Mutex::default(),
         wrong: Mutex::default(),
     });
-    background.spawn(agents.clone().play(scene.fake.events()));
+    background.spawn(agents.clone().play(fixture.fake.events()));
 
     let asked = std::time::Instant::now();
     let mut ids = Vec::new();
     for (number, replica) in all.iter().enumerate() {
         let own = (0..bots).filter(|bot| bot % replicas == number);
-        ids.extend(replica.house.ask_at_once(own.map(wish)).await.into_iter().map(|reserved| reserved.bot.id));
+        ids.extend(replica.core.ask_at_once(own.map(bot_request)).await.into_iter().map(|reserved| reserved.bot.id));
     }
-    let house = &all[0].house;
+    let core = &all[0].core;
     let patience = std::time::Instant::now() + Duration::from_secs(180);
     for bot in ids {
         loop {
-            let (status, reason) = house.stands(bot).await;
+            let (status, reason) = core.stands(bot).await;
             assert!(!status.is_ended() || status == Status::Completed, "{bot} ended {status:?}, {reason:?}");
             if status == Status::Completed {
                 break;
             }
             assert!(std::time::Instant::now() < patience, "{bot} is {status:?} for ever");
-            tokio::time::sleep(LOOK_AGAIN).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     }
     let took = asked.elapsed();
     until("every slot is at rest", async || {
-        let rows = house.store.slots(None, None).await.unwrap();
+        let rows = core.store.slots(None, None).await.unwrap();
         rows.iter().all(|row: &SlotRow| row.status == SlotStatus::Idle && row.bot_id.is_none())
     })
     .await;
-    let rows = house.store.slots(None, None).await.unwrap();
-    let calls = scene.fake.calls();
-    let applications = scene.fake.applications();
+    let rows = core.store.slots(None, None).await.unwrap();
+    let calls = fixture.fake.calls();
+    let applications = fixture.fake.applications();
     assert_eq!(rows.len(), applications.len());
     for row in &rows {
         let application = applications.iter().find(|one| one.name == row.name.as_str()).unwrap();
@@ -239,18 +239,18 @@ async fn many(load: Load) {
         assert_eq!(row.provider_ref.as_ref(), Some(&application.uuid));
     }
     let own = [Operation::Describe, Operation::Start, Operation::Stop, Operation::Deployment, Operation::Logs];
-    let counted: Vec<(Operation, usize)> = own.map(|operation| (operation, scene.count(operation))).to_vec();
-    let looks = scene.count(Operation::List) + scene.count(Operation::Deployments);
+    let counted: Vec<(Operation, usize)> = own.map(|operation| (operation, fixture.count(operation))).to_vec();
+    let listings = fixture.count(Operation::List) + fixture.count(Operation::Deployments);
     eprintln!(
-        "{bots} bots in {slots} slots took {took:?}: {} requests, {looks} of them looks, {} refused, {counted:?}",
+        "{bots} bots in {slots} slots took {took:?}: {} requests, {listings} of them looks, {} refused, {counted:?}",
         calls.len(),
-        scene.fake.throttled(),
+        fixture.fake.throttled(),
     );
     let refused = calls.iter().filter(|call| call.status == 429 && call.operation != Some(Operation::Version)).count();
     assert_eq!(refused > 0, others_ask_every.is_some(), "{refused} were refused");
     assert!(agents.begun.lock().unwrap().values().all(|times| *times == 1), "a bot was run twice");
     assert_eq!(agents.begun.lock().unwrap().len(), bots);
-    assert!(scene.fake.most_deployments_at_once() <= GATE as usize, "{}", scene.fake.most_deployments_at_once());
+    assert!(fixture.fake.most_deployments_at_once() <= GATE as usize, "{}", fixture.fake.most_deployments_at_once());
     let of_their_own: usize = counted.iter().map(|(_, count)| count).sum();
     // What was started by another replica than stopped it costs one more.
     let most = bots * 7 + rows.len() * 2;
@@ -259,7 +259,7 @@ async fn many(load: Load) {
     // and finds nothing else to do.
     let sync = all[0].works.crew.iter().find(|keeper| keeper.name() == "sync").unwrap();
     until("every slot is described", async || {
-        let applications = scene.fake.applications();
+        let applications = fixture.fake.applications();
         let is_shown = |row: &SlotRow| {
             applications
                 .iter()
@@ -275,7 +275,7 @@ async fn many(load: Load) {
     .await;
     background.shutdown().await;
     assert_eq!(*agents.wrong.lock().unwrap(), Vec::<String>::new());
-    scene.no_violations();
+    fixture.no_violations();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

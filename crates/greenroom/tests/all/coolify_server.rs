@@ -11,7 +11,8 @@ use tokio::process::{Child, Command};
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use crate::support::{
-    Backend, COOLIFY_TOKEN, CoolifyEvent, CoolifyFake, CoolifyOperation as Operation, CoolifySettings, Venue, until,
+    Backend, COOLIFY_TOKEN, CoolifyEvent, CoolifyFake, CoolifyOperation as Operation, CoolifySettings, ServerFixture,
+    until,
 };
 
 /// Is in its meeting until it is told to leave.
@@ -58,18 +59,18 @@ pub async fn run_containers(mut events: UnboundedReceiver<CoolifyEvent>) {
 async fn a_bot_lives_in_an_application_and_leaves_it_to_the_next(#[case] standby: &str) {
     let fake = CoolifyFake::start(CoolifySettings::default()).await;
     let containers = tokio::spawn(run_containers(fake.events()));
-    let venue = Venue::open(Backend::Sqlite, &config(&fake, standby)).await;
+    let fixture = ServerFixture::open(Backend::Sqlite, &config(&fake, standby)).await;
     let hot = standby.contains("running");
     if hot {
-        venue.until_slots(1, 0).await;
+        fixture.until_slots(1, 0).await;
     }
-    let first = venue.active(1).await;
+    let first = fixture.active(1).await;
     let name = first["slot"].as_str().unwrap().to_owned();
     assert_eq!(fake.applications()[0].name, name);
     assert!(!fake.applications()[0].envs.contains_key("BOT_DATA"));
-    venue.leave(&first).await;
+    fixture.leave(&first).await;
     until("the slot is free", async || {
-        let slots = venue.slots().await;
+        let slots = fixture.slots().await;
         slots.iter().any(|slot| slot["name"] == json!(name) && slot["status"] == "idle")
     })
     .await;
@@ -79,11 +80,11 @@ async fn a_bot_lives_in_an_application_and_leaves_it_to_the_next(#[case] standby
     let own = [Operation::Create, Operation::BulkEnvs, Operation::Describe, Operation::Start, Operation::Stop];
     let count = || own.map(|operation| fake.count(operation));
     let before = count();
-    let second = venue.active(2).await;
+    let second = fixture.active(2).await;
     if second["slot"] == json!(name) {
-        venue.leave(&second).await;
+        fixture.leave(&second).await;
         until("it has ended", async || fake.count(Operation::Stop) > before[4]).await;
-        until("the slot is free", async || venue.slots().await.iter().all(|slot| slot["status"] == "idle")).await;
+        until("the slot is free", async || fixture.slots().await.iter().all(|slot| slot["status"] == "idle")).await;
         until("it is shown as free", async || shown().starts_with("[IDLE] Available - Last used")).await;
         let made: Vec<usize> = count().iter().zip(before).map(|(after, before)| after - before).collect();
         assert_eq!((made[0], made[1], made[3], made[4]), (0, 0, 1, 1), "{made:?}");
@@ -100,25 +101,25 @@ async fn what_an_earlier_slot_of_the_name_left_running_gets_no_bot() {
     let fake = CoolifyFake::start(CoolifySettings::default()).await;
     let containers = tokio::spawn(run_containers(fake.events()));
     let config = config(&fake, "standby = \"running\"\nmin_idle = 1").replace("max_slots = 2", "max_slots = 1");
-    let venue = Venue::open(Backend::Sqlite, &config).await;
-    venue.until_slots(1, 0).await;
+    let fixture = ServerFixture::open(Backend::Sqlite, &config).await;
+    fixture.until_slots(1, 0).await;
     let ask = async |token: &str| {
-        let asked = venue.admin.with(token).send(Method::GET, "/agent/assignment?wait_ms=0", None).await;
+        let asked = fixture.admin.with(token).send(Method::GET, "/agent/assignment?wait_ms=0", None).await;
         asked.0.as_u16()
     };
     let token = |number: usize| fake.applications()[number].envs["GREENROOM_SLOT_TOKEN"].clone();
     let (old, name) = (token(0), fake.applications()[0].name.clone());
-    venue.admin.send(Method::DELETE, &format!("/admin/slots/{name}"), None).await;
+    fixture.admin.send(Method::DELETE, &format!("/admin/slots/{name}"), None).await;
     // Another slot gets the name, and its agent another token.
     until("there is another", async || {
         let now = fake.applications();
         now.len() == 1 && now[0].name == name && now[0].envs.get("GREENROOM_SLOT_TOKEN").is_some_and(|new| *new != old)
     })
     .await;
-    venue.until_slots(1, 0).await;
+    fixture.until_slots(1, 0).await;
     assert_eq!(ask(&old).await, 401);
     // The new slot has nothing to do with it, and serves.
-    assert_eq!(venue.active(1).await["slot"], json!(name));
+    assert_eq!(fixture.active(1).await["slot"], json!(name));
     assert_ne!(token(0), old);
     containers.abort();
 }

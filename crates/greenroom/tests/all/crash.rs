@@ -26,7 +26,7 @@ const STEPS: [(&str, &str); 5] = [
     ("exited", "completed"),
 ];
 
-fn words(callback: &str, number: usize) -> Value {
+fn callback_body(callback: &str, number: usize) -> Value {
     match callback {
         "status" => json!({"status": "awaiting_admission"}),
         "transcript" => json!({"segments": [
@@ -78,7 +78,7 @@ impl World {
         }
         let life = known.life.clone().unwrap();
         for (callback, expected) in &STEPS[known.steps..] {
-            let (status, answer) = life.try_say(callback, words(callback, number)).await?;
+            let (status, answer) = life.try_say(callback, callback_body(callback, number)).await?;
             assert_eq!(status, StatusCode::OK, "{callback}: {answer}");
             if *callback != "transcript" {
                 assert_eq!(answer["status"], *expected);
@@ -141,8 +141,8 @@ async fn a_thousand_lives_go_on_after_kill_9_and_nothing_acknowledged_is_lost(#[
         let bot = world.user.get(&format!("/bots/{id}")).await["bot"].take();
         let status = bot["status"].as_str().unwrap();
         // Acknowledged, or one further: what was under way may have been committed without its answer arriving.
-        let place = |steps: usize| if steps == 0 { "deploying" } else { STEPS[steps - 1].1 };
-        let possible = [place(known.steps), place((known.steps + 1).min(STEPS.len()))];
+        let status_after = |steps: usize| if steps == 0 { "deploying" } else { STEPS[steps - 1].1 };
+        let possible = [status_after(known.steps), status_after((known.steps + 1).min(STEPS.len()))];
         assert!(possible.contains(&status), "{status} after {} steps", known.steps);
         if known.life.is_some() {
             assert!(bot["connection_id"].is_string());

@@ -87,7 +87,7 @@ async fn deadlines_hold_although_the_server_restarts_every_few_seconds(
         }
         let mut open = 0;
         for (id, status, reason) in &expected {
-            let bot = user.look_at(id).await;
+            let bot = user.show_bot(id).await;
             if bot["end_time"] == Value::Null {
                 open += 1;
             } else {
@@ -108,7 +108,7 @@ async fn deadlines_hold_although_the_server_restarts_every_few_seconds(
         server = Process::start_configured(&database, CONFIG).await;
         user = user.on(&server.url);
     }
-    assert_eq!(user.look_at(&healthy.id).await["status"], "active");
+    assert_eq!(user.show_bot(&healthy.id).await["status"], "active");
 }
 
 #[rstest]
@@ -146,7 +146,7 @@ async fn a_server_that_was_away_for_longer_than_any_deadline_first_listens(#[cas
     let (status, answer) = server.admin().post("/admin/sweeper/run", json!({})).await;
     assert_eq!((status.as_u16(), &answer["failed"]), (200, &json!(0)), "{answer}");
     life.well("heartbeat", json!({})).await;
-    assert_eq!(user.look_at(&bot.id).await["status"], "active");
+    assert_eq!(user.show_bot(&bot.id).await["status"], "active");
     // From here on it is silent, and somebody listens.
     assert_eq!(user.until(&bot.id, "failed").await["reason"], "heartbeat_lost");
 }

@@ -8,14 +8,14 @@ use rstest::rstest;
 use serde_json::json;
 
 use crate::support::{
-    Backend, Database, Engine, OBEDIENT, PrivateEngine, Process, Recipe, Registry, Scene, StallingRegistry, found,
-    meet_link, until,
+    Backend, Database, DockerFixture, Engine, OBEDIENT, PrivateEngine, Process, Recipe, Registry, StallingRegistry,
+    found, meet_link, until,
 };
 
 /// A server with one pool on the engine that all tests share. `settings` are lines of the pool's configuration, `docker`
 /// those of its own section.
-async fn scene(image: &str, settings: &str, docker: &str) -> Scene {
-    Scene::start(&Engine::shared().await, "docker", image, settings, docker).await
+async fn fixture(image: &str, settings: &str, docker: &str) -> DockerFixture {
+    DockerFixture::start(&Engine::shared().await, "docker", image, settings, docker).await
 }
 
 #[rstest]
@@ -25,15 +25,15 @@ async fn scene(image: &str, settings: &str, docker: &str) -> Scene {
 async fn twenty_bots_live_on_docker_while_the_server_is_killed_and_nothing_is_left_but_the_pool(#[case] standby: &str) {
     let image = Engine::shared().await.image(&Recipe::bot(OBEDIENT)).await;
     let settings = format!("standby = \"{standby}\"\nmax_slots = 5\nmin_idle = 2");
-    let (scene, slots) = scene(&image, &settings, "").await.twenty_lives().await;
+    let (fixture, slots) = fixture(&image, &settings, "").await.twenty_lives().await;
     // Each slot has its container, and there is no other.
-    let containers = scene.ours.containers().await;
+    let containers = fixture.ours.containers().await;
     let mut names: Vec<String> =
         containers.iter().map(|it| it.names.as_ref().unwrap()[0].trim_start_matches('/').to_owned()).collect();
     names.sort();
     assert_eq!(names, slots);
     let running = if standby == "running" { slots.len() } else { 0 };
-    assert_eq!(scene.ours.running().await.len(), running);
+    assert_eq!(fixture.ours.running().await.len(), running);
 }
 
 #[tokio::test]
@@ -42,12 +42,12 @@ async fn ten_docker_slots_whose_image_is_not_there_cost_the_registry_one_pull() 
     let registry = Registry::shared();
     let image = registry.push(&engine, &engine.image(&Recipe::bot(OBEDIENT)).await).await;
     assert!(!engine.has_image(&image).await);
-    let scene = scene(&image, "max_slots = 10\nmin_idle = 10", "").await;
-    scene.until_idle(10).await;
+    let fixture = fixture(&image, "max_slots = 10\nmin_idle = 10", "").await;
+    fixture.until_idle(10).await;
     until("the registry has written down the pull", async || registry.pulls(&image) > 0).await;
     // Also when bots are started in them afterwards.
-    let bot = scene.user.bot(&meet_link(1)).await;
-    scene.user.until(&bot, "active").await;
+    let bot = fixture.user.bot(&meet_link(1)).await;
+    fixture.user.until(&bot, "active").await;
     assert_eq!(registry.pulls(&image), 1);
     engine.forget_image(&image).await;
 }
@@ -62,33 +62,34 @@ async fn a_docker_pull_from_a_registry_that_stands_still_is_given_up_in_the_engi
     let stalling = StallingRegistry::before(&address).await;
     let image = pushed.replacen(&address, &stalling.address, 1);
     let stall = "[deploy]\npull_stall = \"1s\"";
-    let scene = Scene::start(&engine, "docker", &image, "max_slots = 1", stall).await;
-    let bot = scene.user.bot(&meet_link(1)).await;
-    let words = found("it is told why", async || {
-        let gate = scene.server.admin().get("/admin/deployments").await;
+    let fixture = DockerFixture::start(&engine, "docker", &image, "max_slots = 1", stall).await;
+    let bot = fixture.user.bot(&meet_link(1)).await;
+    let message = found("it is told why", async || {
+        let gate = fixture.server.admin().get("/admin/deployments").await;
         gate["entries"][0]["last_error"].as_str().map(str::to_owned)
     })
     .await;
-    assert!(words.contains("cannot be pulled: no progress for 1 s; the last word was: "), "{words}");
-    let gate = scene.server.admin().get("/admin/deployments").await;
+    assert!(message.contains("cannot be pulled: no progress for 1 s; the last word was: "), "{message}");
+    let gate = fixture.server.admin().get("/admin/deployments").await;
     assert_eq!(gate["entries"][0]["bot_id"], json!(bot), "it is tried again within its deadline");
     stalling.go_on();
-    scene.user.until(&bot, "active").await;
+    fixture.user.until(&bot, "active").await;
 }
 
 #[tokio::test]
 async fn a_docker_container_has_the_limits_the_network_and_the_variables_of_its_pool() {
     let image = Engine::shared().await.image(&Recipe::bot(OBEDIENT)).await;
     let docker = "cpus = 0.5\nmemory = \"64m\"\nnetwork = \"bridge\"\nenv = { COLOUR = \"green\" }";
-    let scene = scene(&image, "max_slots = 1", docker).await;
-    let bot = scene.user.bot(&meet_link(1)).await;
-    let bot = scene.user.until(&bot, "active").await;
-    let container = scene.container(1).await;
+    let fixture = fixture(&image, "max_slots = 1", docker).await;
+    let bot = fixture.user.bot(&meet_link(1)).await;
+    let bot = fixture.user.until(&bot, "active").await;
+    let container = fixture.container(1).await;
     let host = container.host_config.unwrap();
     assert_eq!((host.nano_cpus, host.memory), (Some(500_000_000), Some(64 * 1024 * 1024)));
     assert_eq!(host.network_mode.as_deref(), Some("bridge"));
     let environment = container.config.unwrap().env.unwrap();
-    for variable in ["COLOUR=green", "BOT_DATA=", "GREENROOM_SLOT_TOKEN=", &format!("GREENROOM_SLOT={}", scene.slot(1))]
+    for variable in
+        ["COLOUR=green", "BOT_DATA=", "GREENROOM_SLOT_TOKEN=", &format!("GREENROOM_SLOT={}", fixture.slot(1))]
     {
         assert!(environment.iter().any(|line| line.starts_with(variable)), "{variable}");
     }
@@ -100,9 +101,9 @@ async fn a_docker_container_has_the_limits_the_network_and_the_variables_of_its_
 async fn the_pools_command_runs_instead_of_the_docker_images_own() {
     let image = Engine::shared().await.image(&Recipe::bot("exit 1")).await;
     let command = json!(["/bin/greenroom", "agent", "--", "/bin/sh", "-c", OBEDIENT]);
-    let scene = scene(&image, "max_slots = 1", &format!("command = {command}")).await;
-    let bot = scene.user.bot(&meet_link(1)).await;
-    scene.user.until(&bot, "active").await;
+    let fixture = fixture(&image, "max_slots = 1", &format!("command = {command}")).await;
+    let bot = fixture.user.bot(&meet_link(1)).await;
+    fixture.user.until(&bot, "active").await;
 }
 
 #[tokio::test]
@@ -114,41 +115,41 @@ async fn a_bot_on_docker_sees_nothing_of_the_one_before() {
     "#;
     let image = Engine::shared().await.image(&Recipe::bot(CURIOUS)).await;
     for standby in ["running", "stopped"] {
-        let scene = scene(&image, &format!("max_slots = 1\nstandby = \"{standby}\""), "").await;
+        let fixture = fixture(&image, &format!("max_slots = 1\nstandby = \"{standby}\""), "").await;
         for number in 0..3 {
-            let bot = scene.user.bot(&meet_link(number)).await;
-            scene.user.until(&bot, "completed").await;
+            let bot = fixture.user.bot(&meet_link(number)).await;
+            fixture.user.until(&bot, "completed").await;
         }
     }
 }
 
 #[tokio::test]
 async fn an_image_that_docker_cannot_pull_fails_the_bot_in_the_engines_own_words() {
-    let scene = scene("127.0.0.1:1/nobody/nothing:1", "max_slots = 1", "").await;
+    let fixture = fixture("127.0.0.1:1/nobody/nothing:1", "max_slots = 1", "").await;
     // Nothing listens there, which might pass; so it is tried again, and can be seen.
-    let bot = scene.user.bot(&meet_link(1)).await;
+    let bot = fixture.user.bot(&meet_link(1)).await;
     let said = found("the engine has said why", async || {
-        let deployments = scene.server.admin().get("/admin/deployments").await;
+        let deployments = fixture.server.admin().get("/admin/deployments").await;
         deployments["entries"][0]["last_error"].as_str().map(str::to_owned)
     })
     .await;
     assert!(said.contains("127.0.0.1:1/nobody/nothing:1 cannot be pulled"), "{said}");
     // Its user sees the same, at the bot and in the list.
-    let shown = scene.user.look_at(&bot).await;
+    let shown = fixture.user.show_bot(&bot).await;
     assert_eq!((&shown["status"], shown["error"].as_str()), (&json!("deploying"), Some(said.as_str())));
-    assert_eq!(scene.user.get("/bots").await["bots"][0]["error"], json!(said));
-    scene.user.stop(&bot).await;
-    scene.user.until(&bot, "completed").await;
+    assert_eq!(fixture.user.get("/bots").await["bots"][0]["error"], json!(said));
+    fixture.user.stop(&bot).await;
+    fixture.user.until(&bot, "completed").await;
 }
 
 #[tokio::test]
 async fn an_image_that_the_registry_does_not_have_fails_the_docker_bot_at_once() {
     let registry = std::env::var("TEST_REGISTRY").unwrap();
-    let scene = scene(&format!("{registry}/nobody/nothing:1"), "max_slots = 1", "").await;
-    let bot = scene.user.bot(&meet_link(1)).await;
-    let bot = scene.user.until(&bot, "failed").await;
+    let fixture = fixture(&format!("{registry}/nobody/nothing:1"), "max_slots = 1", "").await;
+    let bot = fixture.user.bot(&meet_link(1)).await;
+    let bot = fixture.user.until(&bot, "failed").await;
     assert_eq!(bot["reason"], "deploy_failed");
-    let answer = scene.slot_and_failures(1).await;
+    let answer = fixture.slot_and_failures(1).await;
     assert_eq!(answer["slot"]["status"], "error");
     assert!(answer["slot"]["error_message"].as_str().unwrap().contains("cannot be pulled"), "{answer}");
     assert_eq!(answer["failures"][0]["bot_id"], bot["id"]);
@@ -157,13 +158,13 @@ async fn an_image_that_the_registry_does_not_have_fails_the_docker_bot_at_once()
 #[tokio::test]
 async fn a_docker_container_that_ends_at_once_is_told_with_its_last_lines() {
     let image = Engine::shared().await.image(&Recipe::script("echo first; echo no licence found >&2; exit 4")).await;
-    let scene = scene(&image, "max_slots = 1", "").await;
-    let bot = scene.user.bot(&meet_link(1)).await;
-    let bot = scene.user.until(&bot, "failed").await;
+    let fixture = fixture(&image, "max_slots = 1", "").await;
+    let bot = fixture.user.bot(&meet_link(1)).await;
+    let bot = fixture.user.until(&bot, "failed").await;
     assert_eq!(bot["reason"], "deploy_failed");
-    let answer = scene.slot_and_failures(1).await;
-    let words = answer["slot"]["error_message"].as_str().unwrap();
-    assert_eq!(words, "its container ended at once, with exit code 4");
+    let answer = fixture.slot_and_failures(1).await;
+    let message = answer["slot"]["error_message"].as_str().unwrap();
+    assert_eq!(message, "its container ended at once, with exit code 4");
     let log = answer["failures"][0]["log"].as_str().unwrap();
     assert!(log.contains("first") && log.contains("no licence found"), "{log}");
 }
@@ -172,11 +173,11 @@ async fn a_docker_container_that_ends_at_once_is_told_with_its_last_lines() {
 async fn the_last_lines_of_a_bot_that_crashed_on_docker_are_kept() {
     let script = "echo '{\"event\": \"joined\"}'; echo the meeting vanished >&2; exit 3";
     let image = Engine::shared().await.image(&Recipe::bot(script)).await;
-    let scene = scene(&image, "max_slots = 1", "").await;
-    let bot = scene.user.bot(&meet_link(1)).await;
-    let bot = scene.user.until(&bot, "failed").await;
-    scene.until_idle(1).await;
-    let answer = scene.slot_and_failures(1).await;
+    let fixture = fixture(&image, "max_slots = 1", "").await;
+    let bot = fixture.user.bot(&meet_link(1)).await;
+    let bot = fixture.user.until(&bot, "failed").await;
+    fixture.until_idle(1).await;
+    let answer = fixture.slot_and_failures(1).await;
     assert_eq!(answer["failures"][0]["bot_id"], bot["id"]);
     let log = answer["failures"][0]["log"].as_str().unwrap();
     assert!(log.contains("the meeting vanished"), "{log}");
@@ -187,35 +188,35 @@ async fn what_ignores_every_request_to_end_is_killed_on_docker() {
     const GRACE: &str = "[heartbeat]\ninterval = \"500ms\"\n[sweeper]\nstop_grace = \"1s\"\ninterval = \"1s\"";
     let deaf = "trap '' TERM; echo '{\"event\": \"joined\"}'; while true; do sleep 1000; done";
     let image = Engine::shared().await.image(&Recipe::bot(deaf)).await;
-    let scene = scene(&image, "max_slots = 1", GRACE).await;
-    let bot = scene.user.bot(&meet_link(1)).await;
-    scene.user.until(&bot, "active").await;
-    scene.user.stop(&bot).await;
-    let bot = scene.user.until(&bot, "completed").await;
+    let fixture = fixture(&image, "max_slots = 1", GRACE).await;
+    let bot = fixture.user.bot(&meet_link(1)).await;
+    fixture.user.until(&bot, "active").await;
+    fixture.user.stop(&bot).await;
+    let bot = fixture.user.until(&bot, "completed").await;
     assert_eq!(bot["reason"], "stopped");
-    scene.until_idle(1).await;
-    assert_eq!(scene.ours.running().await, Vec::<String>::new());
+    fixture.until_idle(1).await;
+    assert_eq!(fixture.ours.running().await, Vec::<String>::new());
 }
 
 #[tokio::test]
 async fn a_name_that_somebody_elses_docker_container_has_is_left_to_it() {
     let image = Engine::shared().await.image(&Recipe::bot(OBEDIENT)).await;
-    let scene = scene(&image, "max_slots = 1", "").await;
-    let theirs = scene.engine.only_ours();
-    let options = CreateContainerOptionsBuilder::default().name(&scene.slot(1)).build();
+    let fixture = fixture(&image, "max_slots = 1", "").await;
+    let theirs = fixture.engine.only_ours();
+    let options = CreateContainerOptionsBuilder::default().name(&fixture.slot(1)).build();
     let body = bollard::models::ContainerCreateBody {
         image: Some(image),
         labels: Some([theirs.label()].into()),
         ..Default::default()
     };
-    let id = scene.engine.docker.create_container(Some(options), body).await.unwrap().id;
-    let bot = scene.user.bot(&meet_link(1)).await;
-    let bot = scene.user.until(&bot, "failed").await;
+    let id = fixture.engine.docker.create_container(Some(options), body).await.unwrap().id;
+    let bot = fixture.user.bot(&meet_link(1)).await;
+    let bot = fixture.user.until(&bot, "failed").await;
     assert_eq!(bot["reason"], "deploy_failed");
-    let answer = scene.slot_and_failures(1).await;
-    let words = answer["slot"]["error_message"].as_str().unwrap();
-    assert!(words.contains("is not of this installation"), "{words}");
-    assert_eq!(scene.container(1).await.id.unwrap(), id);
+    let answer = fixture.slot_and_failures(1).await;
+    let message = answer["slot"]["error_message"].as_str().unwrap();
+    assert!(message.contains("is not of this installation"), "{message}");
+    assert_eq!(fixture.container(1).await.id.unwrap(), id);
 }
 
 #[tokio::test]
@@ -278,14 +279,14 @@ async fn an_agent_that_is_not_well_in_docker_is_said_to_be_so() {
 #[tokio::test]
 async fn a_docker_slot_that_is_deleted_takes_its_container_along() {
     let image = Engine::shared().await.image(&Recipe::bot(OBEDIENT)).await;
-    let scene = scene(&image, "max_slots = 2\nmin_idle = 1\nstandby = \"running\"", "").await;
-    let slots = scene.until_idle(1).await;
+    let fixture = fixture(&image, "max_slots = 2\nmin_idle = 1\nstandby = \"running\"", "").await;
+    let slots = fixture.until_idle(1).await;
     let path = format!("/admin/slots/{}", slots[0]["name"].as_str().unwrap());
-    let before = scene.ours.running().await;
-    let (status, _) = scene.server.admin().send(reqwest::Method::DELETE, &path, None).await;
+    let before = fixture.ours.running().await;
+    let (status, _) = fixture.server.admin().send(reqwest::Method::DELETE, &path, None).await;
     assert_eq!(status, 202);
     until("its container is gone, and another waits", async || {
-        let running = scene.ours.running().await;
+        let running = fixture.ours.running().await;
         running.len() == 1 && running != before
     })
     .await;

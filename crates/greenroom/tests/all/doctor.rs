@@ -4,7 +4,7 @@ use std::process::Stdio;
 
 use serde_json::json;
 
-use crate::support::{Backend, Database, Process, Venue, meet_link, process_pool, until};
+use crate::support::{Backend, Database, Process, ServerFixture, meet_link, process_pool, until};
 
 /// Runs the doctor, and gives whether it found everything in order and what it said.
 async fn doctor(folder: &std::path::Path, database: &str, arguments: &[&str]) -> (bool, String) {
@@ -16,12 +16,12 @@ async fn doctor(folder: &std::path::Path, database: &str, arguments: &[&str]) ->
 }
 
 /// The same for a server that runs.
-async fn at(venue: &Venue, arguments: &[&str]) -> (bool, String) {
-    doctor(venue.database.folder.path(), &venue.database.url, arguments).await
+async fn at(fixture: &ServerFixture, arguments: &[&str]) -> (bool, String) {
+    doctor(fixture.database.folder.path(), &fixture.database.url, arguments).await
 }
 
-fn expect(said: &str, words: &[&str]) {
-    for word in words {
+fn expect(said: &str, expected: &[&str]) {
+    for word in expected {
         assert!(said.contains(word), "`{word}` is not in:\n{said}");
     }
 }
@@ -48,7 +48,7 @@ async fn a_database_that_cannot_be_is_bad_and_an_empty_file_is_left_empty() {
     let file = folder.join("greenroom.db");
     std::fs::write(&file, "").unwrap();
     let (_, said) = doctor(folder, &database.url, &[]).await;
-    expect(&said, &["schema      0, and this version wants"]);
+    expect(&said, &["schema      0, and this version needs"]);
     assert_eq!(std::fs::metadata(&file).unwrap().len(), 0);
     let (in_order, said) = doctor(folder, &database.url, &["slot", "pool-meet-001"]).await;
     assert!(!in_order && said.contains("the database is at schema version 0"), "{said}");
@@ -56,11 +56,11 @@ async fn a_database_that_cannot_be_is_bad_and_an_empty_file_is_left_empty() {
 
 #[tokio::test]
 async fn a_server_that_is_in_order_is_said_to_be_so_on_sqlite() {
-    let venue = Venue::open(Backend::Sqlite, &process_pool("meet", "max_slots = 3", STAYS)).await;
-    venue.active(1).await;
-    let (in_order, said) = at(&venue, &[]).await;
+    let fixture = ServerFixture::open(Backend::Sqlite, &process_pool("meet", "max_slots = 3", STAYS)).await;
+    fixture.active(1).await;
+    let (in_order, said) = at(&fixture, &[]).await;
     assert!(in_order, "{said}");
-    let answers = format!("running     Greenroom {} answers at {}", env!("CARGO_PKG_VERSION"), venue.server.url);
+    let answers = format!("running     Greenroom {} answers at {}", env!("CARGO_PKG_VERSION"), fixture.server.url);
     expect(
         &said,
         &["of this version", &answers, "ok    ready", "slots       1 of 3: 1 busy", "Everything is in order."],
@@ -69,10 +69,10 @@ async fn a_server_that_is_in_order_is_said_to_be_so_on_sqlite() {
 
 #[tokio::test]
 async fn who_leads_the_keepers_is_told_on_postgres() {
-    let venue = Venue::open(Backend::Postgres, &process_pool("meet", "max_slots = 3", STAYS)).await;
-    until("somebody leads", async || at(&venue, &[]).await.1.contains("leads the keepers")).await;
-    venue.server.kill().await;
-    let (database, folder) = (&venue.database.url, venue.database.folder.path());
+    let fixture = ServerFixture::open(Backend::Postgres, &process_pool("meet", "max_slots = 3", STAYS)).await;
+    until("somebody leads", async || at(&fixture, &[]).await.1.contains("leads the keepers")).await;
+    fixture.server.kill().await;
+    let (database, folder) = (&fixture.database.url, fixture.database.folder.path());
     until("nobody leads", async || doctor(folder, database, &[]).await.1.contains("nobody leads the keepers")).await;
 }
 
@@ -100,32 +100,32 @@ async fn what_is_away_is_named_and_the_command_fails() {
 
 #[tokio::test]
 async fn a_bot_is_explained_while_it_waits_while_it_runs_and_when_it_has_ended() {
-    let venue = Venue::open(Backend::Sqlite, &process_pool("meet", "max_slots = 1", STAYS)).await;
-    let first = venue.active(1).await;
+    let fixture = ServerFixture::open(Backend::Sqlite, &process_pool("meet", "max_slots = 1", STAYS)).await;
+    let first = fixture.active(1).await;
     let id = first["id"].as_str().unwrap();
-    let (in_order, said) = at(&venue, &["bot", id]).await;
+    let (in_order, said) = at(&fixture, &["bot", id]).await;
     assert!(in_order, "{said}");
     expect(&said, &["is active, since", "pool-meet-001", "its next heartbeat is due by", "(in 1", "by user", "by bot"]);
 
-    let second = venue.user.ask(json!({"meeting_url": meet_link(2)})).await;
-    let (_, said) = at(&venue, &["bot", second["id"].as_str().unwrap()]).await;
-    expect(&said, &["is queued, since", "a slot of meet, as number 1 in line, until"]);
+    let second = fixture.user.ask(json!({"meeting_url": meet_link(2)})).await;
+    let (_, said) = at(&fixture, &["bot", second["id"].as_str().unwrap()]).await;
+    expect(&said, &["is queued, since", "a slot of meet, at position 1 of the queue, until"]);
 
-    venue.leave(&first).await;
-    let (_, said) = at(&venue, &["bot", id]).await;
+    fixture.leave(&first).await;
+    let (_, said) = at(&fixture, &["bot", id]).await;
     expect(&said, &["is completed, stopped, since"]);
-    let (in_order, said) = at(&venue, &["bot", "01890a5d-ac96-774b-bcce-b302099a8057"]).await;
+    let (in_order, said) = at(&fixture, &["bot", "01890a5d-ac96-774b-bcce-b302099a8057"]).await;
     assert!(!in_order && said.contains("there is no bot"), "{said}");
 }
 
 #[tokio::test]
 async fn the_last_lines_of_a_bot_are_told() {
     let script = "for n in $(seq 30); do echo line $n; done; exit 3";
-    let venue = Venue::open(Backend::Sqlite, &process_pool("meet", "max_slots = 1", script)).await;
-    let bot = venue.user.ask(json!({"meeting_url": meet_link(1)})).await;
+    let fixture = ServerFixture::open(Backend::Sqlite, &process_pool("meet", "max_slots = 1", script)).await;
+    let bot = fixture.user.ask(json!({"meeting_url": meet_link(1)})).await;
     let id = bot["id"].as_str().unwrap();
-    venue.user.until(id, "failed").await;
-    let (_, said) = at(&venue, &["bot", id]).await;
+    fixture.user.until(id, "failed").await;
+    let (_, said) = at(&fixture, &["bot", id]).await;
     let (_, log) = said.rsplit_once("log ").expect("it has a log");
     expect(log, &["line 11", "line 30"]);
     assert!(!log.contains("line 10\n"), "{log}");
@@ -135,25 +135,25 @@ async fn the_last_lines_of_a_bot_are_told() {
 async fn a_slot_is_explained_when_it_is_busy_and_when_it_is_in_error() {
     let broken = "[[pool]]\nname = \"zoom\"\nplatform = \"zoom\"\nprovider = \"process\"\nmax_slots = 1\n\
                   process = { command = [\"/nowhere/agent\"] }\n";
-    let venue = Venue::open(Backend::Sqlite, &(process_pool("meet", "max_slots = 1", STAYS) + broken)).await;
-    let bot = venue.active(1).await;
-    let (_, said) = at(&venue, &["slot", "pool-meet-001"]).await;
+    let fixture = ServerFixture::open(Backend::Sqlite, &(process_pool("meet", "max_slots = 1", STAYS) + broken)).await;
+    let bot = fixture.active(1).await;
+    let (_, said) = at(&fixture, &["slot", "pool-meet-001"]).await;
     let id = bot["id"].as_str().unwrap();
     expect(&said, &["is busy since", id, "its bot, which waits for the meeting's end", "it has processes"]);
 
-    let failed = venue.user.ask(json!({"meeting_url": "https://zoom.us/j/81234567890"})).await;
+    let failed = fixture.user.ask(json!({"meeting_url": "https://zoom.us/j/81234567890"})).await;
     let failed = failed["id"].as_str().unwrap();
-    venue.user.until(failed, "failed").await;
-    let (in_order, said) = at(&venue, &["slot", "pool-zoom-001"]).await;
+    fixture.user.until(failed, "failed").await;
+    let (in_order, said) = at(&fixture, &["slot", "pool-zoom-001"]).await;
     assert!(in_order, "{said}");
     expect(&said, &["is error since", "recovery, ", "cannot run /nowhere/agent", "went wrong"]);
-    let (_, said) = at(&venue, &["bot", failed]).await;
+    let (_, said) = at(&fixture, &["bot", failed]).await;
     expect(&said, &["is failed, deploy_failed, since", "in pool-zoom-001: cannot run /nowhere/agent"]);
     // The pool itself shows what is wrong.
-    let (in_order, said) = at(&venue, &[]).await;
+    let (in_order, said) = at(&fixture, &[]).await;
     assert!(!in_order, "{said}");
     expect(&said, &["BAD   command     there is no program /nowhere/agent", "BAD   slots       1 of 1: 1 error"]);
 
-    let (in_order, said) = at(&venue, &["slot", "pool-meet-099"]).await;
+    let (in_order, said) = at(&fixture, &["slot", "pool-meet-099"]).await;
     assert!(!in_order && said.contains("there is no slot pool-meet-099"), "{said}");
 }

@@ -7,7 +7,9 @@ use bollard::query_parameters::RemoveContainerOptionsBuilder;
 use reqwest::Method;
 use serde_json::json;
 
-use crate::support::{Backend, Engine, OBEDIENT, Process, Recipe, Scene, Venue, meet_link, process_pool, until};
+use crate::support::{
+    Backend, DockerFixture, Engine, OBEDIENT, Process, Recipe, ServerFixture, meet_link, process_pool, until,
+};
 
 const STAYS: &str = r#"echo '{"event": "joined"}'; sleep 1000"#;
 
@@ -23,22 +25,22 @@ async fn doctor(folder: &Path, database: &str, arguments: &[&str], path: Option<
     (output.status.success(), said)
 }
 
-async fn at(venue: &Venue, arguments: &[&str]) -> (bool, String) {
-    doctor(venue.database.folder.path(), &venue.database.url, arguments, None).await
+async fn at(fixture: &ServerFixture, arguments: &[&str]) -> (bool, String) {
+    doctor(fixture.database.folder.path(), &fixture.database.url, arguments, None).await
 }
 
-fn expect(said: &str, words: &[&str]) {
-    for word in words {
+fn expect(said: &str, expected: &[&str]) {
+    for word in expected {
         assert!(said.contains(word), "`{word}` is not in:\n{said}");
     }
 }
 
 #[tokio::test]
 async fn a_server_that_was_killed_is_found_to_be_down() {
-    let venue = Venue::open(Backend::Sqlite, &process_pool("meet", "max_slots = 3", STAYS)).await;
-    let (in_order, said) = at(&venue, &[]).await;
+    let fixture = ServerFixture::open(Backend::Sqlite, &process_pool("meet", "max_slots = 3", STAYS)).await;
+    let (in_order, said) = at(&fixture, &[]).await;
     assert!(in_order, "{said}");
-    let Venue { server, database, .. } = venue;
+    let ServerFixture { server, database, .. } = fixture;
     server.kill().await;
     let (in_order, said) = doctor(database.folder.path(), &database.url, &[], None).await;
     assert!(!in_order, "{said}");
@@ -47,8 +49,8 @@ async fn a_server_that_was_killed_is_found_to_be_down() {
 
 #[tokio::test]
 async fn a_server_that_was_stopped_is_found_to_be_down_on_postgres() {
-    let venue = Venue::open(Backend::Postgres, &process_pool("meet", "max_slots = 3", STAYS)).await;
-    let Venue { server, database, .. } = venue;
+    let fixture = ServerFixture::open(Backend::Postgres, &process_pool("meet", "max_slots = 3", STAYS)).await;
+    let ServerFixture { server, database, .. } = fixture;
     server.terminate().await;
     assert!(server.wait().await);
     let (in_order, said) = doctor(database.folder.path(), &database.url, &[], None).await;
@@ -58,13 +60,13 @@ async fn a_server_that_was_stopped_is_found_to_be_down_on_postgres() {
 
 #[tokio::test]
 async fn a_full_pool_and_a_bot_that_waits_are_not_in_order() {
-    let venue = Venue::open(Backend::Sqlite, &process_pool("meet", "max_slots = 1", STAYS)).await;
-    venue.active(1).await;
-    let (in_order, said) = at(&venue, &[]).await;
+    let fixture = ServerFixture::open(Backend::Sqlite, &process_pool("meet", "max_slots = 1", STAYS)).await;
+    fixture.active(1).await;
+    let (in_order, said) = at(&fixture, &[]).await;
     assert!(!in_order, "{said}");
     expect(&said, &["look  slots       1 of 1: 1 busy; none is free", "ok    waiting     no bot waits"]);
-    let waiting = venue.user.bot(&meet_link(2)).await;
-    let (in_order, said) = at(&venue, &[]).await;
+    let waiting = fixture.user.bot(&meet_link(2)).await;
+    let (in_order, said) = at(&fixture, &[]).await;
     assert!(!in_order, "{said}");
     expect(&said, &["look  waiting     1 bot waits for a slot; the first, ", &waiting]);
 }
@@ -76,8 +78,8 @@ async fn a_program_that_only_the_caller_finds_is_missing_for_the_server() {
         "[[pool]]\nname = \"meet\"\nplatform = \"google_meet\"\nprovider = \"process\"\n\
          process = {{ command = [\"{name}\"] }}\n"
     );
-    let venue = Venue::open(Backend::Sqlite, &pool).await;
-    let (folder, database) = (venue.database.folder.path(), &venue.database.url);
+    let fixture = ServerFixture::open(Backend::Sqlite, &pool).await;
+    let (folder, database) = (fixture.database.folder.path(), &fixture.database.url);
     let (in_order, said) = doctor(folder, database, &[], None).await;
     assert!(!in_order, "{said}");
     expect(&said, &[&format!("BAD   command     there is no program {name} on the server's PATH")]);
@@ -93,39 +95,39 @@ async fn a_program_that_only_the_caller_finds_is_missing_for_the_server() {
 
 #[tokio::test]
 async fn limits_that_were_changed_by_hand_are_told() {
-    let venue = Venue::open(Backend::Sqlite, &process_pool("meet", "max_slots = 3", STAYS)).await;
-    let (status, _) = venue.admin.send(Method::PATCH, "/admin/pools/meet", Some(json!({"max_slots": 7}))).await;
+    let fixture = ServerFixture::open(Backend::Sqlite, &process_pool("meet", "max_slots = 3", STAYS)).await;
+    let (status, _) = fixture.admin.send(Method::PATCH, "/admin/pools/meet", Some(json!({"max_slots": 7}))).await;
     assert_eq!(status, 200);
-    let (in_order, said) = at(&venue, &[]).await;
+    let (in_order, said) = at(&fixture, &[]).await;
     assert!(!in_order, "{said}");
     expect(&said, &["look  limits      changed by hand: max_slots is 7, and 3 in the configuration"]);
 }
 
 #[tokio::test]
 async fn replicas_that_tell_bots_different_addresses_are_told_on_postgres() {
-    let venue = Venue::open(Backend::Postgres, &process_pool("meet", "max_slots = 3", STAYS)).await;
-    let (_, said) = at(&venue, &[]).await;
+    let fixture = ServerFixture::open(Backend::Postgres, &process_pool("meet", "max_slots = 3", STAYS)).await;
+    let (_, said) = at(&fixture, &[]).await;
     assert!(!said.contains("different addresses"), "{said}");
-    let second = Process::start_with(&venue.database, &[]).await;
+    let second = Process::start_with(&fixture.database, &[]).await;
     // It answers once it has begun to serve.
     second.client("").get("/healthz").await;
-    let (in_order, said) = at(&venue, &[]).await;
+    let (in_order, said) = at(&fixture, &[]).await;
     assert!(!in_order, "{said}");
-    expect(&said, &["look  public_url  the servers tell bots different addresses", &second.url, &venue.server.url]);
+    expect(&said, &["look  public_url  the servers tell bots different addresses", &second.url, &fixture.server.url]);
 }
 
 #[tokio::test]
 async fn a_container_that_somebody_removed_is_told_on_docker() {
     let engine = Engine::shared().await;
     let image = engine.image(&Recipe::bot(OBEDIENT)).await;
-    let scene = Scene::start(&engine, "docker", &image, "max_slots = 2\nmin_idle = 1", "").await;
-    scene.until_idle(1).await;
-    let (folder, url) = (scene.database.folder.path().to_owned(), scene.database.url.clone());
+    let fixture = DockerFixture::start(&engine, "docker", &image, "max_slots = 2\nmin_idle = 1", "").await;
+    fixture.until_idle(1).await;
+    let (folder, url) = (fixture.database.folder.path().to_owned(), fixture.database.url.clone());
     let (in_order, said) = doctor(&folder, &url, &[], None).await;
     assert!(in_order, "{said}");
-    let slot = scene.slot(1);
+    let slot = fixture.slot(1);
     // A server that runs would make it anew.
-    scene.server.kill().await;
+    fixture.server.kill().await;
     let options = RemoveContainerOptionsBuilder::default().force(true).build();
     engine.docker.remove_container(&slot, Some(options)).await.unwrap();
     let (in_order, said) = doctor(&folder, &url, &[], None).await;
@@ -136,13 +138,13 @@ async fn a_container_that_somebody_removed_is_told_on_docker() {
 #[tokio::test]
 async fn an_image_that_cannot_be_pulled_is_told_of_its_bot_and_its_slot() {
     let engine = Engine::shared().await;
-    let scene = Scene::start(&engine, "docker", "127.0.0.1:1/nobody/bot:1", "max_slots = 1", "").await;
-    let bot = scene.user.bot(&meet_link(1)).await;
-    let (folder, url) = (scene.database.folder.path().to_owned(), scene.database.url.clone());
+    let fixture = DockerFixture::start(&engine, "docker", "127.0.0.1:1/nobody/bot:1", "max_slots = 1", "").await;
+    let bot = fixture.user.bot(&meet_link(1)).await;
+    let (folder, url) = (fixture.database.folder.path().to_owned(), fixture.database.url.clone());
     let run = async |arguments: &[&str]| doctor(&folder, &url, arguments, None).await.1;
     let said = run(&["bot", &bot]).await;
     expect(&said, &["trouble      the image 127.0.0.1:1/nobody/bot:1 cannot be pulled"]);
-    let said = run(&["slot", &scene.slot(1)]).await;
+    let said = run(&["slot", &fixture.slot(1)]).await;
     expect(&said, &["is being made (creating) since", "the image 127.0.0.1:1/nobody/bot:1 cannot be pulled"]);
     assert!(!said.contains("IDLE"), "{said}");
     // What the provider said when it was tried stays when it waits for its next turn.

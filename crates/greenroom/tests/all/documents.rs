@@ -91,9 +91,9 @@ fn every_call_of_the_document_has_a_summary_a_tag_and_an_answer() {
 #[test]
 fn the_words_of_the_document_are_those_of_the_vocabulary() {
     let document = serde_json::to_value(greenroom::api::document()).unwrap();
-    let words = |schema: &str| document["components"]["schemas"][schema]["enum"].clone();
-    assert_eq!(words("Status"), serde_json::json!(domain::ShownStatus::ALL.map(|status| status.as_str())));
-    assert_eq!(words("Platform"), serde_json::json!(domain::Platform::ALL.map(|platform| platform.as_str())));
+    let enum_of = |schema: &str| document["components"]["schemas"][schema]["enum"].clone();
+    assert_eq!(enum_of("Status"), serde_json::json!(domain::ShownStatus::ALL.map(|status| status.as_str())));
+    assert_eq!(enum_of("Platform"), serde_json::json!(domain::Platform::ALL.map(|platform| platform.as_str())));
 }
 
 #[tokio::test]

@@ -4,7 +4,9 @@ use std::path::Path;
 
 use rstest::rstest;
 
-use crate::support::{Backend, Engine, OBEDIENT, Process, Recipe, Scene, Venue, meet_link, process_pool};
+use crate::support::{
+    Backend, DockerFixture, Engine, OBEDIENT, Process, Recipe, ServerFixture, meet_link, process_pool,
+};
 
 const STAYS: &str = r#"echo '{"event": "joined"}'; sleep 1000"#;
 
@@ -24,13 +26,13 @@ async fn down(folder: &Path, database: &str, arguments: &[&str]) -> (bool, Strin
 async fn nothing_is_left_of_slots_that_are_processes(#[case] backend: Backend, #[case] killed: bool) {
     let hot = process_pool("meet", "max_slots = 9\nmin_idle = 4\nstandby = \"running\"", STAYS);
     let second = process_pool("second", "max_slots = 5\nmin_idle = 2", STAYS);
-    let venue = Venue::open(backend, &(hot + &second)).await;
-    venue.until_slots(6, 0).await;
-    let bot = venue.active(1).await;
-    let (folder, url) = (venue.database.folder.path().to_owned(), venue.database.url.clone());
+    let fixture = ServerFixture::open(backend, &(hot + &second)).await;
+    fixture.until_slots(6, 0).await;
+    let bot = fixture.active(1).await;
+    let (folder, url) = (fixture.database.folder.path().to_owned(), fixture.database.url.clone());
     let (well, said) = down(&folder, &url, &["--yes"]).await;
     assert!(!well && said.contains("a server runs") && said.contains("stop it first"), "{said}");
-    let Venue { server, database, user, .. } = venue;
+    let ServerFixture { server, database, user, .. } = fixture;
     if killed {
         server.kill().await;
     } else {
@@ -57,7 +59,7 @@ async fn nothing_is_left_of_slots_that_are_processes(#[case] backend: Backend, #
     assert!(well && said.contains("nothing is left to end"), "{said}");
 
     let server = Process::start_with(&database, &[]).await;
-    let bot = user.on(&server.url).look_at(bot["id"].as_str().unwrap()).await;
+    let bot = user.on(&server.url).show_bot(bot["id"].as_str().unwrap()).await;
     assert_eq!((&bot["status"], &bot["reason"]), (&"completed".into(), &"stopped".into()), "{bot}");
 }
 
@@ -69,12 +71,13 @@ fn is_slot(entry: &std::io::Result<std::fs::DirEntry>) -> bool {
 async fn nothing_is_left_of_slots_that_are_containers_also_of_a_pool_that_left() {
     let engine = Engine::shared().await;
     let image = engine.image(&Recipe::bot(OBEDIENT)).await;
-    let scene = Scene::start(&engine, "docker", &image, "max_slots = 4\nmin_idle = 2\nstandby = \"running\"", "").await;
-    scene.until_idle(2).await;
-    let bot = scene.user.bot(&meet_link(1)).await;
-    scene.user.until(&bot, "active").await;
-    let (folder, url) = (scene.database.folder.path().to_owned(), scene.database.url.clone());
-    let Scene { server, ours, database: _database, .. } = scene;
+    let fixture =
+        DockerFixture::start(&engine, "docker", &image, "max_slots = 4\nmin_idle = 2\nstandby = \"running\"", "").await;
+    fixture.until_idle(2).await;
+    let bot = fixture.user.bot(&meet_link(1)).await;
+    fixture.user.until(&bot, "active").await;
+    let (folder, url) = (fixture.database.folder.path().to_owned(), fixture.database.url.clone());
+    let DockerFixture { server, ours, database: _database, .. } = fixture;
     server.terminate().await;
     assert!(server.wait().await);
     assert!(ours.containers().await.len() >= 2);

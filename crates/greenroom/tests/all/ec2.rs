@@ -13,7 +13,7 @@ mod trouble;
 use crate::support::{Backend, Client, Cloud, Database, Process, greenroom, until};
 
 /// A server with pools of runners.
-struct Scene {
+struct Ec2Fixture {
     cloud: Cloud,
     server: Process,
     admin: Client,
@@ -23,7 +23,7 @@ struct Scene {
     database: Database,
 }
 
-impl Scene {
+impl Ec2Fixture {
     /// With one pool, whose settings are these.
     async fn open(settings: &str) -> Self {
         let cloud = Cloud::new().await;

@@ -9,7 +9,7 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 use crate::support::{
-    Backend, Database, Engine, House, Life, OBEDIENT, Process, Recipe, Scene, meet_link, process_pool,
+    Backend, CoreFixture, Database, DockerFixture, Engine, Life, OBEDIENT, Process, Recipe, meet_link, process_pool,
 };
 
 /// Says each of these, and shows the bot then: status, reason, fault, and whether an error is told.
@@ -26,7 +26,7 @@ async fn after(said: &[(&str, Value)], stop: bool) -> (Value, bool) {
         }
         life.well(callback, body.clone()).await;
     }
-    let bot = user.look_at(&bot).await;
+    let bot = user.show_bot(&bot).await;
     (json!([bot["status"], bot["reason"], bot["fault"]]), bot["error"].as_str().is_some_and(|error| error.len() > 10))
 }
 
@@ -90,25 +90,25 @@ async fn a_bot_that_crashed_on_its_way_out_has_failed() {
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
 async fn a_bot_that_fell_silent_is_told_with_what_was_last_heard_of_it(#[case] backend: Backend) {
-    let house = House::new(backend).await;
-    let (lobby, voice) = house.started(1).await;
-    house.lifecycle.status(voice, Trigger::AwaitingAdmission { reason: None }).await.unwrap();
-    let (lost, voice) = house.started(2).await;
-    house.lifecycle.joined(voice).await.unwrap();
-    house.lifecycle.heartbeat(voice, &[]).await.unwrap();
-    let (interrupted, voice) = house.started(3).await;
-    house.lifecycle.status(voice, Trigger::Stopping { reason: Some(Reason::Interrupted) }).await.unwrap();
-    assert_eq!(house.after(700).await, 3);
+    let core = CoreFixture::new(backend).await;
+    let (lobby, caller) = core.started(1).await;
+    core.lifecycle.status(caller, Trigger::AwaitingAdmission { reason: None }).await.unwrap();
+    let (lost, caller) = core.started(2).await;
+    core.lifecycle.joined(caller).await.unwrap();
+    core.lifecycle.heartbeat(caller, &[]).await.unwrap();
+    let (interrupted, caller) = core.started(3).await;
+    core.lifecycle.status(caller, Trigger::Stopping { reason: Some(Reason::Interrupted) }).await.unwrap();
+    assert_eq!(core.after(700).await, 3);
 
-    for (bot, reason, fault, words) in [
+    for (bot, reason, fault, expected) in [
         (lobby, "no_join", "host", "still awaiting_admission"),
         (lost, "heartbeat_lost", "provider", "last heartbeat at "),
         (interrupted, "interrupted", "provider", "told to end by a signal"),
     ] {
-        let bot = house.store.bot(bot).await.unwrap().unwrap();
-        let told = (bot.status, bot.reason.as_deref(), bot.fault.map(domain::Fault::as_str));
-        assert_eq!(told, (Status::Failed, Some(reason), Some(fault)));
-        assert!(bot.error.as_deref().is_some_and(|error| error.contains(words)), "{:?}", bot.error);
+        let bot = core.store.bot(bot).await.unwrap().unwrap();
+        let ended = (bot.status, bot.reason.as_deref(), bot.fault.map(domain::Fault::as_str));
+        assert_eq!(ended, (Status::Failed, Some(reason), Some(fault)));
+        assert!(bot.error.as_deref().is_some_and(|error| error.contains(expected)), "{:?}", bot.error);
     }
 }
 
@@ -136,37 +136,37 @@ async fn events_show_the_statuses_that_the_bot_shows(#[case] backend: Backend) {
     assert_eq!(trail(&second).await, [&queued[..], &started].concat());
 }
 
-/// A bot that is in a meeting on a real Docker Engine, and the scene.
-async fn active_on_docker() -> (Scene, String, String) {
+/// A bot that is in a meeting on a real Docker Engine, and its fixture.
+async fn active_on_docker() -> (DockerFixture, String, String) {
     let engine = Engine::shared().await;
     let image = engine.image(&Recipe::bot(OBEDIENT)).await;
     let settings = "max_slots = 1\nstandby = \"stopped\"";
-    let scene = Scene::start(&engine, "docker", &image, settings, "[sync]\ninterval = \"1s\"").await;
-    let bot = scene.user.bot(&meet_link(1)).await;
-    scene.user.until(&bot, "active").await;
-    let container = scene.container(1).await.id.unwrap();
-    (scene, bot, container)
+    let fixture = DockerFixture::start(&engine, "docker", &image, settings, "[sync]\ninterval = \"1s\"").await;
+    let bot = fixture.user.bot(&meet_link(1)).await;
+    fixture.user.until(&bot, "active").await;
+    let container = fixture.container(1).await.id.unwrap();
+    (fixture, bot, container)
 }
 
 #[tokio::test]
 async fn docker_stop_of_a_busy_container_interrupts_its_bot() {
-    let (scene, bot, container) = active_on_docker().await;
+    let (fixture, bot, container) = active_on_docker().await;
     let engine = Engine::shared().await;
     engine.docker.stop_container(&container, Some(StopContainerOptionsBuilder::new().t(10).build())).await.unwrap();
-    let bot = scene.user.until(&bot, "failed").await;
+    let bot = fixture.user.until(&bot, "failed").await;
     assert_eq!((&bot["reason"], &bot["fault"]), (&json!("interrupted"), &json!("provider")));
     assert!(bot["error"].as_str().unwrap().contains("SIGTERM"), "{bot}");
 }
 
 #[tokio::test]
 async fn a_busy_docker_container_that_is_removed_interrupts_its_bot() {
-    let (scene, bot, container) = active_on_docker().await;
+    let (fixture, bot, container) = active_on_docker().await;
     let engine = Engine::shared().await;
     let force = RemoveContainerOptionsBuilder::new().force(true).build();
     engine.docker.remove_container(&container, Some(force)).await.unwrap();
     // Sync leaves what has changed within ten seconds alone.
-    let bot = tokio::time::timeout(Duration::from_secs(60), scene.user.until(&bot, "failed")).await.unwrap();
+    let bot = tokio::time::timeout(Duration::from_secs(60), fixture.user.until(&bot, "failed")).await.unwrap();
     assert_eq!((&bot["reason"], &bot["fault"]), (&json!("interrupted"), &json!("provider")));
     assert!(bot["error"].as_str().unwrap().contains("it is gone"), "{bot}");
-    scene.until_idle(1).await;
+    fixture.until_idle(1).await;
 }

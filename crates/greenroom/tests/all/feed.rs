@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use rstest::rstest;
 use uuid::Uuid;
 
-use crate::support::{Backend, Database, House, Plan, pool};
+use crate::support::{Backend, CoreFixture, Database, Plan, pool};
 
 async fn begun(store: &Store) -> Tx {
     let mut tx = store.begin().await.unwrap();
@@ -170,7 +170,8 @@ async fn among_many_writers_every_committed_event_is_heard_once_and_in_order(#[c
 async fn what_another_replica_of_postgres_places_is_heard_through_the_journal_before_any_poll() {
     let database: std::sync::Arc<Database> = Database::new(Backend::Postgres).await.into();
     let plan = Plan::of([greenroom::store::PoolRow { max_slots: 5, ..pool("meet") }]);
-    let [places, hears] = [House::planned(database.clone(), &plan).await, House::planned(database, &plan).await];
+    let [places, hears] =
+        [CoreFixture::planned(database.clone(), &plan).await, CoreFixture::planned(database, &plan).await];
     let feed = hears.lifecycle.feed().clone().polling_every(std::time::Duration::from_secs(3_600));
     tokio::spawn(feed.clone().follow(hears.store.clone(), Bus::default(), Default::default()));
     let mut listener = feed.listen_to_user(places.user);

@@ -13,7 +13,9 @@ use rstest::rstest;
 use uuid::Uuid;
 
 use crate::support::written::write;
-use crate::support::{Backend, Call, Database, Fake, House, Plan, Stage, configure, pool, until, wish};
+use crate::support::{
+    Backend, Call, CoreFixture, Database, DeploymentFixture, Fake, Plan, bot_request, configure, pool, until,
+};
 
 fn meet(max_slots: i64) -> PoolRow {
     PoolRow { max_slots, ..pool("meet") }
@@ -24,23 +26,23 @@ fn meet(max_slots: i64) -> PoolRow {
 #[case::postgres(Backend::Postgres)]
 #[tokio::test(flavor = "multi_thread")]
 async fn four_of_twenty_starts_are_under_way_at_once_and_pass_in_the_order_of_arrival(#[case] backend: Backend) {
-    let stage = Stage::with(backend, [meet(20)], 4, Fake::hanging()).await;
-    let answers = stage.house.ask_at_once((0..20).map(wish)).await;
-    until("four starts hang", async || stage.fake.starting() == 4).await;
-    assert_eq!(stage.at_gate().await, (4, 16));
-    let line = stage.house.store.deployments().await.unwrap();
-    assert!(line[..4].iter().all(|first| first.active), "the first four are behind the gate");
-    for (before, next) in line.iter().enumerate().skip(4) {
-        stage.fake.release(1);
-        until("the next has passed", async || stage.fake.starts().len() > before).await;
-        assert_eq!(stage.fake.starts()[before], next.slot);
+    let fixture = DeploymentFixture::with(backend, [meet(20)], 4, Fake::hanging()).await;
+    let answers = fixture.core.ask_at_once((0..20).map(bot_request)).await;
+    until("four starts hang", async || fixture.fake.starting() == 4).await;
+    assert_eq!(fixture.at_gate().await, (4, 16));
+    let deployments = fixture.core.store.deployments().await.unwrap();
+    assert!(deployments[..4].iter().all(|first| first.active), "the first four are behind the gate");
+    for (before, next) in deployments.iter().enumerate().skip(4) {
+        fixture.fake.release(1);
+        until("the next has passed", async || fixture.fake.starts().len() > before).await;
+        assert_eq!(fixture.fake.starts()[before], next.slot);
     }
-    stage.fake.release(4);
+    fixture.fake.release(4);
     for answer in answers {
-        stage.runs(answer.bot.id).await;
+        fixture.runs(answer.bot.id).await;
     }
-    assert_eq!(stage.fake.most_starting(), 4);
-    assert_eq!(stage.at_gate().await, (0, 0));
+    assert_eq!(fixture.fake.most_starting(), 4);
+    assert_eq!(fixture.at_gate().await, (0, 0));
 }
 
 #[rstest]
@@ -48,53 +50,55 @@ async fn four_of_twenty_starts_are_under_way_at_once_and_pass_in_the_order_of_ar
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
 async fn a_start_that_fails_again_and_again_lets_others_pass_meanwhile(#[case] backend: Backend) {
-    let trouble = (0..4).map(|_| ProviderError::again("no node has room"));
-    let stage = Stage::with(backend, [meet(2)], 1, Fake::default().failing_starts(trouble)).await;
-    let first = stage.house.reserved(0).await;
-    let second = stage.house.reserved(1).await;
+    let trouble = (0..4).map(|_| ProviderError::transient("no node has room"));
+    let fixture = DeploymentFixture::with(backend, [meet(2)], 1, Fake::default().failing_starts(trouble)).await;
+    let first = fixture.core.reserved(0).await;
+    let second = fixture.core.reserved(1).await;
     // There is one place behind the gate.
-    let other = stage.runs(second).await;
-    let tried = stage.fake.starts();
+    let other = fixture.runs(second).await;
+    let tried = fixture.fake.starts();
     let slot = tried[0].clone();
     assert_eq!(tried, [slot.clone(), slot.clone(), slot.clone(), slot.clone(), other]);
-    let waiting = stage.house.store.deployments().await.unwrap();
+    let waiting = fixture.core.store.deployments().await.unwrap();
     assert_eq!((waiting[0].active, waiting[0].last_error.as_deref()), (false, Some("no node has room")));
-    assert_eq!(stage.bot(first).await.status, Status::Reserved);
-    stage.house.clock.advance(Duration::from_secs(2));
-    stage.look();
-    assert_eq!(stage.runs(first).await, slot);
+    assert_eq!(fixture.bot(first).await.status, Status::Reserved);
+    fixture.core.clock.advance(Duration::from_secs(2));
+    fixture.reconcile();
+    assert_eq!(fixture.runs(first).await, slot);
 }
 
 #[tokio::test]
 async fn a_bot_that_is_stopped_between_two_tries_leaves_nothing_behind() {
-    let trouble = (0..4).map(|_| ProviderError::again("no node has room"));
-    let stage = Stage::with(Backend::Sqlite, [meet(1)], 4, Fake::default().failing_starts(trouble)).await;
-    let bot = stage.house.reserved(0).await;
+    let trouble = (0..4).map(|_| ProviderError::transient("no node has room"));
+    let fixture = DeploymentFixture::with(Backend::Sqlite, [meet(1)], 4, Fake::default().failing_starts(trouble)).await;
+    let bot = fixture.core.reserved(0).await;
     until("it waits for its next try", async || {
-        let waiting = stage.house.store.deployments().await.unwrap();
+        let waiting = fixture.core.store.deployments().await.unwrap();
         waiting.first().is_some_and(|deployment| deployment.tries == 1)
     })
     .await;
-    stage.house.lifecycle.stop(stage.house.user, bot).await.unwrap();
-    stage.house.clock.advance(Duration::from_secs(2));
-    stage.look();
-    assert_eq!(stage.end_of(bot).await, (Status::Completed, Some("stopped".to_owned())));
-    let slot = stage.slot_is("pool-meet-001", SlotStatus::Idle).await.name;
+    fixture.core.lifecycle.stop(fixture.core.user, bot).await.unwrap();
+    fixture.core.clock.advance(Duration::from_secs(2));
+    fixture.reconcile();
+    assert_eq!(fixture.end_of(bot).await, (Status::Completed, Some("stopped".to_owned())));
+    let slot = fixture.slot_is("pool-meet-001", SlotStatus::Idle).await.name;
     // Something may have been begun: it is ended before anybody else has the slot.
-    let calls = stage.fake.calls_for(&slot);
+    let calls = fixture.fake.calls_for(&slot);
     assert_eq!(calls[4..], [Call::Stop(slot.clone()), Call::Create(slot)]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_gate_holds_over_two_servers_on_one_postgres() {
-    let left = Stage::with(Backend::Postgres, [meet(20)], 4, Fake::hanging()).await;
+    let left = DeploymentFixture::with(Backend::Postgres, [meet(20)], 4, Fake::hanging()).await;
     let right = left.beside(4).await;
-    let (some, others) =
-        tokio::join!(left.house.ask_at_once((0..10).map(wish)), right.house.ask_at_once((10..20).map(wish)));
+    let (some, others) = tokio::join!(
+        left.core.ask_at_once((0..10).map(bot_request)),
+        right.core.ask_at_once((10..20).map(bot_request))
+    );
     until("four starts hang", async || left.fake.starting() == 4).await;
     // Both look once more, and see that it is full.
-    left.look();
-    right.look();
+    left.reconcile();
+    right.reconcile();
     assert_eq!(right.at_gate().await, (4, 16));
     for _ in 0..20 {
         left.fake.release(1);
@@ -110,53 +114,55 @@ async fn the_gate_holds_over_two_servers_on_one_postgres() {
 #[case::sqlite(Backend::Sqlite)]
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
-async fn a_bot_that_waits_too_long_at_the_gate_fails_and_its_slot_goes_to_the_next_in_line(#[case] backend: Backend) {
+async fn a_bot_that_waits_too_long_at_the_gate_fails_and_its_slot_goes_to_the_next_in_the_queue(
+    #[case] backend: Backend,
+) {
     // Shorter than the lease of the one behind the gate, which goes on.
     let plan = Plan::of([meet(2)]);
     let plan = Plan { deadlines: Deadlines { deploy: Duration::from_secs(10), ..plan.deadlines }, ..plan };
-    let stage = Stage::planned(backend, &plan, 1, Fake::hanging()).await;
-    let first = stage.starting(0).await;
-    let (late, next) = (stage.house.reserved(1).await, stage.house.reserved(2).await);
-    assert_eq!(stage.line().await, [next]);
-    stage.house.clock.advance(Duration::from_secs(10));
-    stage.look();
-    assert_eq!(stage.end_of(late).await, (Status::Failed, Some("deploy_timeout".to_owned())));
+    let fixture = DeploymentFixture::planned(backend, &plan, 1, Fake::hanging()).await;
+    let first = fixture.starting(0).await;
+    let (late, next) = (fixture.core.reserved(1).await, fixture.core.reserved(2).await);
+    assert_eq!(fixture.queue().await, [next]);
+    fixture.core.clock.advance(Duration::from_secs(10));
+    fixture.reconcile();
+    assert_eq!(fixture.end_of(late).await, (Status::Failed, Some("deploy_timeout".to_owned())));
     // In the same moment, since nothing was begun in it.
-    assert_eq!(stage.bot(next).await.slot, stage.bot(late).await.slot);
-    assert_eq!(stage.line().await, []);
-    stage.fake.release(2);
-    stage.runs(first).await;
-    stage.runs(next).await;
-    assert_eq!(stage.fake.starts().len(), 2);
+    assert_eq!(fixture.bot(next).await.slot, fixture.bot(late).await.slot);
+    assert_eq!(fixture.queue().await, []);
+    fixture.fake.release(2);
+    fixture.runs(first).await;
+    fixture.runs(next).await;
+    assert_eq!(fixture.fake.starts().len(), 2);
 }
 
 #[rstest]
 #[case::sqlite(Backend::Sqlite)]
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
-async fn asking_twice_is_one_place_in_line_and_leaving_twice_is_nothing(#[case] backend: Backend) {
+async fn a_deployment_that_is_requested_or_cancelled_twice_counts_once(#[case] backend: Backend) {
     // Nobody is at work: the gate stays shut.
-    let house = House::planned(Database::new(backend).await.into(), &Plan::of([meet(3)])).await;
+    let core = CoreFixture::planned(Database::new(backend).await.into(), &Plan::of([meet(3)])).await;
     for number in 0..3 {
-        house.reserved(number).await;
+        core.reserved(number).await;
     }
-    let line = house.store.deployments().await.unwrap();
-    assert_eq!(line.len(), 3);
-    let again = line.iter().rev().map(|row| NewDeployment {
+    let deployments = core.store.deployments().await.unwrap();
+    assert_eq!(deployments.len(), 3);
+    let repeated = deployments.iter().rev().map(|row| NewDeployment {
         slot: row.slot.clone(),
         pool: "meet".to_owned(),
         host: row.host.clone(),
         bot: row.bot_id,
         timeout_at: row.timeout_at.saturating_add(Duration::from_secs(60)).unwrap(),
     });
-    let again = Changes { deployments: again.collect(), ..Changes::default() };
-    write(&house.store, &again, &Default::default(), house.clock.now()).await.unwrap();
-    assert_eq!(house.store.deployments().await.unwrap(), line);
+    let repeated = Changes { deployments: repeated.collect(), ..Changes::default() };
+    write(&core.store, &repeated, &Default::default(), core.clock.now()).await.unwrap();
+    assert_eq!(core.store.deployments().await.unwrap(), deployments);
 
-    let leaves = Changes { cancelled_deployments: vec![line[1].slot.clone()], ..Changes::default() };
+    let leaves = Changes { cancelled_deployments: vec![deployments[1].slot.clone()], ..Changes::default() };
     for _ in 0..2 {
-        write(&house.store, &leaves, &Default::default(), house.clock.now()).await.unwrap();
-        assert_eq!(house.store.deployments().await.unwrap(), [line[0].clone(), line[2].clone()]);
+        write(&core.store, &leaves, &Default::default(), core.clock.now()).await.unwrap();
+        assert_eq!(core.store.deployments().await.unwrap(), [deployments[0].clone(), deployments[2].clone()]);
     }
 }
 
@@ -167,42 +173,42 @@ async fn asking_twice_is_one_place_in_line_and_leaving_twice_is_nothing(#[case] 
 async fn what_an_earlier_process_left_behind_is_taken_over_at_once_where_nobody_else_can_live(
     #[case] backend: Backend,
 ) {
-    let house = House::planned(Database::new(backend).await.into(), &Plan::of([meet(2)])).await;
-    let left_behind = house.reserved(0).await;
-    hold(&house, left_behind, Uuid::new_v4()).await;
-    assert_eq!(house.store.release_everything(house.clock.now()).await.unwrap(), 1);
-    let stage = Stage::on(house, 2, Fake::default().into()).await;
-    stage.lives(left_behind).await;
-    assert_eq!(stage.fake.starts().len(), 1);
+    let core = CoreFixture::planned(Database::new(backend).await.into(), &Plan::of([meet(2)])).await;
+    let left_behind = core.reserved(0).await;
+    hold(&core, left_behind, Uuid::new_v4()).await;
+    assert_eq!(core.store.release_everything(core.clock.now()).await.unwrap(), 1);
+    let fixture = DeploymentFixture::on(core, 2, Fake::default().into()).await;
+    fixture.lives(left_behind).await;
+    assert_eq!(fixture.fake.starts().len(), 1);
 }
 
 /// A replica lets a bot through the gate, and is never heard of again.
-async fn hold(house: &House, bot: BotId, replica: Uuid) {
+async fn hold(core: &CoreFixture, bot: BotId, replica: Uuid) {
     let served = [Served { pool: "meet".to_owned(), image: None }];
-    let mut tx = house.store.begin().await.unwrap();
-    let passed = tx.pass_gate(2, &served, Uuid::new_v4(), replica, house.clock.now()).await.unwrap();
+    let mut tx = core.store.begin().await.unwrap();
+    let passed = tx.pass_gate(2, &served, Uuid::new_v4(), replica, core.clock.now()).await.unwrap();
     tx.commit().await.unwrap();
     assert_eq!(passed.iter().map(|row| row.bot_id).collect::<Vec<_>>(), [Some(bot)]);
 }
 
 #[tokio::test]
 async fn what_a_replica_holds_is_taken_over_when_it_is_dead_and_not_before_on_postgres() {
-    let house = House::planned(Database::new(Backend::Postgres).await.into(), &Plan::of([meet(3)])).await;
+    let core = CoreFixture::planned(Database::new(Backend::Postgres).await.into(), &Plan::of([meet(3)])).await;
     let replica = Holder { id: Uuid::new_v4(), name: "the other".to_owned() };
-    house.store.register_replica(&replica, Duration::from_secs(600)).await.unwrap();
-    let left_behind = house.reserved(0).await;
-    hold(&house, left_behind, replica.id).await;
+    core.store.register_replica(&replica, Duration::from_secs(600)).await.unwrap();
+    let left_behind = core.reserved(0).await;
+    hold(&core, left_behind, replica.id).await;
 
-    let stage = Stage::on(house, 2, Fake::default().into()).await;
-    let other = stage.house.reserved(1).await;
-    stage.runs(other).await;
-    stage.look();
-    assert_eq!(stage.fake.starts(), [stage.bot(other).await.slot.unwrap()], "it is left to the other replica");
+    let fixture = DeploymentFixture::on(core, 2, Fake::default().into()).await;
+    let other = fixture.core.reserved(1).await;
+    fixture.runs(other).await;
+    fixture.reconcile();
+    assert_eq!(fixture.fake.starts(), [fixture.bot(other).await.slot.unwrap()], "it is left to the other replica");
     // It dies: its lease is not renewed any more.
-    assert!(stage.house.store.renew_replica(replica.id, Duration::from_millis(1)).await.unwrap());
-    stage.lives(left_behind).await;
-    assert_eq!(stage.fake.starts().len(), 2);
-    let renewed = stage.house.store.renew_replica(replica.id, Duration::from_secs(600)).await.unwrap();
+    assert!(fixture.core.store.renew_replica(replica.id, Duration::from_millis(1)).await.unwrap());
+    fixture.lives(left_behind).await;
+    assert_eq!(fixture.fake.starts().len(), 2);
+    let renewed = fixture.core.store.renew_replica(replica.id, Duration::from_secs(600)).await.unwrap();
     assert!(!renewed, "who was taken for dead is told so");
 }
 
@@ -211,18 +217,18 @@ async fn what_a_replica_holds_is_taken_over_when_it_is_dead_and_not_before_on_po
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
 async fn a_stop_at_the_gate_ends_the_bot_at_once_and_frees_its_slot(#[case] backend: Backend) {
-    let stage = Stage::with(backend, [meet(2)], 1, Fake::hanging()).await;
-    stage.starting(0).await;
-    let (stopped, next) = (stage.house.reserved(1).await, stage.house.reserved(2).await);
-    let answer = stage.house.lifecycle.stop(stage.house.user, stopped).await.unwrap();
+    let fixture = DeploymentFixture::with(backend, [meet(2)], 1, Fake::hanging()).await;
+    fixture.starting(0).await;
+    let (stopped, next) = (fixture.core.reserved(1).await, fixture.core.reserved(2).await);
+    let answer = fixture.core.lifecycle.stop(fixture.core.user, stopped).await.unwrap();
     assert_eq!(answer.bot.status, Status::Completed);
-    assert_eq!(stage.house.stands(stopped).await, (Status::Completed, Some("stopped".to_owned())));
-    until("its slot is the next one's", async || stage.place_of(next).await.is_some()).await;
-    let slot = stage.bot(stopped).await.slot.unwrap();
-    assert_eq!(stage.bot(next).await.slot.as_ref(), Some(&slot));
-    assert_eq!(stage.fake.count(&Call::Start(slot)), 0, "nothing was begun in it");
-    stage.fake.release(2);
-    stage.runs(next).await;
+    assert_eq!(fixture.core.stands(stopped).await, (Status::Completed, Some("stopped".to_owned())));
+    until("its slot is the next one's", async || fixture.place_of(next).await.is_some()).await;
+    let slot = fixture.bot(stopped).await.slot.unwrap();
+    assert_eq!(fixture.bot(next).await.slot.as_ref(), Some(&slot));
+    assert_eq!(fixture.fake.count(&Call::Start(slot)), 0, "nothing was begun in it");
+    fixture.fake.release(2);
+    fixture.runs(next).await;
 }
 
 #[rstest]
@@ -232,19 +238,19 @@ async fn a_stop_at_the_gate_ends_the_bot_at_once_and_frees_its_slot(#[case] back
 async fn a_slot_whose_bot_ended_during_its_start_is_cleared_before_the_next_has_it(#[case] backend: Backend) {
     let plan = Plan::of([meet(1)]);
     let plan = Plan { deadlines: Deadlines { stop_grace: Duration::from_secs(5), ..plan.deadlines }, ..plan };
-    let stage = Stage::planned(backend, &plan, 1, Fake::hanging()).await;
-    let bot = stage.starting(0).await;
-    let next = stage.house.reserved(1).await;
+    let fixture = DeploymentFixture::planned(backend, &plan, 1, Fake::hanging()).await;
+    let bot = fixture.starting(0).await;
+    let next = fixture.core.reserved(1).await;
     // Something may run already, so it is told to leave; nobody answers.
-    let stopped = stage.house.lifecycle.stop(stage.house.user, bot).await.unwrap();
+    let stopped = fixture.core.lifecycle.stop(fixture.core.user, bot).await.unwrap();
     assert_eq!(stopped.bot.status, Status::Stopping);
-    assert_eq!(stage.line().await, [next], "the slot is not free while a start is under way");
-    assert_eq!(stage.house.after(5).await, 1);
-    assert_eq!(stage.house.stands(bot).await, (Status::Completed, Some("stopped".to_owned())));
-    stage.fake.release(2);
-    let slot = stage.runs(next).await;
+    assert_eq!(fixture.queue().await, [next], "the slot is not free while a start is under way");
+    assert_eq!(fixture.core.after(5).await, 1);
+    assert_eq!(fixture.core.stands(bot).await, (Status::Completed, Some("stopped".to_owned())));
+    fixture.fake.release(2);
+    let slot = fixture.runs(next).await;
     let expected = [Call::Start(slot.clone()), Call::Stop(slot.clone()), Call::Start(slot)];
-    assert_eq!(stage.fake.calls(), expected);
+    assert_eq!(fixture.fake.calls(), expected);
 }
 
 #[rstest]
@@ -253,15 +259,15 @@ async fn a_slot_whose_bot_ended_during_its_start_is_cleared_before_the_next_has_
 #[tokio::test]
 async fn a_slot_is_made_ready_for_nobody_only_after_those_with_a_bot(#[case] backend: Backend) {
     let hot = PoolRow { hot: true, min_idle: 3, ..meet(9) };
-    let stage = Stage::with(backend, [hot], 1, Fake::hanging()).await;
-    until("a slot is made ready", async || stage.fake.starts().len() == 1).await;
-    assert_eq!(stage.at_gate().await, (1, 2));
-    let bot = stage.house.reserved(0).await;
-    let slot = stage.bot(bot).await.slot.unwrap();
-    assert_eq!(stage.slot(slot.as_str()).await.unwrap().status, SlotStatus::Creating);
-    stage.fake.release(1);
-    until("the next has passed", async || stage.fake.starts().len() == 2).await;
-    assert_eq!(stage.fake.starts()[1], slot);
+    let fixture = DeploymentFixture::with(backend, [hot], 1, Fake::hanging()).await;
+    until("a slot is made ready", async || fixture.fake.starts().len() == 1).await;
+    assert_eq!(fixture.at_gate().await, (1, 2));
+    let bot = fixture.core.reserved(0).await;
+    let slot = fixture.bot(bot).await.slot.unwrap();
+    assert_eq!(fixture.slot(slot.as_str()).await.unwrap().status, SlotStatus::Creating);
+    fixture.fake.release(1);
+    until("the next has passed", async || fixture.fake.starts().len() == 2).await;
+    assert_eq!(fixture.fake.starts()[1], slot);
 }
 
 #[rstest]
@@ -270,18 +276,18 @@ async fn a_slot_is_made_ready_for_nobody_only_after_those_with_a_bot(#[case] bac
 #[tokio::test]
 async fn slots_that_are_made_ready_for_nobody_leave_one_place_behind_the_gate_to_bots(#[case] backend: Backend) {
     let hot = PoolRow { hot: true, min_idle: 6, max_slots: 10, ..pool("meet") };
-    let stage = Stage::with(backend, [hot], 4, Fake::hanging()).await;
+    let fixture = DeploymentFixture::with(backend, [hot], 4, Fake::hanging()).await;
     // Passing the gate comes before the start: a bot that passes next must not overtake one of the three.
-    until("three of six are being started", async || stage.at_gate().await == (3, 3) && stage.fake.starting() == 3)
+    until("three of six are being started", async || fixture.at_gate().await == (3, 3) && fixture.fake.starting() == 3)
         .await;
-    stage.look();
-    let bot = stage.house.reserved(0).await;
-    let slot = stage.bot(bot).await.slot.unwrap();
-    until("the bot's is the fourth", async || stage.fake.starts().get(3) == Some(&slot)).await;
-    assert_eq!(stage.at_gate().await.0, 4);
-    stage.fake.release(7);
-    stage.gate_is_free().await;
-    assert_eq!(stage.fake.most_starting(), 4);
+    fixture.reconcile();
+    let bot = fixture.core.reserved(0).await;
+    let slot = fixture.bot(bot).await.slot.unwrap();
+    until("the bot's is the fourth", async || fixture.fake.starts().get(3) == Some(&slot)).await;
+    assert_eq!(fixture.at_gate().await.0, 4);
+    fixture.fake.release(7);
+    fixture.gate_is_free().await;
+    assert_eq!(fixture.fake.most_starting(), 4);
 }
 
 #[rstest]
@@ -290,24 +296,25 @@ async fn slots_that_are_made_ready_for_nobody_leave_one_place_behind_the_gate_to
 #[tokio::test(flavor = "multi_thread")]
 async fn starts_that_hang_on_one_host_hold_up_nobody_on_another(#[case] backend: Backend) {
     let far = PoolRow { host: "docker far".to_owned(), platform: Platform::Zoom, ..pool("far") };
-    let stage = Stage::with(backend, [meet(5), PoolRow { max_slots: 5, ..far }], 2, Fake::hanging()).await;
-    stage.house.ask_at_once((0..5).map(wish)).await;
-    until("two starts hang", async || stage.fake.starting() == 2).await;
+    let fixture =
+        DeploymentFixture::with(backend, [meet(5), PoolRow { max_slots: 5, ..far }], 2, Fake::hanging()).await;
+    fixture.core.ask_at_once((0..5).map(bot_request)).await;
+    until("two starts hang", async || fixture.fake.starting() == 2).await;
     let zoom = |number| BotRequest {
         meeting: Meeting::from_link(&format!("https://zoom.us/j/12345678{number:02}")).unwrap(),
-        ..wish(number)
+        ..bot_request(number)
     };
-    stage.house.ask_at_once((0..5).map(zoom)).await;
-    until("two more start on the other host", async || stage.fake.starting() == 4).await;
-    stage.look();
-    let line = stage.house.store.deployments().await.unwrap();
+    fixture.core.ask_at_once((0..5).map(zoom)).await;
+    until("two more start on the other host", async || fixture.fake.starting() == 4).await;
+    fixture.reconcile();
+    let deployments = fixture.core.store.deployments().await.unwrap();
     for host in ["process here", "docker far"] {
-        let at: Vec<bool> = line.iter().filter(|row| row.host == host).map(|row| row.active).collect();
+        let at: Vec<bool> = deployments.iter().filter(|row| row.host == host).map(|row| row.active).collect();
         assert_eq!(at, [true, true, false, false, false], "first in first out on {host}");
     }
-    stage.fake.release(10);
-    stage.gate_is_free().await;
-    assert_eq!(stage.fake.most_starting(), 4);
+    fixture.fake.release(10);
+    fixture.gate_is_free().await;
+    assert_eq!(fixture.fake.most_starting(), 4);
 }
 
 #[rstest]
@@ -315,14 +322,14 @@ async fn starts_that_hang_on_one_host_hold_up_nobody_on_another(#[case] backend:
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
 async fn a_replica_leaves_pools_alone_that_it_has_no_provider_for(#[case] backend: Backend) {
-    let stage = Stage::new(backend, [PoolRow { platform: Platform::Zoom, ..pool("old") }]).await;
+    let fixture = DeploymentFixture::new(backend, [PoolRow { platform: Platform::Zoom, ..pool("old") }]).await;
     // Another replica has a newer configuration.
-    configure(&stage.house.store, &meet(2)).await;
-    let bot = stage.house.reserved(0).await;
-    stage.keep("deployment").await;
-    assert_eq!(stage.at_gate().await, (0, 1));
-    assert_eq!(stage.house.stands(bot).await, (Status::Reserved, None));
-    let newer = stage.beside(4).await;
+    configure(&fixture.core.store, &meet(2)).await;
+    let bot = fixture.core.reserved(0).await;
+    fixture.keep("deployment").await;
+    assert_eq!(fixture.at_gate().await, (0, 1));
+    assert_eq!(fixture.core.stands(bot).await, (Status::Reserved, None));
+    let newer = fixture.beside(4).await;
     newer.lives(bot).await;
 }
 
@@ -331,15 +338,15 @@ async fn a_replica_leaves_pools_alone_that_it_has_no_provider_for(#[case] backen
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
 async fn what_waits_passes_the_gate_of_the_host_to_which_its_pool_was_moved(#[case] backend: Backend) {
-    let house = House::planned(Database::new(backend).await.into(), &Plan::of([meet(3)])).await;
-    house.reserved(0).await;
-    hold(&house, house.store.deployments().await.unwrap()[0].bot_id.unwrap(), Uuid::new_v4()).await;
-    house.reserved(1).await;
-    let mut tx = house.store.begin().await.unwrap();
+    let core = CoreFixture::planned(Database::new(backend).await.into(), &Plan::of([meet(3)])).await;
+    core.reserved(0).await;
+    hold(&core, core.store.deployments().await.unwrap()[0].bot_id.unwrap(), Uuid::new_v4()).await;
+    core.reserved(1).await;
+    let mut tx = core.store.begin().await.unwrap();
     tx.move_deployments("meet", "docker elsewhere").await.unwrap();
     tx.commit().await.unwrap();
-    let line = house.store.deployments().await.unwrap();
-    let hosts: Vec<&str> = line.iter().map(|row| row.host.as_str()).collect();
+    let deployments = core.store.deployments().await.unwrap();
+    let hosts: Vec<&str> = deployments.iter().map(|row| row.host.as_str()).collect();
     assert_eq!(hosts, ["process here", "docker elsewhere"], "what is under way stays where it is");
 }
 
@@ -348,21 +355,21 @@ async fn what_waits_passes_the_gate_of_the_host_to_which_its_pool_was_moved(#[ca
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
 async fn a_deployment_of_a_replica_of_the_version_before_passes_too(#[case] backend: Backend) {
-    let house = House::planned(Database::new(backend).await.into(), &Plan::of([meet(2)])).await;
-    let held = house.reserved(0).await;
-    hold(&house, held, Uuid::new_v4()).await;
-    let waiting = house.reserved(1).await;
+    let core = CoreFixture::planned(Database::new(backend).await.into(), &Plan::of([meet(2)])).await;
+    let held = core.reserved(0).await;
+    hold(&core, held, Uuid::new_v4()).await;
+    let waiting = core.reserved(1).await;
     // As that version would have written them: it knows neither pools nor hosts of deployments, nor replicas.
     let before =
         "UPDATE deployments SET pool = NULL, host = NULL, replica = NULL, lease_until = '2020-01-01T00:00:00Z'";
-    house.database.execute(before).await;
-    let mut tx = house.store.begin().await.unwrap();
+    core.database.execute(before).await;
+    let mut tx = core.store.begin().await.unwrap();
     tx.move_deployments("meet", "process here").await.unwrap();
     tx.commit().await.unwrap();
-    house.store.release_dead_replicas(Uuid::new_v4(), house.clock.now(), true).await.unwrap();
-    let stage = Stage::on(house, 4, Fake::default().into()).await;
-    stage.lives(held).await;
-    stage.lives(waiting).await;
+    core.store.release_dead_replicas(Uuid::new_v4(), core.clock.now(), true).await.unwrap();
+    let fixture = DeploymentFixture::on(core, 4, Fake::default().into()).await;
+    fixture.lives(held).await;
+    fixture.lives(waiting).await;
 }
 
 #[rstest]
@@ -370,20 +377,20 @@ async fn a_deployment_of_a_replica_of_the_version_before_passes_too(#[case] back
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
 async fn a_slot_that_was_held_by_work_that_was_dropped_is_released_after_a_while(#[case] backend: Backend) {
-    let stage = Stage::with(backend, [meet(1)], 1, Fake::slow_to_end()).await;
-    let bot = stage.house.reserved(0).await;
-    let name = stage.runs(bot).await;
+    let fixture = DeploymentFixture::with(backend, [meet(1)], 1, Fake::slow_to_end()).await;
+    let bot = fixture.core.reserved(0).await;
+    let name = fixture.runs(bot).await;
     let broken = SlotEvent::Broken { bot: Some(bot), message: "it smokes".to_owned() };
-    stage.house.placement.report(name.clone(), broken).await.unwrap();
-    let slot = stage.slot_is(name.as_str(), SlotStatus::Error).await;
-    let (deployment, since) = (stage.deployment.clone(), stage.house.clock.now());
+    fixture.core.placement.report(name.clone(), broken).await.unwrap();
+    let slot = fixture.slot_is(name.as_str(), SlotStatus::Error).await;
+    let (deployment, since) = (fixture.deployment.clone(), fixture.core.clock.now());
     let work = tokio::spawn(async move { deployment.attempt(&slot.name, since, 3).await.map(drop) });
-    until("it is being stopped", async || stage.fake.count(&Call::Stop(name.clone())) == 1).await;
+    until("it is being stopped", async || fixture.fake.count(&Call::Stop(name.clone())) == 1).await;
     work.abort();
-    stage.fake.release_ends(1);
-    assert_eq!(stage.deployment.recover(&name).await.unwrap(), None, "something of it may still be under way");
-    until("it can be recovered", async || stage.deployment.recover(&name).await.unwrap().is_some()).await;
-    stage.slot_is(name.as_str(), SlotStatus::Idle).await;
+    fixture.fake.release_ends(1);
+    assert_eq!(fixture.deployment.recover(&name).await.unwrap(), None, "something of it may still be under way");
+    until("it can be recovered", async || fixture.deployment.recover(&name).await.unwrap().is_some()).await;
+    fixture.slot_is(name.as_str(), SlotStatus::Idle).await;
 }
 
 #[rstest]
@@ -391,19 +398,19 @@ async fn a_slot_that_was_held_by_work_that_was_dropped_is_released_after_a_while
 #[case::postgres(Backend::Postgres)]
 #[tokio::test(flavor = "multi_thread")]
 async fn the_gate_opens_for_the_first_of_a_hundred_thousand_who_wait(#[case] backend: Backend) {
-    let stage = Stage::with(backend, [meet(2)], 1, Fake::hanging()).await;
-    let (first, next) = (stage.starting(0).await, stage.house.reserved(1).await);
+    let fixture = DeploymentFixture::with(backend, [meet(2)], 1, Fake::hanging()).await;
+    let (first, next) = (fixture.starting(0).await, fixture.core.reserved(1).await);
     let many = "INSERT INTO deployments (slot, pool, host, state, asked_at, timeout_at)
                 WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 100000)
                 SELECT 'pool-meet-x' || i, 'meet', 'process here', 'waiting', '2020-01-01T00:00:00.000000Z',
                        '2999-01-01T00:00:00.000000Z' FROM n";
     let many = if backend == Backend::Postgres { MANY_ON_POSTGRES } else { many };
-    stage.house.database.execute(many).await;
+    fixture.core.database.execute(many).await;
     let begun = std::time::Instant::now();
-    stage.fake.release(1);
-    until("the next has passed", async || stage.fake.starts().len() == 2).await;
+    fixture.fake.release(1);
+    until("the next has passed", async || fixture.fake.starts().len() == 2).await;
     println!("passed with 100,000 waiting after {:?}", begun.elapsed());
-    assert_ne!(stage.bot(first).await.slot, stage.bot(next).await.slot);
+    assert_ne!(fixture.bot(first).await.slot, fixture.bot(next).await.slot);
 }
 
 const MANY_ON_POSTGRES: &str = "INSERT INTO deployments (slot, pool, host, state, asked_at, timeout_at)

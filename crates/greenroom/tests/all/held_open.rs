@@ -5,7 +5,7 @@ use domain::SlotName;
 use greenroom::store::PoolRow;
 
 use crate::support::written::write_slots;
-use crate::support::{Backend, Database, House, Plan, Reader, pool};
+use crate::support::{Backend, CoreFixture, Database, Plan, Reader, pool};
 
 const UPDATES: i64 = 1_500;
 
@@ -23,27 +23,27 @@ async fn pages(reader: &mut Reader, sql: &'static str) -> u64 {
 #[tokio::test]
 async fn a_row_is_found_on_postgres_however_many_versions_a_transaction_keeps() {
     let hot = PoolRow { hot: true, ..pool("meet") };
-    let house = House::planned(Database::new(Backend::Postgres).await.into(), &Plan::of([hot])).await;
-    house.reserved(0).await;
-    let mut slot = house.store.slots(None, None).await.unwrap().remove(0);
+    let core = CoreFixture::planned(Database::new(Backend::Postgres).await.into(), &Plan::of([hot])).await;
+    core.reserved(0).await;
+    let mut slot = core.store.slots(None, None).await.unwrap().remove(0);
     assert_eq!(slot.name, SlotName::stored("pool-meet-001".to_owned()));
 
-    let mut holder = house.database.reader().await;
+    let mut holder = core.database.reader().await;
     holder.execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM slots, placement;".to_owned()).await;
     for number in 0..UPDATES {
         slot.token_number = number;
-        write_slots(&house.store, vec![slot.clone()], false, house.clock.now()).await;
+        write_slots(&core.store, vec![slot.clone()], false, core.clock.now()).await;
     }
-    let mut reader = house.database.reader().await;
+    let mut reader = core.database.reader().await;
     let one = "SELECT token_number FROM slots WHERE name = 'pool-meet-001' ORDER BY epoch DESC LIMIT 1";
-    let looked_at = pages(&mut reader, one).await;
-    assert!(looked_at < 20, "{looked_at} pages for one slot");
-    let looked_at = pages(&mut reader, "SELECT token FROM placement ORDER BY epoch DESC LIMIT 1").await;
-    assert!(looked_at < 20, "{looked_at} pages for the token");
+    let examined = pages(&mut reader, one).await;
+    assert!(examined < 20, "{examined} pages for one slot");
+    let examined = pages(&mut reader, "SELECT token FROM placement ORDER BY epoch DESC LIMIT 1").await;
+    assert!(examined < 20, "{examined} pages for the token");
 
-    assert_eq!(house.store.slot(&slot.name).await.unwrap().unwrap().token_number, UPDATES - 1);
+    assert_eq!(core.store.slot(&slot.name).await.unwrap().unwrap().token_number, UPDATES - 1);
     holder.execute("COMMIT;".to_owned()).await;
-    assert_eq!(house.store.slots(None, None).await.unwrap().len(), 1);
+    assert_eq!(core.store.slots(None, None).await.unwrap().len(), 1);
 }
 
 /// How many rows of a table were updated, and how many of these without an entry in any index.
@@ -57,22 +57,22 @@ async fn updates(reader: &mut Reader, table: &str) -> (i64, i64) {
 async fn a_bot_that_comes_and_goes_in_a_hot_slot_of_postgres_changes_no_index_of_slots_and_bots() {
     const BOTS: usize = 200;
     let hot = PoolRow { hot: true, recycle_after: 0, max_slots: 2, min_idle: 2, ..pool("meet") };
-    let house = House::planned(Database::new(Backend::Postgres).await.into(), &Plan::of([hot])).await;
-    house.placement.keep_warm().await.unwrap();
-    for slot in house.store.slots(None, None).await.unwrap() {
-        assert!(house.placement.report(slot.name.clone(), crate::support::waits(&slot)).await.unwrap());
+    let core = CoreFixture::planned(Database::new(Backend::Postgres).await.into(), &Plan::of([hot])).await;
+    core.placement.keep_warm().await.unwrap();
+    for slot in core.store.slots(None, None).await.unwrap() {
+        assert!(core.placement.report(slot.name.clone(), crate::support::waits(&slot)).await.unwrap());
     }
-    let mut reader = house.database.reader().await;
+    let mut reader = core.database.reader().await;
     for number in 0..BOTS {
-        let bot = house.ask(crate::support::wish(number)).await.bot;
+        let bot = core.ask(crate::support::bot_request(number)).await.bot;
         let connection_id = bot.connection_id.expect("it is in a slot");
         let claim = greenroom::lifecycle::tokens::Claim { bot: bot.id, connection: connection_id };
-        let voice = greenroom::lifecycle::callbacks::Voice { claim, connection_id };
-        house.lifecycle.started(voice, None).await.unwrap();
-        house.exited(voice, 0).await.unwrap();
+        let caller = greenroom::lifecycle::callbacks::Caller { claim, connection_id };
+        core.lifecycle.started(caller, None).await.unwrap();
+        core.exited(caller, 0).await.unwrap();
     }
     // PostgreSQL counts what a connection did when that is closed.
-    house.store.close().await;
+    core.store.close().await;
     for (table, each) in [("slots", 2), ("bots", 2)] {
         let expected = i64::try_from(BOTS * each).unwrap();
         let (all, hot) = crate::support::found("the updates are counted", async || {

@@ -102,7 +102,7 @@ impl Stored {
     async fn new_events(&mut self) -> Result<Vec<NewEvent>, String> {
         let rows = self.store.events_after(self.last_event, 1_000).await.map_err(|error| error.to_string())?;
         self.last_event = rows.last().map_or(self.last_event, |row| row.id);
-        let told = rows.into_iter().map(|row| NewEvent {
+        let events = rows.into_iter().map(|row| NewEvent {
             bot_id: row.bot_id,
             user_id: row.user_id,
             kind: row.kind,
@@ -111,7 +111,7 @@ impl Stored {
             reason: row.reason,
             actor: row.actor,
         });
-        Ok(told.collect())
+        Ok(events.collect())
     }
 
     /// Follows the journal as another replica does, and compares what it has then with what is stored.
@@ -249,9 +249,12 @@ impl HistoryDatabase for Stored {
         if applied != Applied::Committed {
             return Err(format!("the write was {applied:?}"));
         }
-        let told = wait(self.new_events())?;
-        if told != changes.events {
-            return Err(format!("events in the database differ\n  planner: {:?}\n  stored: {told:?}", changes.events));
+        let events = wait(self.new_events())?;
+        if events != changes.events {
+            return Err(format!(
+                "events in the database differ\n  planner: {:?}\n  stored: {events:?}",
+                changes.events
+            ));
         }
         Ok(())
     }
@@ -268,8 +271,8 @@ impl HistoryDatabase for Stored {
         if applied != Applied::Stale {
             return Err(format!("a write under another token was {applied:?}"));
         }
-        let told = wait(self.new_events())?;
-        if told.is_empty() { Ok(()) } else { Err(format!("events of a plan that was lost: {told:?}")) }
+        let events = wait(self.new_events())?;
+        if events.is_empty() { Ok(()) } else { Err(format!("events of a plan that was lost: {events:?}")) }
     }
 
     fn read(&mut self) -> Result<Snapshot, String> {
@@ -329,7 +332,7 @@ fn pool_row(pool: &Pool) -> String {
         text(&pool.provider),
         text(&pool.host),
         text(if pool.hot { "running" } else { "stopped" }),
-        number(pool.place),
+        number(pool.config_position),
         number(pool.mean_hold_ms),
         text(json!(sets)),
         number(pool.expire_after_ms),
@@ -382,7 +385,7 @@ fn deployment_row(slot: &SlotName, found: &Deployment) -> String {
     let state = match found.state {
         GateState::Waiting => "waiting",
         GateState::Active => "active",
-        GateState::Again => "again",
+        GateState::Retry => "again",
     };
     let (state, holder) = (text(state), value(found.holder));
     format!("UPDATE deployments SET state = {state}, holder = {holder} WHERE slot = {};", text(slot))
@@ -403,7 +406,7 @@ async fn random_histories_leave_in_the_database_what_the_planner_has(#[case] bac
         let history = History::new(seed, FEWER_BATCHES);
         if history.run_on(&mut stored).is_err() {
             let (small, failure) = history.shrink_on(&mut stored);
-            panic!("{}", failure.tell(&small));
+            panic!("{}", failure.describe(&small));
         }
     }
 }

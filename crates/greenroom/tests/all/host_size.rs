@@ -3,7 +3,7 @@
 use reqwest::StatusCode;
 use serde_json::json;
 
-use crate::support::{Backend, Database, Engine, OBEDIENT, Process, Recipe, Scene, meet_link, until};
+use crate::support::{Backend, Database, DockerFixture, Engine, OBEDIENT, Process, Recipe, meet_link, until};
 
 #[tokio::test]
 async fn a_docker_slot_without_limits_has_what_its_host_has() {
@@ -11,22 +11,23 @@ async fn a_docker_slot_without_limits_has_what_its_host_has() {
     let info = engine.docker.info().await.unwrap();
     let (cpu, mem) = (info.ncpu.unwrap(), info.mem_total.unwrap() / 1024 / 1024);
     let image = engine.image(&Recipe::bot(OBEDIENT)).await;
-    let scene = Scene::start(&engine, "docker", &image, "max_slots = 1\nmin_idle = 1", "").await;
-    let slots = scene.until_idle(1).await;
+    let fixture = DockerFixture::start(&engine, "docker", &image, "max_slots = 1\nmin_idle = 1", "").await;
+    let slots = fixture.until_idle(1).await;
     assert_eq!((&slots[0]["attributes"]["cpu"], &slots[0]["attributes"]["mem"]), (&json!(cpu), &json!(mem)));
     let ask = |cpu: i64, number: usize| json!({"meeting_url": meet_link(number), "requirements": {"cpu": cpu}});
-    let (status, answer) = scene.user.post("/bots", ask(cpu + 1, 1)).await;
+    let (status, answer) = fixture.user.post("/bots", ask(cpu + 1, 1)).await;
     assert_eq!((status, &answer["code"]), (StatusCode::UNPROCESSABLE_ENTITY, &json!("invalid")), "{answer}");
-    scene.user.ask(ask(cpu, 2)).await;
+    fixture.user.ask(ask(cpu, 2)).await;
 }
 
 #[tokio::test]
 async fn a_docker_slot_with_limits_has_these() {
     let engine = Engine::shared().await;
     let image = engine.image(&Recipe::bot(OBEDIENT)).await;
-    let scene =
-        Scene::start(&engine, "docker", &image, "max_slots = 1\nmin_idle = 1", "cpus = 0.5\nmemory = \"64m\"").await;
-    let slots = scene.until_idle(1).await;
+    let fixture =
+        DockerFixture::start(&engine, "docker", &image, "max_slots = 1\nmin_idle = 1", "cpus = 0.5\nmemory = \"64m\"")
+            .await;
+    let slots = fixture.until_idle(1).await;
     assert_eq!((&slots[0]["attributes"]["cpu"], &slots[0]["attributes"]["mem"]), (&json!(0), &json!(64)));
 }
 

@@ -10,7 +10,7 @@ use reqwest::{Method, StatusCode};
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use crate::support::{Backend, Client, Database, Life, Process, Venue, found, meet_link, process_pool, until};
+use crate::support::{Backend, Client, Database, Life, Process, ServerFixture, found, meet_link, process_pool, until};
 
 const SLOT: &str = "pool-meet-001";
 /// Is in its meeting until it is told to leave.
@@ -19,14 +19,14 @@ const BOT: &str = "echo '{\"event\": \"joined\"}'; read leave";
 /// Asks for the slot's bot under a token again and again, as somebody who has learned it would.
 pub struct Thief {
     stop: Arc<AtomicBool>,
-    asking: tokio::task::JoinHandle<Vec<StatusCode>>,
+    task: tokio::task::JoinHandle<Vec<StatusCode>>,
 }
 
 impl Thief {
     pub fn with(client: &Client, token: &str) -> Self {
         let (client, stop) = (client.with(token), Arc::new(AtomicBool::new(false)));
         let stopped = stop.clone();
-        let asking = tokio::spawn(async move {
+        let task = tokio::spawn(async move {
             let mut got = Vec::new();
             while !stopped.load(Ordering::SeqCst) || got.is_empty() {
                 let (status, body) = assignment(&client, None).await;
@@ -35,13 +35,13 @@ impl Thief {
             }
             got
         });
-        Self { stop, asking }
+        Self { stop, task }
     }
 
     /// What it was answered, each time.
     pub async fn got(self) -> Vec<StatusCode> {
         self.stop.store(true, Ordering::SeqCst);
-        self.asking.await.unwrap()
+        self.task.await.unwrap()
     }
 
     pub async fn got_nothing(self) {
@@ -75,8 +75,8 @@ fn token_of(pid: i32) -> String {
     token.unwrap().to_owned()
 }
 
-async fn hot(backend: Backend, settings: &str, script: &str) -> Venue {
-    Venue::open(backend, &process_pool("meet", &format!("standby = \"running\"\n{settings}"), script)).await
+async fn hot(backend: Backend, settings: &str, script: &str) -> ServerFixture {
+    ServerFixture::open(backend, &process_pool("meet", &format!("standby = \"running\"\n{settings}"), script)).await
 }
 
 #[rstest]
@@ -93,17 +93,17 @@ async fn a_slot_token_that_a_bot_has_saved_gets_nothing_of_the_next_bot(
         return skipped("only root sees the environment of an agent");
     }
     let settings = format!("max_slots = 1\nmin_idle = 1\nrecycle_after = {recycle_after}");
-    let venue = hot(backend, &settings, BOT).await;
-    venue.until_slots(1, 0).await;
+    let fixture = hot(backend, &settings, BOT).await;
+    fixture.until_slots(1, 0).await;
     // It reads the environment of its agent, and keeps what it finds.
-    let saved = token_of(venue.agent(SLOT).await.pid);
-    let first = venue.active(0).await;
-    let thief = Thief::with(&venue.admin, &saved);
-    venue.leave(&first).await;
+    let saved = token_of(fixture.agent(SLOT).await.pid);
+    let first = fixture.active(0).await;
+    let thief = Thief::with(&fixture.admin, &saved);
+    fixture.leave(&first).await;
     for number in 1..4 {
-        let next = venue.active(number).await;
+        let next = fixture.active(number).await;
         assert_eq!(next["slot"], SLOT);
-        venue.leave(&next).await;
+        fixture.leave(&next).await;
     }
     thief.got_nothing().await;
 }
@@ -116,17 +116,19 @@ async fn a_slot_that_is_made_again_under_its_name_has_another_token(#[case] back
     if !is_root() {
         return skipped("only root sees the environment of an agent");
     }
-    let venue = hot(backend, "max_slots = 1\nmin_idle = 1", BOT).await;
-    venue.until_slots(1, 0).await;
-    let agent = venue.agent(SLOT).await;
+    let fixture = hot(backend, "max_slots = 1\nmin_idle = 1", BOT).await;
+    fixture.until_slots(1, 0).await;
+    let agent = fixture.agent(SLOT).await;
     let old = token_of(agent.pid);
-    let (status, _) = venue.admin.send(Method::DELETE, &format!("/admin/slots/{SLOT}"), None).await;
+    let (status, _) = fixture.admin.send(Method::DELETE, &format!("/admin/slots/{SLOT}"), None).await;
     assert!(status.is_success());
-    until("another agent is in the slot", async || venue.database.agent(SLOT).is_some_and(|now| now.pid != agent.pid))
-        .await;
-    venue.until_slots(1, 0).await;
-    assert_ne!(token_of(venue.agent(SLOT).await.pid), old);
-    assert_eq!(assignment(&venue.admin.with(&old), None).await.0, StatusCode::UNAUTHORIZED);
+    until("another agent is in the slot", async || {
+        fixture.database.agent(SLOT).is_some_and(|now| now.pid != agent.pid)
+    })
+    .await;
+    fixture.until_slots(1, 0).await;
+    assert_ne!(token_of(fixture.agent(SLOT).await.pid), old);
+    assert_eq!(assignment(&fixture.admin.with(&old), None).await.0, StatusCode::UNAUTHORIZED);
 }
 
 #[rstest]
@@ -139,34 +141,37 @@ async fn an_assignment_is_handed_to_one_agent_process_and_repeated_only_to_it_un
     // The test is the agent: what runs in the slot only waits.
     let pool = "[[pool]]\nname = \"meet\"\nplatform = \"google_meet\"\nprovider = \"process\"\nmax_slots = 1\n\
                 min_idle = 1\nrecycle_after = 0\nstandby = \"running\"\nprocess = { command = [\"sleep\", \"1000\"] }\n";
-    let venue = Venue::open(backend, pool).await;
-    let process = found("it was started", async || venue.database.running().pop()).await;
-    let first = venue.admin.with(&token_of(process.pid));
+    let fixture = ServerFixture::open(backend, pool).await;
+    let process = found("it was started", async || fixture.database.running().pop()).await;
+    let first = fixture.admin.with(&token_of(process.pid));
     until("the agent waits", async || {
-        assignment(&first, Some("a")).await.0 == StatusCode::NO_CONTENT && venue.slots().await[0]["status"] == "idle"
+        assignment(&first, Some("a")).await.0 == StatusCode::NO_CONTENT && fixture.slots().await[0]["status"] == "idle"
     })
     .await;
     // It may be started again by itself while it has no bot, and is another process then.
     assert_eq!(assignment(&first, Some("b")).await.0, StatusCode::NO_CONTENT);
-    let bot = venue.user.bot(&meet_link(0)).await;
+    let bot = fixture.user.bot(&meet_link(0)).await;
     for stranger in [Some("a"), Some("c"), None] {
         assert_eq!(assignment(&first, stranger).await.0, StatusCode::UNAUTHORIZED);
     }
     let (status, next, data) = assignment_and_next(&first, Some("b")).await;
     assert_eq!((status, &data["bot_id"]), (StatusCode::OK, &json!(bot)));
     // The answer may have been lost.
-    let again = assignment_and_next(&first, Some("b")).await;
-    assert_eq!((again.0, &again.1, &again.2["connection_id"]), (StatusCode::OK, &next, &data["connection_id"]));
-    let life = Life::from_data(&venue.admin, &data);
+    let repeated = assignment_and_next(&first, Some("b")).await;
+    assert_eq!(
+        (repeated.0, &repeated.1, &repeated.2["connection_id"]),
+        (StatusCode::OK, &next, &data["connection_id"])
+    );
+    let life = Life::from_data(&fixture.admin, &data);
     life.well("started", json!({})).await;
     assert_eq!(assignment(&first, Some("b")).await.0, StatusCode::UNAUTHORIZED);
-    let second = venue.admin.with(&next.unwrap());
+    let second = fixture.admin.with(&next.unwrap());
     assert_eq!(assignment(&second, Some("b")).await.0, StatusCode::NO_CONTENT);
     assert_eq!(assignment(&second, Some("c")).await.0, StatusCode::UNAUTHORIZED);
     life.well("joined", json!({})).await;
     life.well("exited", json!({"exit_code": 0})).await;
     // The same agent goes on, under its next token alone.
-    let bot = venue.user.bot(&meet_link(1)).await;
+    let bot = fixture.user.bot(&meet_link(1)).await;
     assert_eq!(assignment(&first, Some("b")).await.0, StatusCode::UNAUTHORIZED);
     let (status, data) = assignment(&second, Some("b")).await;
     assert_eq!((status, &data["bot_id"]), (StatusCode::OK, &json!(bot)));
@@ -176,9 +181,9 @@ async fn an_assignment_is_handed_to_one_agent_process_and_repeated_only_to_it_un
 async fn an_agent_that_gives_itself_a_name_that_cannot_be_kept_is_told_so() {
     let pool = "[[pool]]\nname = \"meet\"\nplatform = \"google_meet\"\nprovider = \"process\"\nmax_slots = 1\n\
                 min_idle = 1\nstandby = \"running\"\nprocess = { command = [\"sleep\", \"1000\"] }\n";
-    let venue = Venue::open(Backend::Sqlite, pool).await;
-    let process = found("it was started", async || venue.database.running().pop()).await;
-    let (status, body) = assignment(&venue.admin.with(&token_of(process.pid)), Some(&"x".repeat(65))).await;
+    let fixture = ServerFixture::open(Backend::Sqlite, pool).await;
+    let process = found("it was started", async || fixture.database.running().pop()).await;
+    let (status, body) = assignment(&fixture.admin.with(&token_of(process.pid)), Some(&"x".repeat(65))).await;
     assert_eq!((status.as_u16(), &body["code"]), (422, &json!("invalid")));
     assert!(body["detail"].as_str().unwrap().contains("greenroom-agent"), "{body}");
 }
@@ -230,13 +235,13 @@ async fn a_process_bot_with_a_user_of_its_own_gets_nothing(#[case] standby: &str
     let pool = process_pool("meet", &settings, &script).replace(" }\n", ", user = \"nobody\" }\n");
     let server = Process::start_configured(&database, &pool).await;
     let (admin, user) = (server.admin(), server.admin().user(1_000).await);
-    let venue = Venue { server, admin, user, database };
+    let fixture = ServerFixture { server, admin, user, database };
     for number in 0..2 {
-        let bot = venue.active(number).await;
-        venue.leave(&bot).await;
-        until("the slot is free", async || venue.slots().await[0]["status"] == "idle").await;
+        let bot = fixture.active(number).await;
+        fixture.leave(&bot).await;
+        until("the slot is free", async || fixture.slots().await[0]["status"] == "idle").await;
     }
-    let log = venue.database.log_of(SLOT);
+    let log = fixture.database.log_of(SLOT);
     assert_eq!(log.matches("TRIED as 65534").count(), 2, "{log}");
     // With the same agent, what is in /tmp is the slot's until it is made fresh, as the pool asks for.
     let kept = |line: &&str| recycle_after == 0 && line.starts_with("GOT what another left");
@@ -251,9 +256,9 @@ async fn a_process_bot_with_a_user_of_its_own_gets_nothing(#[case] standby: &str
 #[tokio::test]
 async fn a_user_that_is_not_there_fails_the_bot_in_plain_words() {
     let pool = process_pool("meet", "", BOT).replace(" }\n", ", user = \"no-such-user\" }\n");
-    let venue = Venue::open(Backend::Sqlite, &pool).await;
-    let bot = venue.user.bot(&meet_link(0)).await;
-    let bot = venue.user.until(&bot, "failed").await;
+    let fixture = ServerFixture::open(Backend::Sqlite, &pool).await;
+    let bot = fixture.user.bot(&meet_link(0)).await;
+    let bot = fixture.user.until(&bot, "failed").await;
     assert_eq!(
         (&bot["reason"], &bot["error"]),
         (&json!("deploy_failed"), &json!("there is no user `no-such-user` on this machine"))

@@ -3,21 +3,21 @@
 use std::time::Duration;
 
 use domain::SlotStatus;
-use greenroom::keepers::Did;
+use greenroom::keepers::RunReport;
 use greenroom::store::{PoolRow, SlotRow};
 use rstest::rstest;
 
-use crate::support::{Backend, Call, Database, Process, Stage, found, pool, process_pool, until};
+use crate::support::{Backend, Call, Database, DeploymentFixture, Process, found, pool, process_pool, until};
 
-async fn all(stage: &Stage) -> Vec<SlotRow> {
-    stage.house.store.slots(None, None).await.unwrap()
+async fn all(fixture: &DeploymentFixture) -> Vec<SlotRow> {
+    fixture.core.store.slots(None, None).await.unwrap()
 }
 
 /// Lets everything that runs go on until so many slots are idle, and nothing else is there.
-async fn until_idle(stage: &Stage, count: usize) {
+async fn until_idle(fixture: &DeploymentFixture, count: usize) {
     until("all are idle", async || {
-        stage.stir(&[]).await;
-        let slots = all(stage).await;
+        fixture.advance_bots(&[]).await;
+        let slots = all(fixture).await;
         slots.len() == count && slots.iter().all(|slot| slot.status == SlotStatus::Idle)
     })
     .await;
@@ -29,49 +29,49 @@ async fn until_idle(stage: &Stage, count: usize) {
 #[tokio::test]
 async fn hot_slots_that_nobody_needs_are_stopped_and_started_again_for_bots(#[case] backend: Backend) {
     let meet = PoolRow { hot: true, min_idle: 1, max_slots: 3, idle_timeout_ms: Some(60_000), ..pool("meet") };
-    let stage = Stage::new(backend, [meet]).await;
-    until_idle(&stage, 1).await;
+    let fixture = DeploymentFixture::new(backend, [meet]).await;
+    until_idle(&fixture, 1).await;
     for number in 0..2 {
-        stage.house.reserved(number).await;
-        stage.keep("warm_buffer").await;
-        stage.gate_is_free().await;
+        fixture.core.reserved(number).await;
+        fixture.keep("warm_buffer").await;
+        fixture.gate_is_free().await;
         until("an agent waits", async || {
-            stage.stir(&[]).await;
-            all(&stage).await.iter().any(|slot| slot.status == SlotStatus::Idle)
+            fixture.advance_bots(&[]).await;
+            all(&fixture).await.iter().any(|slot| slot.status == SlotStatus::Idle)
         })
         .await;
     }
-    let count = all(&stage).await.len();
+    let count = all(&fixture).await.len();
     assert!(count > 1);
-    until_idle(&stage, count).await;
-    assert_eq!(stage.keep("warm_buffer").await.counts["stopped"], 0);
-    stage.house.clock.advance(Duration::from_secs(61));
+    until_idle(&fixture, count).await;
+    assert_eq!(fixture.keep("warm_buffer").await.counts["stopped"], 0);
+    fixture.core.clock.advance(Duration::from_secs(61));
     let stopped = count as u64 - 1;
-    let did = Did::of([("made", 0), ("let_go", 0), ("stopped", stopped), ("replaced", 0)]);
-    assert_eq!(stage.keep("warm_buffer").await, did);
-    stage.keep("deployment").await;
-    until_idle(&stage, count).await;
-    let slots = all(&stage).await;
+    let report = RunReport::of([("made", 0), ("let_go", 0), ("stopped", stopped), ("replaced", 0)]);
+    assert_eq!(fixture.keep("warm_buffer").await, report);
+    fixture.keep("deployment").await;
+    until_idle(&fixture, count).await;
+    let slots = all(&fixture).await;
     assert_eq!(slots.iter().filter(|slot| slot.stopped).count(), count - 1);
-    let runs = stage.fake.has();
+    let runs = fixture.fake.has();
     assert!(slots.iter().all(|slot| runs[&slot.name] != slot.stopped), "{runs:?}");
-    assert!(!stage.fake.calls().iter().any(|call| matches!(call, Call::Delete(_))), "they are not deleted");
+    assert!(!fixture.fake.calls().iter().any(|call| matches!(call, Call::Delete(_))), "they are not deleted");
     // They are as they should be.
-    stage.house.clock.advance(Duration::from_secs(11));
+    fixture.core.clock.advance(Duration::from_secs(11));
     for keeper in ["sync", "recovery", "warm_buffer"] {
-        assert!(stage.keep(keeper).await.is_nothing(), "{keeper}");
+        assert!(fixture.keep(keeper).await.is_nothing(), "{keeper}");
     }
 
     // The agent that waits is first; then a slot is started for its bot.
-    let starts = stage.fake.starts().len();
-    let waited = stage.house.reserved(10).await;
+    let starts = fixture.fake.starts().len();
+    let waited = fixture.core.reserved(10).await;
     let waits = slots.iter().find(|slot| !slot.stopped).unwrap();
-    assert_eq!(stage.bot(waited).await.slot.as_ref(), Some(&waits.name));
-    assert_eq!(stage.fake.starts().len(), starts);
-    let started = stage.house.reserved(11).await;
-    stage.runs(started).await;
-    assert_eq!(stage.fake.starts().len(), starts + 1);
-    let slot = stage.slot_of(started).await.unwrap();
+    assert_eq!(fixture.bot(waited).await.slot.as_ref(), Some(&waits.name));
+    assert_eq!(fixture.fake.starts().len(), starts);
+    let started = fixture.core.reserved(11).await;
+    fixture.runs(started).await;
+    assert_eq!(fixture.fake.starts().len(), starts + 1);
+    let slot = fixture.slot_of(started).await.unwrap();
     assert!(!slot.stopped && slot.name != waits.name);
 }
 

@@ -9,7 +9,7 @@ use greenroom::store::{Holder, PoolRow};
 use rstest::rstest;
 use uuid::Uuid;
 
-use crate::support::{Backend, Call, Database, Fake, House, Plan, Stage, pool, until, wish};
+use crate::support::{Backend, Call, CoreFixture, Database, DeploymentFixture, Fake, Plan, bot_request, pool, until};
 
 const SLOTS: usize = 10;
 
@@ -22,49 +22,53 @@ fn meet() -> PoolRow {
 #[case::postgres(Backend::Postgres)]
 #[tokio::test(flavor = "multi_thread")]
 async fn ten_slots_whose_image_is_missing_pull_it_once(#[case] backend: Backend) {
-    let stage = Stage::with(backend, [meet()], SLOTS as u32, Fake::hanging().without_image()).await;
-    let answers = stage.house.ask_at_once((0..SLOTS).map(wish)).await;
+    let fixture = DeploymentFixture::with(backend, [meet()], SLOTS as u32, Fake::hanging().without_image()).await;
+    let answers = fixture.core.ask_at_once((0..SLOTS).map(bot_request)).await;
     until("one pulls, and the others have given their places back", async || {
-        stage.at_gate().await == (1, SLOTS - 1) && stage.fake.count(&Call::Pull) == 1
+        fixture.at_gate().await == (1, SLOTS - 1) && fixture.fake.count(&Call::Pull) == 1
     })
     .await;
-    assert_eq!(stage.fake.starting(), 0, "nothing starts without its image");
+    assert_eq!(fixture.fake.starting(), 0, "nothing starts without its image");
     until("whoever looks sees what is being pulled, and how far it is", async || {
-        let pulls = stage.house.store.pulls(stage.house.clock.now()).await.unwrap();
+        let pulls = fixture.core.store.pulls(fixture.core.clock.now()).await.unwrap();
         let shown = pulls.iter().map(|pull| (pull.image.name.as_str(), pull.pulled.layers, pull.pulled.bytes_done));
         shown.collect::<Vec<_>>() == [("bot", 3, 500)]
     })
     .await;
-    stage.fake.release(1 + SLOTS);
+    fixture.fake.release(1 + SLOTS);
     for answer in answers {
-        stage.runs(answer.bot.id).await;
+        fixture.runs(answer.bot.id).await;
     }
-    assert_eq!(stage.fake.count(&Call::Pull), 1);
-    assert_eq!(stage.fake.starts().len(), SLOTS);
-    assert_eq!(stage.house.store.pulls(stage.house.clock.now()).await.unwrap(), []);
+    assert_eq!(fixture.fake.count(&Call::Pull), 1);
+    assert_eq!(fixture.fake.starts().len(), SLOTS);
+    assert_eq!(fixture.core.store.pulls(fixture.core.clock.now()).await.unwrap(), []);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pull_goes_on_when_the_bot_that_it_was_begun_for_is_stopped() {
-    let stage = Stage::with(Backend::Sqlite, [meet()], SLOTS as u32, Fake::hanging().without_image()).await;
-    let first = stage.house.reserved(0).await;
-    until("it is being pulled", async || stage.fake.count(&Call::Pull) == 1).await;
-    let second = stage.house.reserved(1).await;
-    let voice = stage.voice_of(&stage.bot(first).await).unwrap();
-    stage.house.exited(voice, 0).await.unwrap();
+    let fixture =
+        DeploymentFixture::with(Backend::Sqlite, [meet()], SLOTS as u32, Fake::hanging().without_image()).await;
+    let first = fixture.core.reserved(0).await;
+    until("it is being pulled", async || fixture.fake.count(&Call::Pull) == 1).await;
+    let second = fixture.core.reserved(1).await;
+    let caller = fixture.caller_of(&fixture.bot(first).await).unwrap();
+    fixture.core.exited(caller, 0).await.unwrap();
     // Whoever started it looks every few seconds whether it is still wanted, and goes away then.
-    until("it is cleared", async || stage.fake.count(&Call::Stop(SlotName::new("meet", 1))) == 1).await;
-    stage.fake.release(10);
-    stage.runs(second).await;
-    assert_eq!(stage.fake.count(&Call::Pull), 1);
+    until("it is cleared", async || fixture.fake.count(&Call::Stop(SlotName::new("meet", 1))) == 1).await;
+    fixture.fake.release(10);
+    fixture.runs(second).await;
+    assert_eq!(fixture.fake.count(&Call::Pull), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn two_servers_on_one_postgres_pull_an_image_once() {
-    let left = Stage::with(Backend::Postgres, [meet()], SLOTS as u32, Fake::hanging().without_image()).await;
+    let left =
+        DeploymentFixture::with(Backend::Postgres, [meet()], SLOTS as u32, Fake::hanging().without_image()).await;
     let right = left.beside(SLOTS as u32).await;
-    let (some, others) =
-        tokio::join!(left.house.ask_at_once((0..5).map(wish)), right.house.ask_at_once((5..SLOTS).map(wish)));
+    let (some, others) = tokio::join!(
+        left.core.ask_at_once((0..5).map(bot_request)),
+        right.core.ask_at_once((5..SLOTS).map(bot_request))
+    );
     until("one pulls, and the others have given their places back", async || {
         left.at_gate().await == (1, SLOTS - 1) && left.fake.count(&Call::Pull) == 1
     })
@@ -81,17 +85,17 @@ async fn two_servers_on_one_postgres_pull_an_image_once() {
 #[case::postgres(Backend::Postgres)]
 #[tokio::test(flavor = "multi_thread")]
 async fn after_a_pull_that_failed_the_next_one_tries(#[case] backend: Backend) {
-    let fake = Fake::default().without_image().failing_pulls([ProviderError::never("unauthorized: sign in first")]);
-    let stage = Stage::with(backend, [meet()], SLOTS as u32, fake).await;
-    let answers = stage.house.ask_at_once((0..SLOTS).map(wish)).await;
-    until("all have come through", async || stage.at_gate().await == (0, 0)).await;
+    let fake = Fake::default().without_image().failing_pulls([ProviderError::permanent("unauthorized: sign in first")]);
+    let fixture = DeploymentFixture::with(backend, [meet()], SLOTS as u32, fake).await;
+    let answers = fixture.core.ask_at_once((0..SLOTS).map(bot_request)).await;
+    until("all have come through", async || fixture.at_gate().await == (0, 0)).await;
     let mut errors = Vec::new();
     for answer in answers {
-        errors.extend(stage.bot(answer.bot.id).await.error);
+        errors.extend(fixture.bot(answer.bot.id).await.error);
     }
     assert_eq!(errors, ["unauthorized: sign in first"], "one bot fails, in the provider's words");
-    assert_eq!(stage.fake.count(&Call::Pull), 2);
-    assert_eq!(stage.fake.starts().len(), SLOTS - 1);
+    assert_eq!(fixture.fake.count(&Call::Pull), 2);
+    assert_eq!(fixture.fake.starts().len(), SLOTS - 1);
 }
 
 #[rstest]
@@ -99,21 +103,21 @@ async fn after_a_pull_that_failed_the_next_one_tries(#[case] backend: Backend) {
 #[case::postgres(Backend::Postgres)]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pull_that_stands_still_is_ended_with_the_last_words_and_tried_again(#[case] backend: Backend) {
-    let house = House::planned(Database::new(backend).await.into(), &Plan::of([meet()])).await;
+    let core = CoreFixture::planned(Database::new(backend).await.into(), &Plan::of([meet()])).await;
     let patience = Patience { pull_stall: Duration::from_millis(300), ..Patience::default() };
-    let stage = Stage::patient(house, 4, Fake::hanging().without_image().into(), patience).await;
-    let answers = stage.house.ask_at_once((0..3).map(wish)).await;
+    let fixture = DeploymentFixture::patient(core, 4, Fake::hanging().without_image().into(), patience).await;
+    let answers = fixture.core.ask_at_once((0..3).map(bot_request)).await;
     let expected = "the image bot cannot be pulled: no progress for 0.3 s; the last word was: layer 2 Downloading";
     until("it is told why", async || {
-        let line = stage.house.store.deployments().await.unwrap();
-        line.iter().any(|row| row.last_error.as_deref() == Some(expected))
+        let deployments = fixture.core.store.deployments().await.unwrap();
+        deployments.iter().any(|row| row.last_error.as_deref() == Some(expected))
     })
     .await;
-    until("it is pulled again", async || stage.fake.count(&Call::Pull) >= 2).await;
-    until("the pull that stood still is gone", async || stage.fake.pulling() <= 1).await;
-    stage.fake.release(100);
+    until("it is pulled again", async || fixture.fake.count(&Call::Pull) >= 2).await;
+    until("the pull that stood still is gone", async || fixture.fake.pulling() <= 1).await;
+    fixture.fake.release(100);
     for answer in answers {
-        stage.runs(answer.bot.id).await;
+        fixture.runs(answer.bot.id).await;
     }
 }
 
@@ -124,41 +128,41 @@ async fn a_pull_that_stands_still_is_ended_with_the_last_words_and_tried_again(#
 async fn who_waits_for_an_image_has_no_place_behind_the_gate_and_fails_when_its_time_is_over(#[case] backend: Backend) {
     let plan = Plan::of([meet()]);
     let plan = Plan { deadlines: Deadlines { deploy: Duration::from_secs(60), ..plan.deadlines }, ..plan };
-    let stage = Stage::planned(backend, &plan, 2, Fake::hanging().without_image()).await;
-    let answers = stage.house.ask_at_once((0..4).map(wish)).await;
+    let fixture = DeploymentFixture::planned(backend, &plan, 2, Fake::hanging().without_image()).await;
+    let answers = fixture.core.ask_at_once((0..4).map(bot_request)).await;
     until("one pulls, and nobody else is behind the gate", async || {
-        stage.fake.count(&Call::Pull) == 1 && stage.at_gate().await == (1, 3)
+        fixture.fake.count(&Call::Pull) == 1 && fixture.at_gate().await == (1, 3)
     })
     .await;
-    stage.keep("deployment").await;
-    assert_eq!(stage.at_gate().await, (1, 3), "nobody passes only to wait");
-    stage.house.clock.advance(Duration::from_secs(60));
-    stage.keep("queue_expiry").await;
+    fixture.keep("deployment").await;
+    assert_eq!(fixture.at_gate().await, (1, 3), "nobody passes only to wait");
+    fixture.core.clock.advance(Duration::from_secs(60));
+    fixture.keep("queue_expiry").await;
     let mut ends = Vec::new();
     for answer in answers {
-        ends.push(stage.house.stands(answer.bot.id).await);
+        ends.push(fixture.core.stands(answer.bot.id).await);
     }
     let late = (Status::Failed, Some("deploy_timeout".to_owned()));
     assert_eq!(ends.iter().filter(|end| **end == late).count(), 3, "{ends:?}");
-    stage.fake.release(10);
-    stage.gate_is_free().await;
-    assert_eq!(stage.fake.starts().len(), 1);
+    fixture.fake.release(10);
+    fixture.gate_is_free().await;
+    assert_eq!(fixture.fake.starts().len(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_image_that_a_replica_was_pulling_when_it_died_is_pulled_by_another_on_postgres() {
-    let house = House::planned(Database::new(Backend::Postgres).await.into(), &Plan::of([meet()])).await;
+    let core = CoreFixture::planned(Database::new(Backend::Postgres).await.into(), &Plan::of([meet()])).await;
     let replica = Holder { id: Uuid::new_v4(), name: "the other".to_owned() };
-    house.store.register_replica(&replica, Duration::from_secs(600)).await.unwrap();
+    core.store.register_replica(&replica, Duration::from_secs(600)).await.unwrap();
     let image = Image { name: "bot".to_owned(), host: "host".to_owned() };
-    let mut tx = house.store.begin().await.unwrap();
-    assert!(tx.take_image(&image, Uuid::new_v4(), replica.id, house.clock.now()).await.unwrap());
+    let mut tx = core.store.begin().await.unwrap();
+    assert!(tx.take_image(&image, Uuid::new_v4(), replica.id, core.clock.now()).await.unwrap());
     tx.commit().await.unwrap();
-    let stage = Stage::on(house, 4, Fake::default().without_image().into()).await;
-    let bot = stage.house.reserved(0).await;
-    stage.keep("deployment").await;
-    assert_eq!((stage.at_gate().await, stage.fake.count(&Call::Pull)), ((0, 1), 0));
-    assert!(stage.house.store.renew_replica(replica.id, Duration::from_millis(1)).await.unwrap());
-    stage.runs(bot).await;
-    assert_eq!(stage.fake.count(&Call::Pull), 1);
+    let fixture = DeploymentFixture::on(core, 4, Fake::default().without_image().into()).await;
+    let bot = fixture.core.reserved(0).await;
+    fixture.keep("deployment").await;
+    assert_eq!((fixture.at_gate().await, fixture.fake.count(&Call::Pull)), ((0, 1), 0));
+    assert!(fixture.core.store.renew_replica(replica.id, Duration::from_millis(1)).await.unwrap());
+    fixture.runs(bot).await;
+    assert_eq!(fixture.fake.count(&Call::Pull), 1);
 }

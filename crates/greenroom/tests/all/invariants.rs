@@ -10,29 +10,29 @@ use greenroom::placement::copy_check::{CopyCheck, CopyDifference};
 use greenroom::store::{Changed, PoolRow};
 use rstest::rstest;
 
-use crate::support::{Backend, Database, House, Plan, pool, written};
+use crate::support::{Backend, CoreFixture, Database, Plan, pool, written};
 
-async fn house(backend: Backend, max_slots: i64) -> (House, Invariants) {
+async fn core(backend: Backend, max_slots: i64) -> (CoreFixture, Invariants) {
     let plan = Plan::of([PoolRow { max_slots, ..pool("meet") }]);
-    let house = House::planned(Database::new(backend).await.into(), &plan).await;
-    let keeper = Invariants::new(house.lifecycle.clone(), house.placement.clone());
-    assert_eq!(told(&keeper).await, 0, "nothing is wrong");
-    (house, keeper)
+    let core = CoreFixture::planned(Database::new(backend).await.into(), &plan).await;
+    let keeper = Invariants::new(core.lifecycle.clone(), core.placement.clone());
+    assert_eq!(violations_reported(&keeper).await, 0, "nothing is wrong");
+    (core, keeper)
 }
 
-async fn told(keeper: &Invariants) -> u64 {
+async fn violations_reported(keeper: &Invariants) -> u64 {
     keeper.run().await.unwrap().counts.get("violations").copied().unwrap_or(0)
 }
 
 /// Runs SQL past the store, and leaves the token as it is.
-async fn tamper(house: &House, sql: String) {
-    house.database.reader().await.execute(sql).await;
+async fn tamper(core: &CoreFixture, sql: String) {
+    core.database.reader().await.execute(sql).await;
 }
 
 /// The same, as somebody would who replaces the token.
-async fn change(house: &House, sql: String) {
+async fn change(core: &CoreFixture, sql: String) {
     let token = uuid::Uuid::new_v4();
-    tamper(house, format!("{sql}; UPDATE placement SET token = '{token}';")).await;
+    tamper(core, format!("{sql}; UPDATE placement SET token = '{token}';")).await;
 }
 
 #[rstest]
@@ -40,24 +40,24 @@ async fn change(house: &House, sql: String) {
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
 async fn a_slot_that_somebody_changed_past_the_server_is_told_and_read_again(#[case] backend: Backend) {
-    let (house, keeper) = house(backend, 3).await;
-    house.reserved(1).await;
-    assert_eq!(told(&keeper).await, 0);
-    tamper(&house, "UPDATE slots SET recovery_attempts = 7;".to_owned()).await;
-    assert_eq!(told(&keeper).await, 1);
-    assert_eq!(told(&keeper).await, 0, "it was read again");
-    let attempts = house.placement.look(|copy, _| copy.slots().map(|slot| slot.recovery_attempts).sum::<i64>());
+    let (core, keeper) = core(backend, 3).await;
+    core.reserved(1).await;
+    assert_eq!(violations_reported(&keeper).await, 0);
+    tamper(&core, "UPDATE slots SET recovery_attempts = 7;".to_owned()).await;
+    assert_eq!(violations_reported(&keeper).await, 1);
+    assert_eq!(violations_reported(&keeper).await, 0, "it was read again");
+    let attempts = core.placement.read_snapshot(|copy, _| copy.slots().map(|slot| slot.recovery_attempts).sum::<i64>());
     assert_eq!(attempts.await.unwrap(), 7);
 }
 
 #[tokio::test]
 async fn a_slot_that_is_stored_twice_on_postgres_is_told() {
-    let (house, keeper) = house(Backend::Postgres, 3).await;
-    house.reserved(1).await;
+    let (core, keeper) = core(Backend::Postgres, 3).await;
+    core.reserved(1).await;
     let copy = "CREATE TEMP TABLE twin AS SELECT * FROM slots; UPDATE twin SET epoch = epoch + 1;
                 INSERT INTO slots SELECT * FROM twin;";
-    tamper(&house, copy.to_owned()).await;
-    assert_eq!(told(&keeper).await, 1);
+    tamper(&core, copy.to_owned()).await;
+    assert_eq!(violations_reported(&keeper).await, 1);
 }
 
 #[rstest]
@@ -65,15 +65,15 @@ async fn a_slot_that_is_stored_twice_on_postgres_is_told() {
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
 async fn a_bot_that_is_in_no_queue_and_in_no_slot_is_told_and_ended(#[case] backend: Backend) {
-    let (house, keeper) = house(backend, 1).await;
-    house.reserved(1).await;
-    let waiting = house.reserved(2).await;
-    change(&house, format!("DELETE FROM queue WHERE bot_id = '{waiting}'")).await;
-    assert_eq!(told(&keeper).await, 1);
-    assert_eq!(house.stands(waiting).await, (Status::Failed, Some("deploy_failed".to_owned())));
-    let bot = house.store.bot(waiting).await.unwrap().unwrap();
+    let (core, keeper) = core(backend, 1).await;
+    core.reserved(1).await;
+    let waiting = core.reserved(2).await;
+    change(&core, format!("DELETE FROM queue WHERE bot_id = '{waiting}'")).await;
+    assert_eq!(violations_reported(&keeper).await, 1);
+    assert_eq!(core.stands(waiting).await, (Status::Failed, Some("deploy_failed".to_owned())));
+    let bot = core.store.bot(waiting).await.unwrap().unwrap();
     assert!(bot.error.is_some_and(|error| error.contains("no queue")), "its user knows why");
-    assert_eq!(told(&keeper).await, 0);
+    assert_eq!(violations_reported(&keeper).await, 0);
 }
 
 #[rstest]
@@ -81,13 +81,13 @@ async fn a_bot_that_is_in_no_queue_and_in_no_slot_is_told_and_ended(#[case] back
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
 async fn a_second_slot_that_names_a_bot_is_told_and_cleared(#[case] backend: Backend) {
-    let (house, keeper) = house(backend, 2).await;
-    let [one, other]: [BotId; 2] = [house.reserved(1).await, house.reserved(2).await];
-    let row = house.store.bot(one).await.unwrap().unwrap();
+    let (core, keeper) = core(backend, 2).await;
+    let [one, other]: [BotId; 2] = [core.reserved(1).await, core.reserved(2).await];
+    let row = core.store.bot(one).await.unwrap().unwrap();
     let own = row.slot.unwrap();
-    change(&house, format!("UPDATE slots SET bot_id = '{one}', status = 'busy' WHERE bot_id = '{other}'")).await;
-    assert!(told(&keeper).await > 0);
-    let waits = house.placement.look(|copy, _| {
+    change(&core, format!("UPDATE slots SET bot_id = '{one}', status = 'busy' WHERE bot_id = '{other}'")).await;
+    assert!(violations_reported(&keeper).await > 0);
+    let waits = core.placement.read_snapshot(|copy, _| {
         copy.slots().filter(|slot| slot.awaits_clearing).map(|slot| slot.name.clone()).collect::<Vec<_>>()
     });
     let waits = waits.await.unwrap();
@@ -100,46 +100,50 @@ async fn a_second_slot_that_names_a_bot_is_told_and_cleared(#[case] backend: Bac
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
 async fn a_limit_that_is_lowered_is_no_violation_and_one_that_is_passed_is(#[case] backend: Backend) {
-    let (house, keeper) = house(backend, 3).await;
+    let (core, keeper) = core(backend, 3).await;
     for number in 1..=3 {
-        house.reserved(number).await;
+        core.reserved(number).await;
     }
-    change(&house, format!("UPDATE users SET max_concurrent_bots = 2 WHERE id = '{}'", house.user)).await;
-    change(&house, "UPDATE pools SET max_slots = 2".to_owned()).await;
+    change(&core, format!("UPDATE users SET max_concurrent_bots = 2 WHERE id = '{}'", core.user)).await;
+    change(&core, "UPDATE pools SET max_slots = 2".to_owned()).await;
     // A user is looked up when it asks.
-    assert!(house.placement.reserve(house.key(), crate::support::wish(9)).await.is_err());
-    assert_eq!([told(&keeper).await, told(&keeper).await], [0, 0], "what was there before may stay");
-    let mut slot = house.store.slots(None, None).await.unwrap().remove(0);
+    assert!(core.placement.reserve(core.key(), crate::support::bot_request(9)).await.is_err());
+    assert_eq!(
+        [violations_reported(&keeper).await, violations_reported(&keeper).await],
+        [0, 0],
+        "what was there before may stay"
+    );
+    let mut slot = core.store.slots(None, None).await.unwrap().remove(0);
     (slot.name, slot.number) = (domain::SlotName::new("meet", 9), 9);
     (slot.bot_id, slot.status, slot.incarnation) = (None, SlotStatus::Idle, uuid::Uuid::new_v4());
-    written::write_slots(&house.store, vec![slot], true, house.clock.now()).await;
-    change(&house, "UPDATE pools SET slots = 4".to_owned()).await;
-    assert_eq!(told(&keeper).await, 1, "a pool grew although it is too large");
-    assert_eq!(told(&keeper).await, 0, "it is told once");
+    written::write_slots(&core.store, vec![slot], true, core.clock.now()).await;
+    change(&core, "UPDATE pools SET slots = 4".to_owned()).await;
+    assert_eq!(violations_reported(&keeper).await, 1, "a pool grew although it is too large");
+    assert_eq!(violations_reported(&keeper).await, 0, "it is told once");
 }
 
 /// What is violated, in the copy as it is now.
-async fn kinds(house: &House) -> Vec<&'static str> {
-    let found = house.placement.look(|copy, _| domain::planner::invariants::violations(copy)).await.unwrap();
+async fn violation_kinds(core: &CoreFixture) -> Vec<&'static str> {
+    let found = core.placement.read_snapshot(|copy, _| domain::planner::invariants::violations(copy)).await.unwrap();
     found.iter().map(Violation::kind).collect()
 }
 
 /// Runs the keeper, which must find this kind and nothing else, in one piece and in parts of one row.
-async fn expect_told(house: &House, keeper: &Invariants, kind: &str) {
-    assert_eq!(kinds(house).await, [kind]);
-    let in_parts = Invariants::new(house.lifecycle.clone(), house.placement.clone()).in_parts_of(1);
+async fn expect_told(core: &CoreFixture, keeper: &Invariants, kind: &str) {
+    assert_eq!(violation_kinds(core).await, [kind]);
+    let in_parts = Invariants::new(core.lifecycle.clone(), core.placement.clone()).in_parts_of(1);
     let mut found = 0;
     for _ in 0..4 {
-        found += told(&in_parts).await;
+        found += violations_reported(&in_parts).await;
     }
     assert!(found > 0, "it is told in parts");
-    if !kinds(house).await.is_empty() {
-        assert_eq!(told(keeper).await, 1, "it is told in one piece");
+    if !violation_kinds(core).await.is_empty() {
+        assert_eq!(violations_reported(keeper).await, 1, "it is told in one piece");
     }
 }
 
-async fn slot_of(house: &House, bot: BotId) -> String {
-    house.store.bot(bot).await.unwrap().unwrap().slot.unwrap().to_string()
+async fn slot_of(core: &CoreFixture, bot: BotId) -> String {
+    core.store.bot(bot).await.unwrap().unwrap().slot.unwrap().to_string()
 }
 
 #[rstest]
@@ -147,16 +151,16 @@ async fn slot_of(house: &House, bot: BotId) -> String {
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
 async fn two_bots_that_have_one_slot_are_told_and_left_to_a_person(#[case] backend: Backend) {
-    let (house, keeper) = house(backend, 2).await;
-    let [one, other] = [house.reserved(1).await, house.reserved(2).await];
-    let (slot, left) = (slot_of(&house, one).await, slot_of(&house, other).await);
+    let (core, keeper) = core(backend, 2).await;
+    let [one, other] = [core.reserved(1).await, core.reserved(2).await];
+    let (slot, left) = (slot_of(&core, one).await, slot_of(&core, other).await);
     let sql = format!(
         "UPDATE bots SET slot = '{slot}' WHERE id = '{other}';
          UPDATE slots SET bot_id = NULL, status = 'error' WHERE name = '{left}'"
     );
-    change(&house, sql).await;
-    expect_told(&house, &keeper, "slot_of_two_bots").await;
-    assert_eq!(house.stands(other).await.0, Status::Reserved, "which of them is right is not known");
+    change(&core, sql).await;
+    expect_told(&core, &keeper, "slot_of_two_bots").await;
+    assert_eq!(core.stands(other).await.0, Status::Reserved, "which of them is right is not known");
 }
 
 #[rstest]
@@ -164,13 +168,13 @@ async fn two_bots_that_have_one_slot_are_told_and_left_to_a_person(#[case] backe
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
 async fn two_bots_of_a_user_at_one_meeting_are_told(#[case] backend: Backend) {
-    let (house, keeper) = house(backend, 2).await;
-    let [one, other] = [house.reserved(1).await, house.reserved(2).await];
+    let (core, keeper) = core(backend, 2).await;
+    let [one, other] = [core.reserved(1).await, core.reserved(2).await];
     let sql = format!(
         "UPDATE bots SET native_meeting_id = (SELECT native_meeting_id FROM bots WHERE id = '{one}') WHERE id = '{other}'"
     );
-    change(&house, sql).await;
-    expect_told(&house, &keeper, "two_at_a_meeting").await;
+    change(&core, sql).await;
+    expect_told(&core, &keeper, "two_at_a_meeting").await;
 }
 
 #[rstest]
@@ -178,10 +182,10 @@ async fn two_bots_of_a_user_at_one_meeting_are_told(#[case] backend: Backend) {
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
 async fn a_bot_in_a_slot_of_another_platform_is_told(#[case] backend: Backend) {
-    let (house, keeper) = house(backend, 1).await;
-    house.reserved(1).await;
-    change(&house, "UPDATE pools SET platform = 'zoom'".to_owned()).await;
-    expect_told(&house, &keeper, "wrong_platform").await;
+    let (core, keeper) = core(backend, 1).await;
+    core.reserved(1).await;
+    change(&core, "UPDATE pools SET platform = 'zoom'".to_owned()).await;
+    expect_told(&core, &keeper, "wrong_platform").await;
 }
 
 #[rstest]
@@ -189,15 +193,15 @@ async fn a_bot_in_a_slot_of_another_platform_is_told(#[case] backend: Backend) {
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
 async fn a_bot_that_waits_although_it_has_a_slot_is_told_and_leaves_the_queue(#[case] backend: Backend) {
-    let (house, keeper) = house(backend, 1).await;
-    let placed = house.reserved(1).await;
-    let waiting = house.reserved(2).await;
-    change(&house, format!("UPDATE queue SET bot_id = '{placed}' WHERE bot_id = '{waiting}'")).await;
+    let (core, keeper) = core(backend, 1).await;
+    let placed = core.reserved(1).await;
+    let waiting = core.reserved(2).await;
+    change(&core, format!("UPDATE queue SET bot_id = '{placed}' WHERE bot_id = '{waiting}'")).await;
     // The other has no place any more.
-    assert_eq!(told(&keeper).await, 2);
-    assert_eq!(house.store.queue().await.unwrap(), []);
-    assert_eq!(house.stands(placed).await.0, Status::Reserved, "it keeps its slot");
-    assert_eq!(told(&keeper).await, 0);
+    assert_eq!(violations_reported(&keeper).await, 2);
+    assert_eq!(core.store.queue().await.unwrap(), []);
+    assert_eq!(core.stands(placed).await.0, Status::Reserved, "it keeps its slot");
+    assert_eq!(violations_reported(&keeper).await, 0);
 }
 
 #[rstest]
@@ -205,12 +209,12 @@ async fn a_bot_that_waits_although_it_has_a_slot_is_told_and_leaves_the_queue(#[
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
 async fn a_pool_whose_row_counts_its_slots_wrong_is_told_and_counted_anew(#[case] backend: Backend) {
-    let (house, keeper) = house(backend, 3).await;
-    house.reserved(1).await;
-    tamper(&house, "UPDATE pools SET slots = 7;".to_owned()).await;
-    assert_eq!(told(&keeper).await, 1);
-    assert_eq!(house.store.pools().await.unwrap()[0].slots, 1);
-    assert_eq!(told(&keeper).await, 0);
+    let (core, keeper) = core(backend, 3).await;
+    core.reserved(1).await;
+    tamper(&core, "UPDATE pools SET slots = 7;".to_owned()).await;
+    assert_eq!(violations_reported(&keeper).await, 1);
+    assert_eq!(core.store.pools().await.unwrap()[0].slots, 1);
+    assert_eq!(violations_reported(&keeper).await, 0);
 }
 
 #[rstest]
@@ -218,29 +222,29 @@ async fn a_pool_whose_row_counts_its_slots_wrong_is_told_and_counted_anew(#[case
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
 async fn a_user_with_more_bots_than_its_limit_is_told_once(#[case] backend: Backend) {
-    let (house, keeper) = house(backend, 5).await;
-    let eve = house.another_user(1).await;
-    let own = house.placement.reserve(eve, crate::support::wish(7)).await.unwrap().bot.user_id;
-    let moved = house.reserved(1).await;
-    assert_eq!(told(&keeper).await, 0);
+    let (core, keeper) = core(backend, 5).await;
+    let eve = core.another_user(1).await;
+    let own = core.placement.reserve(eve, crate::support::bot_request(7)).await.unwrap().bot.user_id;
+    let moved = core.reserved(1).await;
+    assert_eq!(violations_reported(&keeper).await, 0);
     let sql = format!(
         "UPDATE bots SET user_id = '{own}' WHERE id = '{moved}';
          UPDATE open_bots SET user_id = '{own}' WHERE bot_id = '{moved}'"
     );
     // The limit stays known: only the bots are read again.
     let changed = serde_json::to_string(&Changed::bot(moved, None)).unwrap();
-    let [before, after] = [house.store.placement_position().await.unwrap().token, uuid::Uuid::new_v4()];
-    let now = format!("{:.6}", house.clock.now());
+    let [before, after] = [core.store.placement_position().await.unwrap().token, uuid::Uuid::new_v4()];
+    let now = format!("{:.6}", core.clock.now());
     tamper(
-        &house,
+        &core,
         format!(
             "{sql}; UPDATE placement SET token = '{after}';
              INSERT INTO placement_journal (before, token, at, changed) VALUES ('{before}', '{after}', '{now}', '{changed}');"
         ),
     )
     .await;
-    assert_eq!(told(&keeper).await, 1);
-    assert_eq!(told(&keeper).await, 0, "it is told once");
+    assert_eq!(violations_reported(&keeper).await, 1);
+    assert_eq!(violations_reported(&keeper).await, 0, "it is told once");
 }
 
 /// Something that the tables and the copy of a replica may differ in.
@@ -280,12 +284,12 @@ async fn whatever_only_the_tables_or_only_the_copy_has_is_found_and_taken_over(#
         Tampering { sql: "DELETE FROM pools", difference: |found| matches!(found, CopyDifference::Pool(_)) },
     ];
     for Tampering { sql, difference } in tamperings {
-        let (house, _) = house(backend, 2).await;
+        let (core, _) = core(backend, 2).await;
         for number in 1..=3 {
-            house.reserved(number).await;
+            core.reserved(number).await;
         }
-        let check = CopyCheck::new(house.store.clone(), house.placement.clone()).in_parts_of(1);
-        tamper(&house, format!("{sql};")).await;
+        let check = CopyCheck::new(core.store.clone(), core.placement.clone()).in_parts_of(1);
+        tamper(&core, format!("{sql};")).await;
         let mut found = Vec::new();
         for _ in 0..6 {
             found.extend(check.run().await.unwrap().differences);
@@ -296,10 +300,10 @@ async fn whatever_only_the_tables_or_only_the_copy_has_is_found_and_taken_over(#
             let left: Vec<_> = left.iter().filter(|found| !matches!(found, CopyDifference::PoolCount(_))).collect();
             assert!(left.is_empty(), "{sql}: {left:?} is left");
         }
-        let stored = house.store.load_snapshot().await.unwrap();
-        let [copied, read] = house
+        let stored = core.store.load_snapshot().await.unwrap();
+        let [copied, read] = core
             .placement
-            .look(move |copy, _| {
+            .read_snapshot(move |copy, _| {
                 [copy, &stored].map(|of| {
                     let mut slots: Vec<_> = of.slots().map(|slot| format!("{slot:?}")).collect();
                     slots.extend(of.bots().map(|bot| format!("{bot:?}")));
@@ -316,11 +320,11 @@ async fn whatever_only_the_tables_or_only_the_copy_has_is_found_and_taken_over(#
 
 #[tokio::test]
 async fn a_difference_is_found_on_postgres_while_others_replace_the_token_without_pause() {
-    let (house, _) = house(Backend::Postgres, 3).await;
-    house.reserved(1).await;
+    let (core, _) = core(Backend::Postgres, 3).await;
+    core.reserved(1).await;
     let mut changing = tokio::task::JoinSet::new();
     for _ in 0..4 {
-        let (store, user) = (house.store.clone(), house.user);
+        let (store, user) = (core.store.clone(), core.user);
         changing.spawn(async move {
             loop {
                 let tx = store.begin_changing(&Changed::user(user), jiff::Timestamp::now()).await.unwrap();
@@ -328,9 +332,9 @@ async fn a_difference_is_found_on_postgres_while_others_replace_the_token_withou
             }
         });
     }
-    let check = CopyCheck::new(house.store.clone(), house.placement.clone());
+    let check = CopyCheck::new(core.store.clone(), core.placement.clone());
     assert_eq!(check.run().await.unwrap().differences, []);
-    tamper(&house, "UPDATE slots SET recovery_attempts = 7;".to_owned()).await;
+    tamper(&core, "UPDATE slots SET recovery_attempts = 7;".to_owned()).await;
     assert!(matches!(check.run().await.unwrap().differences[..], [CopyDifference::Slot(_)]));
     assert_eq!(check.run().await.unwrap().differences, []);
     changing.shutdown().await;
@@ -340,12 +344,17 @@ async fn a_difference_is_found_on_postgres_while_others_replace_the_token_withou
 async fn each_replica_of_postgres_finds_what_its_own_copy_has_otherwise() {
     let database: Arc<Database> = Database::new(Backend::Postgres).await.into();
     let plan = Plan::of([PoolRow { max_slots: 3, ..pool("meet") }]);
-    let [one, other] = [House::planned(database.clone(), &plan).await, House::planned(database, &plan).await];
+    let [one, other] =
+        [CoreFixture::planned(database.clone(), &plan).await, CoreFixture::planned(database, &plan).await];
     one.reserved(1).await;
     other.reserved(2).await;
-    let checks = [&one, &other].map(|house| CopyCheck::new(house.store.clone(), house.placement.clone()));
-    for house in [&one, &other] {
-        assert_eq!(house.placement.look(|copy, _| copy.slots().len()).await.unwrap(), 2, "it follows the other");
+    let checks = [&one, &other].map(|core| CopyCheck::new(core.store.clone(), core.placement.clone()));
+    for core in [&one, &other] {
+        assert_eq!(
+            core.placement.read_snapshot(|copy, _| copy.slots().len()).await.unwrap(),
+            2,
+            "it follows the other"
+        );
     }
     tamper(&one, "UPDATE slots SET recovery_attempts = 7;".to_owned()).await;
     for check in checks {

@@ -6,7 +6,7 @@ use reqwest::{Method, StatusCode};
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use crate::support::{Backend, Client, Database, Process, Venue, found, meet_link, process_pool, until};
+use crate::support::{Backend, Client, Database, Process, ServerFixture, found, meet_link, process_pool, until};
 
 const NAMES: [&str; 7] = ["queue_expiry", "deployment", "warm_buffer", "sweeper", "recovery", "sync", "invariants"];
 const BOT: &str = r#"
@@ -32,13 +32,13 @@ async fn leader(admin: &Client) -> Option<String> {
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
 async fn every_keeper_runs_at_the_start_and_shows_what_it_did_and_when_it_runs_next(#[case] backend: Backend) {
-    let venue = Venue::open(backend, &process_pool("meet", "max_slots = 2", BOT)).await;
+    let fixture = ServerFixture::open(backend, &process_pool("meet", "max_slots = 2", BOT)).await;
     until("all have run", async || {
-        let keepers = venue.admin.get("/admin/keepers").await;
+        let keepers = fixture.admin.get("/admin/keepers").await;
         keepers["keepers"].as_array().unwrap().iter().all(|keeper| keeper["last_run"].is_string())
     })
     .await;
-    let keepers = venue.admin.get("/admin/keepers").await;
+    let keepers = fixture.admin.get("/admin/keepers").await;
     let names: Vec<&str> = keepers["keepers"].as_array().unwrap().iter().map(|k| k["name"].as_str().unwrap()).collect();
     assert_eq!(names, NAMES);
     for keeper in keepers["keepers"].as_array().unwrap() {
@@ -48,9 +48,9 @@ async fn every_keeper_runs_at_the_start_and_shows_what_it_did_and_when_it_runs_n
         assert!(keeper["took_ms"].is_u64() && keeper["error"].is_null(), "{keeper}");
         assert!(keeper["did"].as_object().unwrap().values().all(|count| count == 0), "{keeper}");
         assert!(keeper["next_run"].as_str().unwrap() > keeper["last_run"].as_str().unwrap(), "{keeper}");
-        assert!(keeper["leader"].as_str().unwrap().ends_with(venue.server.url.rsplit_once(':').unwrap().1));
+        assert!(keeper["leader"].as_str().unwrap().ends_with(fixture.server.url.rsplit_once(':').unwrap().1));
     }
-    let metrics = venue.admin.text("/metrics").await;
+    let metrics = fixture.admin.text("/metrics").await;
     for name in NAMES {
         assert!(metrics.contains(&format!("greenroom_keeper_runs_total{{keeper=\"{name}\"}}")), "{name}");
     }
@@ -61,20 +61,20 @@ async fn every_keeper_runs_at_the_start_and_shows_what_it_did_and_when_it_runs_n
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
 async fn each_keeper_can_be_run_at_once_by_its_name(#[case] backend: Backend) {
-    let venue = Venue::open(backend, &process_pool("meet", "max_slots = 2", BOT)).await;
+    let fixture = ServerFixture::open(backend, &process_pool("meet", "max_slots = 2", BOT)).await;
     assert_eq!(
-        run(&venue.admin, "recovery").await,
+        run(&fixture.admin, "recovery").await,
         (StatusCode::OK, json!({"recovered": 0, "failed": 0, "deleted": 0}))
     );
     for name in NAMES.into_iter().chain(["queue-expiry", "warm-buffer"]) {
-        let (status, did) = run(&venue.admin, name).await;
+        let (status, did) = run(&fixture.admin, name).await;
         assert_eq!(status, StatusCode::OK, "{name}: {did}");
         assert!(did.as_object().unwrap().values().all(Value::is_u64), "{name}: {did}");
     }
-    assert_eq!(run(&venue.admin, "sweeper").await.1["failed"], 0);
-    assert_eq!(run(&venue.admin, "gardener").await.0, StatusCode::NOT_FOUND);
-    assert_eq!(run(&venue.user, "sweeper").await.0, StatusCode::UNAUTHORIZED);
-    assert_eq!(venue.user.send(Method::GET, "/admin/keepers", None).await.0, StatusCode::UNAUTHORIZED);
+    assert_eq!(run(&fixture.admin, "sweeper").await.1["failed"], 0);
+    assert_eq!(run(&fixture.admin, "gardener").await.0, StatusCode::NOT_FOUND);
+    assert_eq!(run(&fixture.user, "sweeper").await.0, StatusCode::UNAUTHORIZED);
+    assert_eq!(fixture.user.send(Method::GET, "/admin/keepers", None).await.0, StatusCode::UNAUTHORIZED);
 }
 
 #[rstest]
@@ -84,26 +84,26 @@ async fn each_keeper_can_be_run_at_once_by_its_name(#[case] backend: Backend) {
 async fn a_slot_that_could_not_be_started_is_shown_with_its_error_and_recovered_by_hand(#[case] backend: Backend) {
     let pool = "[recovery]\ninterval = \"1h\"\n[[pool]]\nname = \"meet\"\nplatform = \"google_meet\"\n\
                 provider = \"process\"\nmax_slots = 1\nprocess = { command = [\"no-such-command\"] }\n";
-    let venue = Venue::open(backend, pool).await;
+    let fixture = ServerFixture::open(backend, pool).await;
     // After the one at the start.
-    until("it has run", async || keeper(&venue.admin, "recovery").await["last_run"].is_string()).await;
+    until("it has run", async || keeper(&fixture.admin, "recovery").await["last_run"].is_string()).await;
     for attempt in 1..=3 {
-        let bot = venue.user.ask(json!({"meeting_url": meet_link(attempt)})).await;
-        venue.user.until(bot["id"].as_str().unwrap(), "failed").await;
-        let slots = venue.slots().await;
+        let bot = fixture.user.ask(json!({"meeting_url": meet_link(attempt)})).await;
+        fixture.user.until(bot["id"].as_str().unwrap(), "failed").await;
+        let slots = fixture.slots().await;
         assert_eq!(slots[0]["status"], "error");
         assert!(slots[0]["error_message"].as_str().unwrap().contains("no-such-command"), "{slots:?}");
         let expected = match attempt {
             3 => json!({"recovered": 0, "failed": 0, "deleted": 1}),
             _ => json!({"recovered": 1, "failed": 0, "deleted": 0}),
         };
-        assert_eq!(run(&venue.admin, "recovery").await, (StatusCode::OK, expected.clone()));
-        assert_eq!(keeper(&venue.admin, "recovery").await["did"], expected);
+        assert_eq!(run(&fixture.admin, "recovery").await, (StatusCode::OK, expected.clone()));
+        assert_eq!(keeper(&fixture.admin, "recovery").await["did"], expected);
         if attempt == 3 {
-            assert_eq!(venue.slots().await, Vec::<Value>::new());
+            assert_eq!(fixture.slots().await, Vec::<Value>::new());
         } else {
-            venue.until_slots(1, 0).await;
-            assert_eq!(venue.slots().await[0]["recovery_attempts"], attempt);
+            fixture.until_slots(1, 0).await;
+            assert_eq!(fixture.slots().await[0]["recovery_attempts"], attempt);
         }
     }
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
-use crate::support::{Backend, Client, Database, Process, Venue, meet_link, process_pool, until};
+use crate::support::{Backend, Client, Database, Process, ServerFixture, meet_link, process_pool, until};
 
 const BOT: &str = r#"
     echo '{"event": "joined"}'
@@ -56,48 +56,48 @@ async fn acknowledged(user: Client, number: usize) -> String {
     panic!("waited in vain until the bot is acknowledged");
 }
 
-async fn active(venue: &Venue) -> Value {
-    venue.admin.get("/admin/deployments").await["active"].take()
+async fn active(fixture: &ServerFixture) -> Value {
+    fixture.admin.get("/admin/deployments").await["active"].take()
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_gate_opens_at_once_after_each_kill_9_and_nothing_acknowledged_is_lost() {
     let lasts = std::env::var("GREENROOM_KILLED_SECONDS").ok().map(|text| Duration::from_secs(text.parse().unwrap()));
     let pool = process_pool("meet", &format!("max_slots = {SLOTS}"), BOT);
-    let mut venue = Venue::open(Backend::Sqlite, &format!("[deploy]\nmax_concurrent = {GATE}\n{pool}")).await;
-    let address = venue.server.url.strip_prefix("http://").unwrap().to_owned();
+    let mut fixture = ServerFixture::open(Backend::Sqlite, &format!("[deploy]\nmax_concurrent = {GATE}\n{pool}")).await;
+    let address = fixture.server.url.strip_prefix("http://").unwrap().to_owned();
     let (begun, mut rounds, mut asked, mut all, mut opened) = (Instant::now(), 0, 0, Vec::new(), Vec::new());
     while lasts.map_or(rounds < ROUNDS, |lasts| begun.elapsed() < lasts) {
         rounds += 1;
-        make_hang(&venue.database, true);
-        let mut asking = tokio::task::JoinSet::new();
+        make_hang(&fixture.database, true);
+        let mut requests = tokio::task::JoinSet::new();
         for number in asked..asked + BOTS {
-            asking.spawn(acknowledged(venue.user.clone(), number));
+            requests.spawn(acknowledged(fixture.user.clone(), number));
         }
         asked += BOTS;
-        until("the gate is full", async || active(&venue).await == json!(GATE)).await;
-        let held = venue.admin.get("/admin/deployments").await;
-        venue.server.kill().await;
-        make_hang(&venue.database, false);
+        until("the gate is full", async || active(&fixture).await == json!(GATE)).await;
+        let held = fixture.admin.get("/admin/deployments").await;
+        fixture.server.kill().await;
+        make_hang(&fixture.database, false);
         // Some are asked for while nobody is there.
-        asking.spawn(acknowledged(venue.user.clone(), asked));
+        requests.spawn(acknowledged(fixture.user.clone(), asked));
         asked += 1;
-        venue.server = Process::start_at(&venue.database, &address).await;
+        fixture.server = Process::start_at(&fixture.database, &address).await;
         let started = Instant::now();
         until("who was behind the gate at the kill has passed it again", async || {
-            let gate = venue.admin.get("/admin/deployments").await;
+            let gate = fixture.admin.get("/admin/deployments").await;
             let is_there =
                 |entry: &Value| gate["entries"].as_array().unwrap().iter().any(|now| now["bot_id"] == entry["bot_id"]);
             !held["entries"].as_array().unwrap().iter().filter(|entry| entry["state"] == "active").any(is_there)
         })
         .await;
         opened.push(started.elapsed());
-        let bots = asking.join_all().await;
+        let bots = requests.join_all().await;
         for bot in &bots {
-            assert_eq!(venue.user.until(bot, "completed").await["reason"], "finished");
+            assert_eq!(fixture.user.until(bot, "completed").await["reason"], "finished");
         }
         all.extend(bots);
-        venue.until_slots(SLOTS, 0).await;
+        fixture.until_slots(SLOTS, 0).await;
         if lasts.is_some() {
             tokio::time::sleep((EVERY * rounds as u32).saturating_sub(begun.elapsed())).await;
         }

@@ -4,12 +4,12 @@
 use domain::lifecycle::{TABLE, Trigger};
 use domain::{BotId, Reason};
 use greenroom::lifecycle::LifecycleError;
-use greenroom::lifecycle::callbacks::{Said, Voice};
-use greenroom::store::{BotRow, EventRow, SegmentPlace};
+use greenroom::lifecycle::callbacks::{Caller, Segment};
+use greenroom::store::{BotRow, EventRow, SegmentPosition};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 
-use crate::support::{Backend, House};
+use crate::support::{Backend, CoreFixture};
 
 /// Something that happens to a bot. The number says under which of its connections: 0 is the newest.
 #[derive(Clone, Debug)]
@@ -48,22 +48,22 @@ fn happening() -> impl Strategy<Value = Happening> {
 }
 
 struct Life {
-    house: House,
+    core: CoreFixture,
     bot: BotId,
     /// The newest first.
-    voices: Vec<Voice>,
+    callers: Vec<Caller>,
 }
 
 impl Life {
     async fn known(&self) -> (BotRow, Vec<EventRow>, usize) {
-        let bot = self.house.store.bot(self.bot).await.unwrap().unwrap();
-        let events = self.house.store.events_of_bot(self.bot).await.unwrap();
-        let said = self.house.store.transcript(self.bot, SegmentPlace::FIRST, i64::MAX).await.unwrap();
+        let bot = self.core.store.bot(self.bot).await.unwrap().unwrap();
+        let events = self.core.store.events_of_bot(self.bot).await.unwrap();
+        let said = self.core.store.transcript(self.bot, SegmentPosition::FIRST, i64::MAX).await.unwrap();
         (bot, events, said.len())
     }
 
     /// Under which connection it speaks, if it speaks, and whether that is an old one.
-    fn voice(&self, happening: &Happening) -> Option<(Voice, bool)> {
+    fn caller(&self, happening: &Happening) -> Option<(Caller, bool)> {
         let number = match happening {
             Happening::Started(n)
             | Happening::Awaits(n)
@@ -77,42 +77,42 @@ impl Life {
                 return None;
             }
         };
-        let voice = self.voices.get(number.min(self.voices.len().checked_sub(1)?))?;
-        Some((*voice, voice.connection_id != self.voices[0].connection_id))
+        let caller = self.callers.get(number.min(self.callers.len().checked_sub(1)?))?;
+        Some((*caller, caller.connection_id != self.callers[0].connection_id))
     }
 
     async fn happens(&mut self, happening: &Happening) -> Result<(), LifecycleError> {
-        let lifecycle = &self.house.lifecycle;
-        let voice = self.voice(happening).map(|(voice, _)| voice);
-        match (happening, voice) {
+        let lifecycle = &self.core.lifecycle;
+        let caller = self.caller(happening).map(|(caller, _)| caller);
+        match (happening, caller) {
             (Happening::Assigned, _) => {
-                let voice = self.house.assigned(self.bot).await?;
-                self.voices.insert(0, voice);
+                let caller = self.core.assigned(self.bot).await?;
+                self.callers.insert(0, caller);
             }
-            (Happening::StopAsked, _) => lifecycle.stop(self.house.user, self.bot).await.map(drop)?,
+            (Happening::StopAsked, _) => lifecycle.stop(self.core.user, self.bot).await.map(drop)?,
             (Happening::Configured, _) => {
-                lifecycle.configure(self.house.user, self.bot, serde_json::Map::new()).await.map(drop)?;
+                lifecycle.configure(self.core.user, self.bot, serde_json::Map::new()).await.map(drop)?;
             }
-            (Happening::TimePasses(seconds), _) => drop(self.house.after(*seconds).await),
-            (Happening::Started(_), Some(voice)) => lifecycle.started(voice, Some("c")).await.map(drop)?,
-            (Happening::Awaits(_), Some(voice)) => {
-                lifecycle.status(voice, Trigger::AwaitingAdmission { reason: None }).await.map(drop)?;
+            (Happening::TimePasses(seconds), _) => drop(self.core.after(*seconds).await),
+            (Happening::Started(_), Some(caller)) => lifecycle.started(caller, Some("c")).await.map(drop)?,
+            (Happening::Awaits(_), Some(caller)) => {
+                lifecycle.status(caller, Trigger::AwaitingAdmission { reason: None }).await.map(drop)?;
             }
-            (Happening::NeedsHelp(_), Some(voice)) => {
-                lifecycle.status(voice, Trigger::NeedsHelp { reason: None }).await.map(drop)?;
+            (Happening::NeedsHelp(_), Some(caller)) => {
+                lifecycle.status(caller, Trigger::NeedsHelp { reason: None }).await.map(drop)?;
             }
-            (Happening::Stops(_), Some(voice)) => {
+            (Happening::Stops(_), Some(caller)) => {
                 let reason = Some(Reason::Own("alone".to_owned()));
-                lifecycle.status(voice, Trigger::Stopping { reason }).await.map(drop)?;
+                lifecycle.status(caller, Trigger::Stopping { reason }).await.map(drop)?;
             }
-            (Happening::Joined(_), Some(voice)) => lifecycle.joined(voice).await.map(drop)?,
-            (Happening::Beats(_), Some(voice)) => lifecycle.heartbeat(voice, &[]).await.map(drop)?,
-            (Happening::Speaks(_, text), Some(voice)) => {
+            (Happening::Joined(_), Some(caller)) => lifecycle.joined(caller).await.map(drop)?,
+            (Happening::Beats(_), Some(caller)) => lifecycle.heartbeat(caller, &[]).await.map(drop)?,
+            (Happening::Speaks(_, text), Some(caller)) => {
                 let said =
-                    Said { start_time: 0.0, end_time: 1.0, text: text.to_string(), speaker: None, language: None };
-                lifecycle.transcript(voice, vec![said]).await.map(drop)?;
+                    Segment { start_time: 0.0, end_time: 1.0, text: text.to_string(), speaker: None, language: None };
+                lifecycle.transcript(caller, vec![said]).await.map(drop)?;
             }
-            (Happening::Exited(_, code), Some(voice)) => self.house.exited(voice, *code).await.map(drop)?,
+            (Happening::Exited(_, code), Some(caller)) => self.core.exited(caller, *code).await.map(drop)?,
             // It has no connection to speak under yet.
             (_, None) => {}
         }
@@ -122,7 +122,7 @@ impl Life {
     async fn live(&mut self, happenings: &[Happening]) {
         let mut before = self.known().await;
         for happening in happenings {
-            let spoken = self.voice(happening);
+            let spoken = self.caller(happening);
             let done = self.happens(happening).await;
             let after = self.known().await;
             let (was, is) = (before.0.status, after.0.status);
@@ -168,23 +168,23 @@ impl Life {
 
 fn random_lives(backend: Backend, lives: u32) {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-    let house = std::sync::Arc::new(tokio::sync::Mutex::new(None));
+    let core = std::sync::Arc::new(tokio::sync::Mutex::new(None));
     let number = std::sync::atomic::AtomicUsize::new(0);
     let config = proptest::test_runner::Config { cases: lives, failure_persistence: None, ..Default::default() };
     let strategy = prop::collection::vec(happening(), 1..40);
     let lived = TestRunner::new(config).run(&strategy, |happenings| {
         runtime.block_on(async {
             // One database for all, and a meeting of its own for each.
-            let mut house = house.lock().await;
-            let kept = match house.take() {
+            let mut core = core.lock().await;
+            let kept = match core.take() {
                 Some(kept) => kept,
-                None => House::new(backend).await,
+                None => CoreFixture::new(backend).await,
             };
             let bot = kept.reserved(number.fetch_add(1, std::sync::atomic::Ordering::SeqCst)).await;
-            let mut life = Life { house: kept, bot, voices: Vec::new() };
+            let mut life = Life { core: kept, bot, callers: Vec::new() };
             life.live(&happenings).await;
-            life.house.ended(bot).await;
-            *house = Some(life.house);
+            life.core.ended(bot).await;
+            *core = Some(life.core);
         });
         Ok(())
     });

@@ -4,7 +4,9 @@ use reqwest::StatusCode;
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use crate::support::{Backend, Database, Engine, Life, Process, Recipe, Scene, Venue, meet_link, process_pool, until};
+use crate::support::{
+    Backend, Database, DockerFixture, Engine, Life, Process, Recipe, ServerFixture, meet_link, process_pool, until,
+};
 
 const SLOT: &str = "pool-meet-001";
 
@@ -35,15 +37,15 @@ fn id(bot: &Value) -> String {
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
 async fn the_log_of_a_bot_is_read_while_it_runs_and_after_its_end(#[case] backend: Backend) {
-    let venue = Venue::open(backend, &process_pool("meet", "max_slots = 1", TALKS)).await;
-    let bot = venue.active(1).await;
+    let fixture = ServerFixture::open(backend, &process_pool("meet", "max_slots = 1", TALKS)).await;
+    let bot = fixture.active(1).await;
     let bot_id = id(&bot);
-    until("what it printed is there", async || texts(&log(&venue.user, &bot_id).await).contains(&"no camera".into()))
+    until("what it printed is there", async || texts(&log(&fixture.user, &bot_id).await).contains(&"no camera".into()))
         .await;
-    let running = log(&venue.user, &bot_id).await;
+    let running = log(&fixture.user, &bot_id).await;
     assert!(texts(&running).iter().all(|text| !text.starts_with("greenroom-agent")), "{running}");
-    venue.leave(&bot).await;
-    let ended = log(&venue.user, &bot_id).await;
+    fixture.leave(&bot).await;
+    let ended = log(&fixture.user, &bot_id).await;
     let lines = texts(&ended);
     for text in ["hello from work", "no camera", "goodbye", "warning: unknown event \"join\", did you mean \"joined\"?"]
     {
@@ -52,11 +54,11 @@ async fn the_log_of_a_bot_is_read_while_it_runs_and_after_its_end(#[case] backen
     assert!(!lines.iter().any(|text| text.contains("\"joined\"}")), "events are not log: {ended}");
     assert!(ended["lines"][0]["at"].as_str().unwrap().ends_with('Z'));
     assert_eq!(ended["truncated"], false);
-    let last = venue.user.get(&format!("/bots/{bot_id}/logs?lines=1")).await;
+    let last = fixture.user.get(&format!("/bots/{bot_id}/logs?lines=1")).await;
     assert_eq!((texts(&last), &last["truncated"]), (vec!["goodbye".to_owned()], &json!(true)));
-    assert_eq!(venue.admin.get(&format!("/admin/bots/{bot_id}/logs")).await, ended);
+    assert_eq!(fixture.admin.get(&format!("/admin/bots/{bot_id}/logs")).await, ended);
     // The same is told as an event, once.
-    let events = venue.user.get(&format!("/bots/{bot_id}/events")).await["events"].take();
+    let events = fixture.user.get(&format!("/bots/{bot_id}/events")).await["events"].take();
     let warnings: Vec<&Value> = events.as_array().unwrap().iter().filter(|event| event["kind"] == "warning").collect();
     assert_eq!(warnings.len(), 1);
     assert_eq!(warnings[0]["reason"], "unknown event \"join\", did you mean \"joined\"?");
@@ -65,13 +67,13 @@ async fn the_log_of_a_bot_is_read_while_it_runs_and_after_its_end(#[case] backen
 
 #[tokio::test]
 async fn a_log_is_only_its_users_and_its_query_is_checked() {
-    let venue = Venue::open(Backend::Sqlite, &process_pool("meet", "max_slots = 1", TALKS)).await;
-    let bot = id(&venue.active(1).await);
+    let fixture = ServerFixture::open(Backend::Sqlite, &process_pool("meet", "max_slots = 1", TALKS)).await;
+    let bot = id(&fixture.active(1).await);
     let path = format!("/bots/{bot}/logs");
-    let other = venue.admin.user(1).await;
+    let other = fixture.admin.user(1).await;
     assert_eq!(other.send(reqwest::Method::GET, &path, None).await.0, StatusCode::NOT_FOUND);
     for query in ["lines=0", "lines=5001", "lines=x", "line=1"] {
-        let (status, problem) = venue.user.send(reqwest::Method::GET, &format!("{path}?{query}"), None).await;
+        let (status, problem) = fixture.user.send(reqwest::Method::GET, &format!("{path}?{query}"), None).await;
         assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY, "{query}: {problem}");
     }
 }
@@ -82,23 +84,23 @@ async fn the_log_of_a_bot_whose_agent_was_killed_is_kept_before_its_slot_is_clea
         "{}[sweeper]\nheartbeat_lost = \"2s\"\ninterval = \"1s\"\n[heartbeat]\ninterval = \"500ms\"\n",
         process_pool("meet", "max_slots = 1", TALKS)
     );
-    let venue = Venue::open(Backend::Sqlite, &config).await;
-    let bot = id(&venue.active(1).await);
-    until("what it printed is there", async || texts(&log(&venue.user, &bot).await).contains(&"no camera".into()))
+    let fixture = ServerFixture::open(Backend::Sqlite, &config).await;
+    let bot = id(&fixture.active(1).await);
+    until("what it printed is there", async || texts(&log(&fixture.user, &bot).await).contains(&"no camera".into()))
         .await;
-    venue.agent(SLOT).await.kill();
-    venue.user.until(&bot, "failed").await;
-    venue.until_slots(1, 0).await;
-    let kept = log(&venue.user, &bot).await;
+    fixture.agent(SLOT).await.kill();
+    fixture.user.until(&bot, "failed").await;
+    fixture.until_slots(1, 0).await;
+    let kept = log(&fixture.user, &bot).await;
     assert!(texts(&kept).contains(&"no camera".to_owned()), "{kept}");
     // The next bot of the slot does not see it.
-    let next = venue.active(2).await;
+    let next = fixture.active(2).await;
     assert_eq!(next["slot"], SLOT);
     until("what it printed is there", async || {
-        texts(&log(&venue.user, &id(&next)).await).contains(&"no camera".into())
+        texts(&log(&fixture.user, &id(&next)).await).contains(&"no camera".into())
     })
     .await;
-    assert_eq!(texts(&log(&venue.user, &id(&next)).await).iter().filter(|text| *text == "no camera").count(), 1);
+    assert_eq!(texts(&log(&fixture.user, &id(&next)).await).iter().filter(|text| *text == "no camera").count(), 1);
 }
 
 /// Says whom it is for.
@@ -111,34 +113,34 @@ const NAMES_ITSELF: &str = r#"
 #[tokio::test]
 async fn a_bot_in_a_slot_that_served_others_sees_only_its_own_lines() {
     let settings = "standby = \"running\"\nmax_slots = 1\nmin_idle = 1\nrecycle_after = 0";
-    let venue = Venue::open(Backend::Sqlite, &process_pool("meet", settings, NAMES_ITSELF)).await;
-    venue.until_slots(1, 0).await;
+    let fixture = ServerFixture::open(Backend::Sqlite, &process_pool("meet", settings, NAMES_ITSELF)).await;
+    fixture.until_slots(1, 0).await;
     for number in 0..3 {
-        let bot = venue.active(number).await;
-        until("what it printed is there", async || !texts(&log(&venue.user, &id(&bot)).await).is_empty()).await;
-        let shown = texts(&log(&venue.user, &id(&bot)).await);
+        let bot = fixture.active(number).await;
+        until("what it printed is there", async || !texts(&log(&fixture.user, &id(&bot)).await).is_empty()).await;
+        let shown = texts(&log(&fixture.user, &id(&bot)).await);
         assert_eq!(shown.len(), 1, "{shown:?}");
         assert!(shown[0].contains(&id(&bot)), "{shown:?}");
-        venue.leave(&bot).await;
-        venue.until_slots(1, 0).await;
-        assert_eq!(texts(&log(&venue.user, &id(&bot)).await), shown, "the same is kept");
+        fixture.leave(&bot).await;
+        fixture.until_slots(1, 0).await;
+        assert_eq!(texts(&log(&fixture.user, &id(&bot)).await), shown, "the same is kept");
     }
 }
 
 #[tokio::test]
 async fn the_log_of_a_bot_on_docker_has_the_times_of_its_lines() {
     let image = Engine::shared().await.image(&Recipe::bot(TALKS)).await;
-    let scene = Scene::start(&Engine::shared().await, "docker", &image, "max_slots = 1", "").await;
-    let bot = scene.user.bot(&meet_link(1)).await;
-    scene.user.until(&bot, "active").await;
-    until("what it printed is there", async || texts(&log(&scene.user, &bot).await).contains(&"no camera".into()))
+    let fixture = DockerFixture::start(&Engine::shared().await, "docker", &image, "max_slots = 1", "").await;
+    let bot = fixture.user.bot(&meet_link(1)).await;
+    fixture.user.until(&bot, "active").await;
+    until("what it printed is there", async || texts(&log(&fixture.user, &bot).await).contains(&"no camera".into()))
         .await;
-    let running = log(&scene.user, &bot).await;
+    let running = log(&fixture.user, &bot).await;
     let line = running["lines"].as_array().unwrap().iter().find(|line| line["text"] == "no camera").unwrap();
     assert!(line["at"].as_str().is_some(), "{running}");
-    scene.user.stop(&bot).await;
-    scene.user.until(&bot, "completed").await;
-    assert!(texts(&log(&scene.user, &bot).await).contains(&"goodbye".to_owned()));
+    fixture.user.stop(&bot).await;
+    fixture.user.until(&bot, "completed").await;
+    assert!(texts(&log(&fixture.user, &bot).await).contains(&"goodbye".to_owned()));
 }
 
 #[rstest]

@@ -4,8 +4,8 @@
 use serde_json::{Value, json};
 
 use crate::support::{
-    Backend, COOLIFY_TOKEN, Client, CoolifyFake, CoolifySettings, NomadFake, Recipe, Scene, Swarm, Venue, found,
-    meet_link, until,
+    Backend, COOLIFY_TOKEN, Client, CoolifyFake, CoolifySettings, DockerFixture, NomadFake, Recipe, ServerFixture,
+    Swarm, found, meet_link, until,
 };
 
 /// Nothing that runs here calls back, so that a bot ends soon.
@@ -19,7 +19,7 @@ async fn has_lines(user: &Client, bot: &str, lines: &[&str]) -> Value {
     };
     until("what it printed is there while it runs", async || {
         let log = log().await;
-        assert_eq!(user.look_at(bot).await["status"], "deploying");
+        assert_eq!(user.show_bot(bot).await["status"], "deploying");
         texts(&log) == lines
     })
     .await;
@@ -27,7 +27,7 @@ async fn has_lines(user: &Client, bot: &str, lines: &[&str]) -> Value {
     assert_eq!(ended["reason"], "no_start");
     // The slot is cleared after the end, and its log is kept before.
     until("its slot is cleared", async || {
-        user.look_at(bot).await["error"].as_str().is_some_and(|error| error.contains("Last lines:"))
+        user.show_bot(bot).await["error"].as_str().is_some_and(|error| error.contains("Last lines:"))
     })
     .await;
     let log = log().await;
@@ -40,9 +40,9 @@ async fn the_log_of_a_bot_on_a_swarm_is_the_services_where_no_agent_sends_it() {
     let swarm = Swarm::single().await;
     let script = "trap 'exit 0' TERM; echo first line; echo no camera >&2; sleep 1000 & wait";
     let image = swarm.image(&Recipe::script(script)).await;
-    let scene = Scene::start(swarm.manager(), "swarm", &image, "max_slots = 1", IMPATIENT).await;
-    let bot = scene.user.bot(&meet_link(1)).await;
-    let log = has_lines(&scene.user, &bot, &["first line", "no camera"]).await;
+    let fixture = DockerFixture::start(swarm.manager(), "swarm", &image, "max_slots = 1", IMPATIENT).await;
+    let bot = fixture.user.bot(&meet_link(1)).await;
+    let log = has_lines(&fixture.user, &bot, &["first line", "no camera"]).await;
     assert!(log["lines"].as_array().unwrap().iter().all(|line| line["at"].is_string()), "{log}");
 }
 
@@ -55,13 +55,13 @@ async fn the_log_of_a_bot_on_nomad_is_the_tasks_where_no_agent_sends_it() {
         nomad.url(),
         nomad.token()
     );
-    let venue = Venue::open(Backend::Sqlite, &config).await;
-    let bot = venue.user.ask(json!({"meeting_url": meet_link(1)})).await;
+    let fixture = ServerFixture::open(Backend::Sqlite, &config).await;
+    let bot = fixture.user.ask(json!({"meeting_url": meet_link(1)})).await;
     let slot = "pool-meet-001";
     found("its task runs", async || nomad.running(slot)).await;
     nomad.set_logs(slot, "first line\nsecond line\n");
     nomad.set_error_logs(slot, "no camera\n");
-    let log = has_lines(&venue.user, bot["id"].as_str().unwrap(), &["first line", "second line", "no camera"]).await;
+    let log = has_lines(&fixture.user, bot["id"].as_str().unwrap(), &["first line", "second line", "no camera"]).await;
     assert_eq!(log["lines"][0]["at"], Value::Null, "Nomad keeps no times");
     assert_eq!(nomad.violations(), Vec::<String>::new());
 }
@@ -77,9 +77,9 @@ async fn the_log_of_a_bot_on_coolify_is_the_applications_where_no_agent_sends_it
         CoolifyFake::PROJECT,
         CoolifyFake::SERVER,
     );
-    let venue = Venue::open(Backend::Sqlite, &config).await;
-    let bot = venue.user.ask(json!({"meeting_url": meet_link(1)})).await;
+    let fixture = ServerFixture::open(Backend::Sqlite, &config).await;
+    let bot = fixture.user.ask(json!({"meeting_url": meet_link(1)})).await;
     let lines = ["pool-meet-001 has started", "waiting for work"];
-    has_lines(&venue.user, bot["id"].as_str().unwrap(), &lines).await;
+    has_lines(&fixture.user, bot["id"].as_str().unwrap(), &lines).await;
     assert_eq!(fake.violations(), Vec::<String>::new());
 }

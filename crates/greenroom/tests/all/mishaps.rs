@@ -8,7 +8,9 @@ use greenroom::providers::ProviderError;
 use greenroom::store::PoolRow;
 use rstest::rstest;
 
-use crate::support::{Backend, Call, Database, Fake, Fault, House, Kind, Plan, Stage, pool, until, waits};
+use crate::support::{
+    Backend, Call, CoreFixture, Database, DeploymentFixture, Fake, Fault, Kind, Plan, pool, until, waits,
+};
 
 fn meet(max_slots: i64) -> PoolRow {
     PoolRow { max_slots, ..pool("meet") }
@@ -23,24 +25,26 @@ fn failed(reason: &str) -> (Status, Option<String>) {
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
 async fn a_start_that_fails_twice_is_tried_again_in_the_same_slot_and_its_words_are_kept(#[case] backend: Backend) {
-    let fake = Fake::hanging()
-        .failing_starts([ProviderError::again("connection refused"), ProviderError::again("too many requests")]);
-    let stage = Stage::with(backend, [meet(3)], 4, fake).await;
-    let bot = stage.starting(0).await;
-    for (words, starts) in [("connection refused", 2), ("too many requests", 3)] {
-        stage.fake.release(1);
+    let fake = Fake::hanging().failing_starts([
+        ProviderError::transient("connection refused"),
+        ProviderError::transient("too many requests"),
+    ]);
+    let fixture = DeploymentFixture::with(backend, [meet(3)], 4, fake).await;
+    let bot = fixture.starting(0).await;
+    for (message, starts) in [("connection refused", 2), ("too many requests", 3)] {
+        fixture.fake.release(1);
         // The next try hangs, so that there is time to look.
-        until("it is tried again", async || stage.fake.starts().len() == starts).await;
-        let deployment = stage.house.store.deployments().await.unwrap().remove(0);
-        assert_eq!((deployment.active, deployment.last_error.as_deref()), (true, Some(words)));
-        assert_eq!(stage.house.stands(bot).await, (Status::Reserved, None), "it is still to come");
+        until("it is tried again", async || fixture.fake.starts().len() == starts).await;
+        let deployment = fixture.core.store.deployments().await.unwrap().remove(0);
+        assert_eq!((deployment.active, deployment.last_error.as_deref()), (true, Some(message)));
+        assert_eq!(fixture.core.stands(bot).await, (Status::Reserved, None), "it is still to come");
     }
-    stage.fake.release(1);
-    stage.lives(bot).await;
-    let slot = stage.bot(bot).await.slot.unwrap();
-    assert_eq!(stage.fake.starts(), [slot.clone(), slot.clone(), slot]);
-    assert_eq!(stage.slots().await.len(), 1);
-    assert_eq!(stage.bot(bot).await.error, None);
+    fixture.fake.release(1);
+    fixture.lives(bot).await;
+    let slot = fixture.bot(bot).await.slot.unwrap();
+    assert_eq!(fixture.fake.starts(), [slot.clone(), slot.clone(), slot]);
+    assert_eq!(fixture.slots().await.len(), 1);
+    assert_eq!(fixture.bot(bot).await.error, None);
 }
 
 #[rstest]
@@ -48,26 +52,26 @@ async fn a_start_that_fails_twice_is_tried_again_in_the_same_slot_and_its_words_
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
 async fn a_start_that_can_never_work_ends_the_bot_and_puts_the_slot_to_error(#[case] backend: Backend) {
-    let fake = Fake::default().failing_starts([ProviderError::never("no such image: bot:latst")]);
-    let stage = Stage::with(backend, [meet(2)], 4, fake).await;
-    let bot = stage.house.reserved(0).await;
-    assert_eq!(stage.end_of(bot).await, failed("deploy_failed"));
-    let bot = stage.bot(bot).await;
+    let fake = Fake::default().failing_starts([ProviderError::permanent("no such image: bot:latst")]);
+    let fixture = DeploymentFixture::with(backend, [meet(2)], 4, fake).await;
+    let bot = fixture.core.reserved(0).await;
+    assert_eq!(fixture.end_of(bot).await, failed("deploy_failed"));
+    let bot = fixture.bot(bot).await;
     assert_eq!(bot.error.as_deref(), Some("no such image: bot:latst"));
     // In one transaction with the bot's end.
-    let slot = stage.slot("pool-meet-001").await.unwrap();
+    let slot = fixture.slot("pool-meet-001").await.unwrap();
     assert_eq!((slot.status, slot.bot_id), (SlotStatus::Error, None));
     assert_eq!(slot.error_message.as_deref(), Some("no such image: bot:latst"));
     assert!(slot.description.starts_with("[ERROR] no such image: bot:latst - "), "{}", slot.description);
     until("it is shown at the provider", async || {
-        stage.fake.described(&slot.name).as_deref() == Some(slot.description.as_str())
+        fixture.fake.described(&slot.name).as_deref() == Some(slot.description.as_str())
     })
     .await;
-    stage.gate_is_free().await;
-    assert_eq!(stage.fake.starts().len(), 1, "it is not tried again");
+    fixture.gate_is_free().await;
+    assert_eq!(fixture.fake.starts().len(), 1, "it is not tried again");
     // What is broken is not given out; there is room for another.
-    let next = stage.house.reserved(1).await;
-    assert_eq!(stage.runs(next).await.as_str(), "pool-meet-002");
+    let next = fixture.core.reserved(1).await;
+    assert_eq!(fixture.runs(next).await.as_str(), "pool-meet-002");
 }
 
 #[rstest]
@@ -75,18 +79,18 @@ async fn a_start_that_can_never_work_ends_the_bot_and_puts_the_slot_to_error(#[c
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
 async fn a_bot_that_began_and_ended_with_its_slot_during_the_start_was_interrupted(#[case] backend: Backend) {
-    let fake = Fake::hanging().failing_starts([ProviderError::again("the container has ended")]);
-    let stage = Stage::with(backend, [meet(1)], 4, fake).await;
-    let bot = stage.starting(0).await;
-    let voice = stage.voice_of(&stage.bot(bot).await).unwrap();
-    stage.house.lifecycle.started(voice, None).await.unwrap();
+    let fake = Fake::hanging().failing_starts([ProviderError::transient("the container has ended")]);
+    let fixture = DeploymentFixture::with(backend, [meet(1)], 4, fake).await;
+    let bot = fixture.starting(0).await;
+    let caller = fixture.caller_of(&fixture.bot(bot).await).unwrap();
+    fixture.core.lifecycle.started(caller, None).await.unwrap();
     // The start, and the slot that is made anew.
-    stage.fake.release(2);
-    assert_eq!(stage.end_of(bot).await, failed("interrupted"));
-    let error = stage.bot(bot).await.error.unwrap();
+    fixture.fake.release(2);
+    assert_eq!(fixture.end_of(bot).await, failed("interrupted"));
+    let error = fixture.bot(bot).await.error.unwrap();
     assert!(error.contains("no longer runs, and Greenroom did not stop it: it is gone"), "{error}");
-    stage.slot_is("pool-meet-001", SlotStatus::Idle).await;
-    assert_eq!(stage.fake.starts().len(), 1, "it is not begun a second time");
+    fixture.slot_is("pool-meet-001", SlotStatus::Idle).await;
+    assert_eq!(fixture.fake.starts().len(), 1, "it is not begun a second time");
 }
 
 #[rstest]
@@ -96,17 +100,17 @@ async fn a_bot_that_began_and_ended_with_its_slot_during_the_start_was_interrupt
 async fn a_bot_that_began_although_its_start_is_said_to_have_failed_goes_on(#[case] backend: Backend) {
     let fake = Fake::hanging();
     fake.break_next(Kind::Start, Fault::NoAnswer);
-    let house = House::planned(Database::new(backend).await.into(), &Plan::of([meet(1)])).await;
+    let core = CoreFixture::planned(Database::new(backend).await.into(), &Plan::of([meet(1)])).await;
     let patience = Patience { start: Duration::from_millis(300), ..Patience::default() };
-    let stage = Stage::patient(house, 4, fake.into(), patience).await;
-    let bot = stage.starting(0).await;
-    stage.fake.release(2);
-    until("it runs", async || stage.fake.running(&stage.bot(bot).await.slot.unwrap()).is_some()).await;
-    let voice = stage.voice_of(&stage.bot(bot).await).unwrap();
-    stage.house.lifecycle.started(voice, None).await.unwrap();
-    stage.house.lifecycle.joined(voice).await.unwrap();
-    stage.runs(bot).await;
-    assert_eq!(stage.house.stands(bot).await, (Status::Active, None));
+    let fixture = DeploymentFixture::patient(core, 4, fake.into(), patience).await;
+    let bot = fixture.starting(0).await;
+    fixture.fake.release(2);
+    until("it runs", async || fixture.fake.running(&fixture.bot(bot).await.slot.unwrap()).is_some()).await;
+    let caller = fixture.caller_of(&fixture.bot(bot).await).unwrap();
+    fixture.core.lifecycle.started(caller, None).await.unwrap();
+    fixture.core.lifecycle.joined(caller).await.unwrap();
+    fixture.runs(bot).await;
+    assert_eq!(fixture.core.stands(bot).await, (Status::Active, None));
 }
 
 #[rstest]
@@ -114,16 +118,16 @@ async fn a_bot_that_began_although_its_start_is_said_to_have_failed_goes_on(#[ca
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
 async fn a_bot_that_is_to_leave_is_not_tried_again(#[case] backend: Backend) {
-    let fake = Fake::hanging().failing_starts([ProviderError::again("connection refused")]);
-    let stage = Stage::with(backend, [meet(1)], 4, fake).await;
-    let bot = stage.starting(0).await;
-    stage.house.lifecycle.stop(stage.house.user, bot).await.unwrap();
-    stage.fake.release(1);
-    assert_eq!(stage.end_of(bot).await, (Status::Completed, Some("stopped".to_owned())));
+    let fake = Fake::hanging().failing_starts([ProviderError::transient("connection refused")]);
+    let fixture = DeploymentFixture::with(backend, [meet(1)], 4, fake).await;
+    let bot = fixture.starting(0).await;
+    fixture.core.lifecycle.stop(fixture.core.user, bot).await.unwrap();
+    fixture.fake.release(1);
+    assert_eq!(fixture.end_of(bot).await, (Status::Completed, Some("stopped".to_owned())));
     // What was never made is made now, for the next.
-    stage.fake.release(1);
-    let slot = stage.slot_is("pool-meet-001", SlotStatus::Idle).await.name;
-    assert_eq!(stage.fake.calls(), [Call::Start(slot.clone()), Call::Stop(slot.clone()), Call::Create(slot)]);
+    fixture.fake.release(1);
+    let slot = fixture.slot_is("pool-meet-001", SlotStatus::Idle).await.name;
+    assert_eq!(fixture.fake.calls(), [Call::Start(slot.clone()), Call::Stop(slot.clone()), Call::Create(slot)]);
 }
 
 #[rstest]
@@ -131,28 +135,28 @@ async fn a_bot_that_is_to_leave_is_not_tried_again(#[case] backend: Backend) {
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
 async fn a_slot_that_cannot_be_stopped_goes_to_error_while_its_bots_end_stands(#[case] backend: Backend) {
-    let stage = Stage::new(backend, [meet(1)]).await;
-    let bot = stage.house.reserved(0).await;
-    stage.runs(bot).await;
-    stage.fake.fail_stop(ProviderError::again("the host is unreachable"));
-    stage.lives(bot).await;
-    let broken = stage.slot_is("pool-meet-001", SlotStatus::Error).await;
-    assert_eq!(stage.house.stands(bot).await, (Status::Completed, Some("finished".to_owned())));
-    assert_eq!(stage.bot(bot).await.error, None, "it is the slot that failed, not the bot");
+    let fixture = DeploymentFixture::new(backend, [meet(1)]).await;
+    let bot = fixture.core.reserved(0).await;
+    fixture.runs(bot).await;
+    fixture.fake.fail_stop(ProviderError::transient("the host is unreachable"));
+    fixture.lives(bot).await;
+    let broken = fixture.slot_is("pool-meet-001", SlotStatus::Error).await;
+    assert_eq!(fixture.core.stands(bot).await, (Status::Completed, Some("finished".to_owned())));
+    assert_eq!(fixture.bot(bot).await.error, None, "it is the slot that failed, not the bot");
     assert_eq!(broken.error_message.as_deref(), Some("the host is unreachable"));
     assert!(broken.description.starts_with("[ERROR] the host is unreachable - "), "{}", broken.description);
-    let next = stage.house.reserved(1).await;
-    assert_eq!(stage.line().await, [next], "it counts towards the cap, and is not given out");
+    let next = fixture.core.reserved(1).await;
+    assert_eq!(fixture.queue().await, [next], "it counts towards the cap, and is not given out");
 
     // Still broken: the words are the new ones.
-    stage.fake.fail_stop(ProviderError::again("no route to host"));
-    until("nobody else is at it", async || stage.deployment.recover(&broken.name).await.unwrap().is_some()).await;
-    let broken = stage.slot_is("pool-meet-001", SlotStatus::Error).await;
+    fixture.fake.fail_stop(ProviderError::transient("no route to host"));
+    until("nobody else is at it", async || fixture.deployment.recover(&broken.name).await.unwrap().is_some()).await;
+    let broken = fixture.slot_is("pool-meet-001", SlotStatus::Error).await;
     assert_eq!(broken.error_message.as_deref(), Some("no route to host"));
 
-    stage.deployment.recover(&broken.name).await.unwrap();
-    assert_eq!(stage.runs(next).await, broken.name, "it goes to the next in line");
-    assert_eq!(stage.slot("pool-meet-001").await.unwrap().error_message, None);
+    fixture.deployment.recover(&broken.name).await.unwrap();
+    assert_eq!(fixture.runs(next).await, broken.name, "it goes to the next in the queue");
+    assert_eq!(fixture.slot("pool-meet-001").await.unwrap().error_message, None);
 }
 
 #[rstest]
@@ -160,15 +164,15 @@ async fn a_slot_that_cannot_be_stopped_goes_to_error_while_its_bots_end_stands(#
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
 async fn a_slot_of_whose_bot_nothing_was_heard_goes_to_error_and_nothing_is_left_in_it(#[case] backend: Backend) {
-    let stage = Stage::new(backend, [meet(1)]).await;
-    let bot = stage.house.reserved(0).await;
-    let name = stage.runs(bot).await;
-    assert_eq!(stage.house.after(299).await, 0, "its time begins with the provider's answer");
-    assert_eq!(stage.house.after(1).await, 1);
-    assert_eq!(stage.house.stands(bot).await, failed("no_start"));
-    let slot = stage.slot_is(name.as_str(), SlotStatus::Error).await;
+    let fixture = DeploymentFixture::new(backend, [meet(1)]).await;
+    let bot = fixture.core.reserved(0).await;
+    let name = fixture.runs(bot).await;
+    assert_eq!(fixture.core.after(299).await, 0, "its time begins with the provider's answer");
+    assert_eq!(fixture.core.after(1).await, 1);
+    assert_eq!(fixture.core.stands(bot).await, failed("no_start"));
+    let slot = fixture.slot_is(name.as_str(), SlotStatus::Error).await;
     assert!(slot.error_message.unwrap().contains("nothing was heard"));
-    assert_eq!(stage.fake.running(&name).map(|spec| spec.slot), None);
+    assert_eq!(fixture.fake.running(&name).map(|spec| spec.slot), None);
 }
 
 #[rstest]
@@ -178,25 +182,25 @@ async fn a_slot_of_whose_bot_nothing_was_heard_goes_to_error_and_nothing_is_left
 async fn a_hot_slot_whose_agent_does_not_take_its_bot_is_started_once_more_and_then_the_bot_has_its_time(
     #[case] backend: Backend,
 ) {
-    let stage = Stage::new(backend, [PoolRow { hot: true, min_idle: 1, ..meet(1) }]).await;
-    let slot = stage.slot_is("pool-meet-001", SlotStatus::Creating).await;
+    let fixture = DeploymentFixture::new(backend, [PoolRow { hot: true, min_idle: 1, ..meet(1) }]).await;
+    let slot = fixture.slot_is("pool-meet-001", SlotStatus::Creating).await;
     let name = slot.name.clone();
-    until("it was started", async || stage.fake.starts().len() == 1).await;
-    stage.house.placement.report(name.clone(), waits(&slot)).await.unwrap();
-    let bot = stage.house.reserved(0).await;
-    assert_eq!(stage.slot(name.as_str()).await.unwrap().bot_id, Some(bot));
+    until("it was started", async || fixture.fake.starts().len() == 1).await;
+    fixture.core.placement.report(name.clone(), waits(&slot)).await.unwrap();
+    let bot = fixture.core.reserved(0).await;
+    assert_eq!(fixture.slot(name.as_str()).await.unwrap().bot_id, Some(bot));
     for _ in 0..2 {
-        stage.house.clock.advance(Duration::from_secs(6));
+        fixture.core.clock.advance(Duration::from_secs(6));
         // Whoever looks twice has looked after the clock was set.
-        stage.look();
+        fixture.reconcile();
         until("its agent was missed", async || {
-            stage.look();
-            stage.fake.starts().len() == 2 && stage.at_gate().await == (0, 0)
+            fixture.reconcile();
+            fixture.fake.starts().len() == 2 && fixture.at_gate().await == (0, 0)
         })
         .await;
     }
-    assert_eq!(stage.house.after(301).await, 1, "being started once more is no sign of the bot's life");
-    assert_eq!(stage.house.stands(bot).await, failed("no_start"));
-    stage.slot_is(name.as_str(), SlotStatus::Error).await;
-    assert_eq!(stage.fake.starts().len(), 2);
+    assert_eq!(fixture.core.after(301).await, 1, "being started once more is no sign of the bot's life");
+    assert_eq!(fixture.core.stands(bot).await, failed("no_start"));
+    fixture.slot_is(name.as_str(), SlotStatus::Error).await;
+    assert_eq!(fixture.fake.starts().len(), 2);
 }

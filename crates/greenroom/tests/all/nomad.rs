@@ -201,7 +201,7 @@ async fn a_job_of_somebody_else_is_neither_seen_nor_touched() {
     provider.stop(&slot(), true).await.unwrap();
     provider.delete(&slot()).await.unwrap();
     for error in [fails(provider.create(&bot("b"))).await, fails(provider.start(&bot("b"))).await] {
-        assert!(!error.may_help && error.words.contains("another job has the name pool-meet-001"), "{error}");
+        assert!(!error.retryable && error.message.contains("another job has the name pool-meet-001"), "{error}");
     }
     assert_eq!(nomad.jobs(), before);
     assert!(nomad.running(SLOT).is_some());
@@ -234,7 +234,7 @@ async fn all_jobs_are_listed_page_by_page_and_a_page_that_is_missing_is_an_error
     nomad.break_next(NomadOperation::List, Slow(Duration::ZERO), 1);
     nomad.break_next(NomadOperation::List, NoLeader, 4);
     let error = fails(provider.list()).await;
-    assert!(error.may_help && error.words.contains("No cluster leader"), "{error}");
+    assert!(error.retryable && error.message.contains("No cluster leader"), "{error}");
     expect_no_violations(&nomad);
 }
 
@@ -297,13 +297,13 @@ async fn what_cannot_be_placed_is_told_in_nomads_terms_and_taken_back() {
     let nodes = vec![small, bare];
     let nomad = NomadFake::start_with(NomadOptions { nodes, ..NomadOptions::default() }).await;
     let error = fails(provider(&nomad).start(&bot("a"))).await;
-    assert!(error.may_help, "nodes come and go");
-    for words in ["memory exhausted on 1 node", "1 node filtered by the constraint \"missing drivers\""] {
-        assert!(error.words.contains(words), "{error}");
+    assert!(error.retryable, "nodes come and go");
+    for message in ["memory exhausted on 1 node", "1 node filtered by the constraint \"missing drivers\""] {
+        assert!(error.message.contains(message), "{error}");
     }
     let elsewhere = with(NomadConfig { datacenters: vec!["eu-*".to_owned()], ..config(&nomad) }, "ours");
     let error = fails(elsewhere.start(&bot("a"))).await;
-    assert!(error.may_help && error.words.contains("no node in the datacenters eu-*"), "{error}");
+    assert!(error.retryable && error.message.contains("no node in the datacenters eu-*"), "{error}");
     assert_eq!(count_of(&nomad), json!(0));
     nomad.add_node(NomadNode::new("large"));
     assert_eq!(statuses(&nomad), Vec::<String>::new(), "nothing begins of what nobody wants any more");
@@ -318,12 +318,12 @@ async fn what_cannot_be_started_is_told_in_the_drivers_words_and_taken_back() {
     let gone = "Failed to pull `team/meet-bot:1.4`: API error (404): manifest for team/meet-bot:1.4 not found";
     nomad.fail_next_allocation(gone);
     let error = fails(provider.start(&bot("a"))).await;
-    assert!(!error.may_help && error.words.contains(gone) && error.words.contains("node-1"), "{error}");
+    assert!(!error.retryable && error.message.contains(gone) && error.message.contains("node-1"), "{error}");
     assert_eq!((count_of(&nomad), statuses(&nomad)), (json!(0), vec!["failed".to_owned()]));
     let away = "Failed to pull `team/meet-bot:1.4`: dial unix /var/run/docker.sock: connect: no such file or directory";
     nomad.fail_next_allocation(away);
     let error = fails(provider.start(&bot("a"))).await;
-    assert!(error.may_help && error.words.contains(away), "{error}");
+    assert!(error.retryable && error.message.contains(away), "{error}");
     provider.start(&bot("a")).await.unwrap();
     // An agent that waits gets another chance where it is.
     nomad.fail_next_allocation("failed to create container: dial unix docker.sock: connect: connection refused");

@@ -87,12 +87,12 @@ async fn evaluated(nomad: &NomadFake, change: &Asked) -> Value {
 async fn a_job_that_nomad_would_refuse_is_refused_in_its_words_and_remembered() {
     let nomad = NomadFake::start().await;
     let mut refused = 0;
-    let mut refuses = async |change: fn(&mut Value), words: &str| {
+    let mut refuses = async |change: fn(&mut Value), message: &str| {
         let mut job = slot("a", 1, "1");
         change(&mut job);
         let answer = register(&nomad, &job).await;
-        assert_eq!(answer.status, StatusCode::INTERNAL_SERVER_ERROR, "{words}");
-        assert!(answer.text.contains(words), "{words:?} is not in {:?}", answer.text);
+        assert_eq!(answer.status, StatusCode::INTERNAL_SERVER_ERROR, "{message}");
+        assert!(answer.text.contains(message), "{message:?} is not in {:?}", answer.text);
         refused += 1;
         assert_eq!(nomad.violations().len(), refused);
     };
@@ -212,8 +212,8 @@ async fn a_job_is_registered_only_at_the_index_that_was_read_when_that_is_asked_
     let second = enforce(first, slot("a", 0, "2")).await.json()["JobModifyIndex"].as_u64().unwrap();
     assert!(second > first);
     let stale = enforce(first, slot("a", 0, "3")).await;
-    let words = format!("Enforcing job modify index {first}: job exists with conflicting job modify index: {second}");
-    assert_eq!(stale.refusal(), (500, words.as_str()));
+    let message = format!("Enforcing job modify index {first}: job exists with conflicting job modify index: {second}");
+    assert_eq!(stale.refusal(), (500, message.as_str()));
     assert_eq!(get(&nomad, "job/a").await.json()["JobModifyIndex"], second);
     assert_eq!(nomad.violations(), [""; 0]);
 }

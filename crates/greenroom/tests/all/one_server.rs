@@ -21,14 +21,14 @@ async fn a_second_server_on_an_sqlite_file_is_refused_with_a_sentence_under_any_
     let folder = database.folder.path();
     std::os::unix::fs::symlink(folder.join("greenroom.db"), folder.join("other.db")).unwrap();
     std::fs::create_dir(folder.join("below")).unwrap();
-    for (place, name) in [
+    for (folder, name) in [
         (folder.to_owned(), database.url.clone()),
         (folder.to_owned(), "sqlite:greenroom.db".to_owned()),
         (folder.to_owned(), "sqlite:other.db".to_owned()),
         (folder.join("below"), "sqlite:../below/../greenroom.db".to_owned()),
         (folder.to_owned(), "sqlite://greenroom.db?mode=rwc".to_owned()),
     ] {
-        let (well, said) = run(&place, &["serve", "--listen", "127.0.0.1:0", "--database", &name]).await;
+        let (well, said) = run(&folder, &["serve", "--listen", "127.0.0.1:0", "--database", &name]).await;
         assert!(!well, "{name}: {said}");
         let sentence = format!("another greenroom server (pid {}) uses the database", first.pid());
         assert!(said.contains(&sentence), "{name}: {said}");

@@ -1,22 +1,22 @@
-//! What operators see and do: pools, slots, the line, the gate.
+//! What operators see and do: pools, slots, the queue, the gate.
 
 use reqwest::{Method, StatusCode};
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use crate::support::{Backend, Venue, meet_link, process_pool, until};
+use crate::support::{Backend, ServerFixture, meet_link, process_pool, until};
 
 const BOT: &str = r#"
     echo '{"event": "joined"}'
     read leave
 "#;
 
-async fn venue(backend: Backend, settings: &str) -> Venue {
-    Venue::open(backend, &process_pool("meet", settings, BOT)).await
+async fn fixture(backend: Backend, settings: &str) -> ServerFixture {
+    ServerFixture::open(backend, &process_pool("meet", settings, BOT)).await
 }
 
-async fn patch(venue: &Venue, change: Value) -> (StatusCode, Value) {
-    venue.admin.send(Method::PATCH, "/admin/pools/meet", Some(change)).await
+async fn patch(fixture: &ServerFixture, change: Value) -> (StatusCode, Value) {
+    fixture.admin.send(Method::PATCH, "/admin/pools/meet", Some(change)).await
 }
 
 #[rstest]
@@ -24,28 +24,28 @@ async fn patch(venue: &Venue, change: Value) -> (StatusCode, Value) {
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
 async fn a_pool_is_shown_and_resized_and_keeps_its_size_over_a_restart(#[case] backend: Backend) {
-    let venue = venue(backend, "max_slots = 1").await;
-    let busy = venue.active(0).await;
-    let waiting = venue.user.ask(json!({"meeting_url": meet_link(1)})).await;
-    let pools = venue.admin.get("/admin/pools").await;
+    let fixture = fixture(backend, "max_slots = 1").await;
+    let busy = fixture.active(0).await;
+    let waiting = fixture.user.ask(json!({"meeting_url": meet_link(1)})).await;
+    let pools = fixture.admin.get("/admin/pools").await;
     let expected = json!({
         "name": "meet", "platform": "google_meet", "provider": "process", "max_slots": 1, "min_idle": 0,
         "standby": "stopped", "slots": {"creating": 0, "idle": 0, "busy": 1, "error": 0, "draining": 0},
         "queued": 1, "mean_hold_ms": null,
     });
     assert_eq!(pools, json!({ "pools": [expected] }));
-    assert_eq!(venue.admin.get("/admin/pools/meet").await["pool"], expected);
+    assert_eq!(fixture.admin.get("/admin/pools/meet").await["pool"], expected);
 
     // More room is used at once.
-    let (status, answer) = patch(&venue, json!({"max_slots": 3, "min_idle": 1})).await;
+    let (status, answer) = patch(&fixture, json!({"max_slots": 3, "min_idle": 1})).await;
     assert_eq!((status, &answer["pool"]["max_slots"]), (StatusCode::OK, &json!(3)), "{answer}");
     assert_eq!(answer["pool"]["queued"], 0);
-    venue.user.until(waiting["id"].as_str().unwrap(), "active").await;
-    venue.until_slots(1, 2).await;
-    venue.leave(&busy).await;
+    fixture.user.until(waiting["id"].as_str().unwrap(), "active").await;
+    fixture.until_slots(1, 2).await;
+    fixture.leave(&busy).await;
 
-    let address = venue.server.url.strip_prefix("http://").unwrap().to_owned();
-    let Venue { server, database, admin, .. } = venue;
+    let address = fixture.server.url.strip_prefix("http://").unwrap().to_owned();
+    let ServerFixture { server, database, admin, .. } = fixture;
     server.kill().await;
     let _server = crate::support::Process::start_at(&database, &address).await;
     assert_eq!(admin.get("/admin/pools/meet").await["pool"]["max_slots"], 3);
@@ -53,7 +53,7 @@ async fn a_pool_is_shown_and_resized_and_keeps_its_size_over_a_restart(#[case] b
 
 #[tokio::test]
 async fn a_size_that_cannot_be_is_refused_by_the_name_of_its_field() {
-    let venue = venue(Backend::Sqlite, "max_slots = 4\nmin_idle = 2").await;
+    let fixture = fixture(Backend::Sqlite, "max_slots = 4\nmin_idle = 2").await;
     for (change, field) in [
         (json!({"max_slots": 0}), "`max_slots`"),
         (json!({"max_slots": 100_001}), "`max_slots`"),
@@ -62,13 +62,13 @@ async fn a_size_that_cannot_be_is_refused_by_the_name_of_its_field() {
         (json!({"min_idle": -1}), "`min_idle`"),
         (json!({"maxslots": 1}), "`maxslots`"),
     ] {
-        let (status, answer) = patch(&venue, change.clone()).await;
+        let (status, answer) = patch(&fixture, change.clone()).await;
         assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY, "{change}: {answer}");
         assert!(answer["detail"].as_str().unwrap().contains(field), "{change}: {answer}");
     }
-    let (status, _) = venue.admin.send(Method::PATCH, "/admin/pools/zoom", Some(json!({"max_slots": 1}))).await;
+    let (status, _) = fixture.admin.send(Method::PATCH, "/admin/pools/zoom", Some(json!({"max_slots": 1}))).await;
     assert_eq!(status, StatusCode::NOT_FOUND);
-    let (status, _) = venue.user.send(Method::GET, "/admin/pools", None).await;
+    let (status, _) = fixture.user.send(Method::GET, "/admin/pools", None).await;
     assert_eq!(status, StatusCode::UNAUTHORIZED, "pools are for operators");
 }
 
@@ -77,27 +77,27 @@ async fn a_size_that_cannot_be_is_refused_by_the_name_of_its_field() {
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
 async fn slots_are_found_by_pool_and_status_and_a_status_that_is_none_is_named(#[case] backend: Backend) {
-    let venue = venue(backend, "max_slots = 3\nmin_idle = 1").await;
-    let bot = venue.active(0).await;
-    venue.until_slots(1, 1).await;
+    let fixture = fixture(backend, "max_slots = 3\nmin_idle = 1").await;
+    let bot = fixture.active(0).await;
+    fixture.until_slots(1, 1).await;
     let names = async |filter: &str| -> Vec<String> {
-        let slots = venue.admin.get(&format!("/admin/slots{filter}")).await;
+        let slots = fixture.admin.get(&format!("/admin/slots{filter}")).await;
         slots["slots"].as_array().unwrap().iter().map(|slot| slot["name"].as_str().unwrap().to_owned()).collect()
     };
     assert_eq!(names("").await, ["pool-meet-001", "pool-meet-002"]);
     assert_eq!(names("?status=busy").await, [bot["slot"].as_str().unwrap()]);
     assert_eq!(names("?pool=meet&status=idle").await.len(), 1);
     assert_eq!(names("?pool=zoom").await, [""; 0]);
-    let (status, answer) = venue.admin.send(Method::GET, "/admin/slots?status=bored", None).await;
+    let (status, answer) = fixture.admin.send(Method::GET, "/admin/slots?status=bored", None).await;
     assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY);
-    let words = answer["detail"].as_str().unwrap();
-    assert!(words.contains("`status`") && words.contains("`bored`") && words.contains("draining"), "{words}");
+    let message = answer["detail"].as_str().unwrap();
+    assert!(message.contains("`status`") && message.contains("`bored`") && message.contains("draining"), "{message}");
 
-    let slot = venue.admin.get(&format!("/admin/slots/{}", bot["slot"].as_str().unwrap())).await["slot"].take();
+    let slot = fixture.admin.get(&format!("/admin/slots/{}", bot["slot"].as_str().unwrap())).await["slot"].take();
     assert_eq!((&slot["bot_id"], &slot["status"]), (&bot["id"], &json!("busy")));
     let description = slot["description"].as_str().unwrap();
     assert!(description.starts_with(&format!("[BUSY] Bot #{} - ", bot["id"].as_str().unwrap())), "{description}");
-    let (status, _) = venue.admin.send(Method::GET, "/admin/slots/pool-meet-009", None).await;
+    let (status, _) = fixture.admin.send(Method::GET, "/admin/slots/pool-meet-009", None).await;
     assert_eq!(status, StatusCode::NOT_FOUND);
 }
 
@@ -106,20 +106,20 @@ async fn slots_are_found_by_pool_and_status_and_a_status_that_is_none_is_named(#
 #[case::drain(Method::POST, "/drain")]
 #[tokio::test]
 async fn a_busy_slot_that_is_deleted_waits_for_its_bot_and_is_gone_then(#[case] method: Method, #[case] path: &str) {
-    let venue = venue(Backend::Sqlite, "max_slots = 2").await;
-    let bot = venue.active(0).await;
+    let fixture = fixture(Backend::Sqlite, "max_slots = 2").await;
+    let bot = fixture.active(0).await;
     let name = bot["slot"].as_str().unwrap();
-    let (status, answer) = venue.admin.send(method, &format!("/admin/slots/{name}{path}"), None).await;
+    let (status, answer) = fixture.admin.send(method, &format!("/admin/slots/{name}{path}"), None).await;
     assert_eq!((status, &answer["slot"]["status"]), (StatusCode::ACCEPTED, &json!("draining")));
     // It goes on, and takes nobody after it.
-    let next = venue.active(1).await;
+    let next = fixture.active(1).await;
     assert_ne!(next["slot"], name);
-    assert_eq!(venue.user.look_at(bot["id"].as_str().unwrap()).await["status"], "active");
-    venue.leave(&bot).await;
-    until("the slot is gone", async || venue.slots().await.iter().all(|slot| slot["name"] != name)).await;
-    assert!(!venue.database.in_slot(name, "").exists(), "its folder too");
-    assert!(venue.database.running().iter().all(|process| process.slot != name));
-    venue.until_slots(0, 1).await;
+    assert_eq!(fixture.user.show_bot(bot["id"].as_str().unwrap()).await["status"], "active");
+    fixture.leave(&bot).await;
+    until("the slot is gone", async || fixture.slots().await.iter().all(|slot| slot["name"] != name)).await;
+    assert!(!fixture.database.in_slot(name, "").exists(), "its folder too");
+    assert!(fixture.database.running().iter().all(|process| process.slot != name));
+    fixture.until_slots(0, 1).await;
 }
 
 #[rstest]
@@ -127,23 +127,23 @@ async fn a_busy_slot_that_is_deleted_waits_for_its_bot_and_is_gone_then(#[case] 
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
 async fn the_line_is_shown_in_the_order_in_which_it_will_be_served(#[case] backend: Backend) {
-    let venue = venue(backend, "max_slots = 1").await;
-    venue.active(0).await;
+    let fixture = fixture(backend, "max_slots = 1").await;
+    fixture.active(0).await;
     let mut asked = Vec::new();
     for (number, priority) in [(1, 100), (2, 5), (3, 100)] {
-        let wish = json!({"meeting_url": meet_link(number), "priority": priority, "queue_timeout_ms": 60_000});
-        asked.push(venue.user.ask(wish).await);
+        let bot_request = json!({"meeting_url": meet_link(number), "priority": priority, "queue_timeout_ms": 60_000});
+        asked.push(fixture.user.ask(bot_request).await);
     }
-    let queue = venue.admin.get("/admin/queue").await["entries"].take();
+    let queue = fixture.admin.get("/admin/queue").await["entries"].take();
     let shown: Vec<_> = queue.as_array().unwrap().iter().map(|entry| entry["bot_id"].clone()).collect();
     assert_eq!(shown, [&asked[1], &asked[0], &asked[2]].map(|bot| bot["id"].clone()));
-    for (entry, place) in queue.as_array().unwrap().iter().zip(1..) {
-        assert_eq!((&entry["position"], &entry["pool"]), (&json!(place), &json!("meet")));
+    for (entry, position) in queue.as_array().unwrap().iter().zip(1..) {
+        assert_eq!((&entry["position"], &entry["pool"]), (&json!(position), &json!("meet")));
         let times = ["queued_at", "timeout_at"].map(|key| entry[key].as_str().unwrap().parse::<jiff::Timestamp>());
         let [queued_at, timeout_at] = times.map(Result::unwrap);
         assert_eq!(timeout_at.duration_since(queued_at).as_secs(), 60);
-        let bot = venue.user.look_at(entry["bot_id"].as_str().unwrap()).await;
-        assert_eq!((&bot["status"], &bot["queue_position"]), (&json!("queued"), &json!(place)));
+        let bot = fixture.user.show_bot(entry["bot_id"].as_str().unwrap()).await;
+        assert_eq!((&bot["status"], &bot["queue_position"]), (&json!("queued"), &json!(position)));
     }
 }
 
@@ -155,11 +155,11 @@ async fn a_slot_in_error_is_recovered_by_hand_and_no_other(#[case] backend: Back
     let folder = tempfile::tempdir().unwrap();
     let program = folder.path().join("bot");
     let pool = "[[pool]]\nname = \"meet\"\nplatform = \"google_meet\"\nprovider = \"process\"\nmax_slots = 1\n";
-    let venue = Venue::open(backend, &format!("{pool}process = {{ command = [{:?}] }}\n", program)).await;
-    let recover = async || venue.admin.send(Method::POST, "/admin/slots/pool-meet-001/recover", None).await;
-    let failing = venue.user.ask(json!({"meeting_url": meet_link(0)})).await;
-    venue.user.until(failing["id"].as_str().unwrap(), "failed").await;
-    let waiting = venue.user.ask(json!({"meeting_url": meet_link(1)})).await;
+    let fixture = ServerFixture::open(backend, &format!("{pool}process = {{ command = [{:?}] }}\n", program)).await;
+    let recover = async || fixture.admin.send(Method::POST, "/admin/slots/pool-meet-001/recover", None).await;
+    let failing = fixture.user.ask(json!({"meeting_url": meet_link(0)})).await;
+    fixture.user.until(failing["id"].as_str().unwrap(), "failed").await;
+    let waiting = fixture.user.ask(json!({"meeting_url": meet_link(1)})).await;
     assert_eq!(waiting["status"], "queued", "a slot in error is nobody's");
 
     // The operator mends what was wrong.
@@ -169,7 +169,7 @@ async fn a_slot_in_error_is_recovered_by_hand_and_no_other(#[case] backend: Back
     std::fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
     let (status, answer) = recover().await;
     assert_eq!((status, &answer["slot"]["error_message"]), (StatusCode::OK, &Value::Null), "{answer}");
-    let running = venue.user.until(waiting["id"].as_str().unwrap(), "active").await;
+    let running = fixture.user.until(waiting["id"].as_str().unwrap(), "active").await;
     assert_eq!(running["slot"], "pool-meet-001");
     let (status, answer) = recover().await;
     assert_eq!((status, &answer["code"]), (StatusCode::CONFLICT, &json!("invalid_transition")), "{answer}");
@@ -177,12 +177,12 @@ async fn a_slot_in_error_is_recovered_by_hand_and_no_other(#[case] backend: Back
 
 #[tokio::test]
 async fn a_platform_that_no_pool_serves_is_refused_by_the_name_of_its_field() {
-    let venue = venue(Backend::Sqlite, "max_slots = 1").await;
-    let (status, answer) = venue.user.post("/bots", json!({"meeting_url": "https://zoom.us/j/81234567890"})).await;
+    let fixture = fixture(Backend::Sqlite, "max_slots = 1").await;
+    let (status, answer) = fixture.user.post("/bots", json!({"meeting_url": "https://zoom.us/j/81234567890"})).await;
     assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY, "{answer}");
-    let words = answer["detail"].as_str().unwrap();
-    assert!(words.contains("`platform`") && words.contains("zoom"), "{words}");
-    assert_eq!(venue.user.get("/bots").await["bots"], json!([]), "nothing is left of it");
+    let message = answer["detail"].as_str().unwrap();
+    assert!(message.contains("`platform`") && message.contains("zoom"), "{message}");
+    assert_eq!(fixture.user.get("/bots").await["bots"], json!([]), "nothing is left of it");
 }
 
 #[rstest]
@@ -193,16 +193,16 @@ async fn the_gate_of_each_configured_host_is_shown_also_when_nobody_is_there(#[c
     let far = "[[pool]]\nname = \"far\"\nplatform = \"zoom\"\nprovider = \"docker\"\n\
                docker = { host = \"tcp://10.255.255.1:2375\", image = \"bot\" }\n";
     let config = format!("[deploy]\nmax_concurrent = 3\n{}{far}", process_pool("meet", "max_slots = 1", BOT));
-    let venue = Venue::open(backend, &config).await;
+    let fixture = ServerFixture::open(backend, &config).await;
     let here = format!("process {}", nix::unistd::gethostname().unwrap().into_string().unwrap());
-    let gates = venue.admin.get("/admin/deployments").await["gates"].take();
+    let gates = fixture.admin.get("/admin/deployments").await["gates"].take();
     let gate = |host: &str| json!({"host": host, "active": 0, "queued": 0, "max_concurrent": 3});
     assert_eq!(gates, json!([gate("docker tcp://10.255.255.1:2375"), gate(&here)]));
 }
 
 /// What a slot of the pool `meet` says of itself.
-async fn shown(venue: &Venue) -> (String, String, bool) {
-    let slot = venue.admin.get("/admin/slots/pool-meet-001").await["slot"].take();
+async fn shown(fixture: &ServerFixture) -> (String, String, bool) {
+    let slot = fixture.admin.get("/admin/slots/pool-meet-001").await["slot"].take();
     let text = |field: &str| slot[field].as_str().unwrap().to_owned();
     (text("status"), text("description"), slot["hot"].as_bool().unwrap())
 }
@@ -212,18 +212,18 @@ async fn a_slot_whose_agent_does_not_wait_yet_is_neither_shown_as_idle_nor_as_ho
     // What is started is no agent, so that nobody ever waits.
     let pool = "[[pool]]\nname = \"meet\"\nplatform = \"google_meet\"\nprovider = \"process\"\nmax_slots = 1\n\
                 min_idle = 1\nstandby = \"running\"\nprocess = { command = [\"sleep\", \"1000\"] }\n";
-    let venue = Venue::open(Backend::Sqlite, pool).await;
-    until("it was started", async || venue.database.agent("pool-meet-001").is_some()).await;
-    let (status, description, hot) = shown(&venue).await;
+    let fixture = ServerFixture::open(Backend::Sqlite, pool).await;
+    until("it was started", async || fixture.database.agent("pool-meet-001").is_some()).await;
+    let (status, description, hot) = shown(&fixture).await;
     assert!(status == "creating" && description.starts_with("[CREATING] Not ready yet - ") && !hot, "{description}");
     until("the provider shows the same", async || {
-        std::fs::read_to_string(venue.database.in_slot("pool-meet-001", "description")).ok()
+        std::fs::read_to_string(fixture.database.in_slot("pool-meet-001", "description")).ok()
             == Some(description.clone())
     })
     .await;
     let mut doctor = crate::support::Process::command();
-    doctor.args(["doctor", "slot", "pool-meet-001", "--database", &venue.database.url]);
-    let said = doctor.current_dir(venue.database.folder.path()).output().await.unwrap().stdout;
+    doctor.args(["doctor", "slot", "pool-meet-001", "--database", &fixture.database.url]);
+    let said = doctor.current_dir(fixture.database.folder.path()).output().await.unwrap().stdout;
     let said = String::from_utf8(said).unwrap();
     assert!(said.contains("is being made (creating)") && said.contains(&description), "{said}");
     assert!(!said.contains("[IDLE]"), "{said}");
@@ -234,13 +234,13 @@ async fn a_slot_whose_agent_does_not_wait_yet_is_neither_shown_as_idle_nor_as_ho
 #[case::stopped("standby = \"stopped\"", false)]
 #[tokio::test]
 async fn a_slot_is_hot_where_an_agent_waits_or_has_a_bot(#[case] standby: &str, #[case] is_hot: bool) {
-    let venue = venue(Backend::Sqlite, &format!("max_slots = 1\nmin_idle = 1\n{standby}")).await;
-    venue.until_slots(1, 0).await;
-    let (_, description, hot) = shown(&venue).await;
+    let fixture = fixture(Backend::Sqlite, &format!("max_slots = 1\nmin_idle = 1\n{standby}")).await;
+    fixture.until_slots(1, 0).await;
+    let (_, description, hot) = shown(&fixture).await;
     assert!(description.starts_with("[IDLE] Available") && hot == is_hot, "{description} {hot}");
-    assert_eq!(venue.slots().await[0]["hot"], is_hot);
-    let bot = venue.active(0).await;
-    let (_, description, hot) = shown(&venue).await;
+    assert_eq!(fixture.slots().await[0]["hot"], is_hot);
+    let bot = fixture.active(0).await;
+    let (_, description, hot) = shown(&fixture).await;
     assert!(description.starts_with("[BUSY] Bot #") && hot == is_hot, "{description} {hot}");
-    venue.leave(&bot).await;
+    fixture.leave(&bot).await;
 }

@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use domain::{SlotName, SlotStatus};
 use greenroom::deployment::assignment::Offer;
-use greenroom::keepers::Did;
+use greenroom::keepers::RunReport;
 use greenroom::store::{PoolRow, SlotRow};
 use rstest::rstest;
 
 use crate::support::{
-    Backend, Call, Fake, Fault, Kind, OBEDIENT, PrivateEngine, Recipe, Scene, Stage, found, meet_link, pool, until,
-    waits,
+    Backend, Call, DeploymentFixture, DockerFixture, Fake, Fault, Kind, OBEDIENT, PrivateEngine, Recipe, found,
+    meet_link, pool, until, waits,
 };
 
 const SLOT: &str = "pool-meet-001";
@@ -20,30 +20,32 @@ fn name() -> SlotName {
     SlotName::stored(SLOT.to_owned())
 }
 
-async fn all(stage: &Stage) -> Vec<SlotRow> {
-    stage.house.store.slots(None, None).await.unwrap()
+async fn all(fixture: &DeploymentFixture) -> Vec<SlotRow> {
+    fixture.core.store.slots(None, None).await.unwrap()
 }
 
 /// Nothing that did not happen is held against a slot.
-async fn nothing_is_marked(stage: &Stage) {
-    for slot in all(stage).await {
+async fn nothing_is_marked(fixture: &DeploymentFixture) {
+    for slot in all(fixture).await {
         let SlotRow { status, recovery_attempts, error_message, .. } = &slot;
         assert!(*status != SlotStatus::Error && *recovery_attempts == 0 && error_message.is_none(), "{slot:?}");
-        assert_eq!(stage.house.store.failures_in(&slot.name).await.unwrap(), []);
+        assert_eq!(fixture.core.store.failures_in(&slot.name).await.unwrap(), []);
     }
 }
 
 /// A hot pool whose agents wait.
-async fn hot(backend: Backend, slots: i64) -> Stage {
-    let stage = Stage::new(backend, [PoolRow { hot: true, min_idle: slots, max_slots: slots, ..pool("meet") }]).await;
-    agents_wait(&stage, slots).await;
-    stage
+async fn hot(backend: Backend, slots: i64) -> DeploymentFixture {
+    let fixture =
+        DeploymentFixture::new(backend, [PoolRow { hot: true, min_idle: slots, max_slots: slots, ..pool("meet") }])
+            .await;
+    agents_wait(&fixture, slots).await;
+    fixture
 }
 
-async fn agents_wait(stage: &Stage, slots: i64) {
+async fn agents_wait(fixture: &DeploymentFixture, slots: i64) {
     until("all are idle", async || {
-        stage.stir(&[]).await;
-        all(stage).await.iter().filter(|slot| slot.status == SlotStatus::Idle).count() == slots as usize
+        fixture.advance_bots(&[]).await;
+        all(fixture).await.iter().filter(|slot| slot.status == SlotStatus::Idle).count() == slots as usize
     })
     .await;
 }
@@ -53,35 +55,36 @@ async fn agents_wait(stage: &Stage, slots: i64) {
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
 async fn what_could_not_be_done_while_the_provider_was_away_is_done_when_it_answers_again(#[case] backend: Backend) {
-    let stage = Stage::new(backend, [PoolRow { max_slots: 4, ..pool("meet") }]).await;
-    let (ended, voice) = stage.stays(0).await;
-    let (stays, _) = stage.stays(1).await;
-    let drained = stage.house.reserved(2).await;
-    stage.lives(drained).await;
-    stage.slot_is("pool-meet-003", SlotStatus::Idle).await;
-    stage.fake.go_away();
+    let fixture = DeploymentFixture::new(backend, [PoolRow { max_slots: 4, ..pool("meet") }]).await;
+    let (ended, caller) = fixture.stays(0).await;
+    let (stays, _) = fixture.stays(1).await;
+    let drained = fixture.core.reserved(2).await;
+    fixture.lives(drained).await;
+    fixture.slot_is("pool-meet-003", SlotStatus::Idle).await;
+    fixture.fake.go_away();
 
-    stage.house.exited(voice, 0).await.unwrap();
-    until("clearing was tried", async || stage.fake.count(&Call::Stop(name())) > 0).await;
-    let waits = stage.house.reserved(3).await;
+    fixture.core.exited(caller, 0).await.unwrap();
+    until("clearing was tried", async || fixture.fake.count(&Call::Stop(name())) > 0).await;
+    let waits = fixture.core.reserved(3).await;
     let third = SlotName::stored("pool-meet-003".to_owned());
-    assert_eq!(stage.place_of(waits).await, Some(third.to_string()));
-    until("its start was tried", async || stage.fake.starts().iter().filter(|slot| **slot == third).count() > 2).await;
+    assert_eq!(fixture.place_of(waits).await, Some(third.to_string()));
+    until("its start was tried", async || fixture.fake.starts().iter().filter(|slot| **slot == third).count() > 2)
+        .await;
     for _ in 0..3 {
-        stage.house.clock.advance(Duration::from_secs(61));
+        fixture.core.clock.advance(Duration::from_secs(61));
         for keeper in ["deployment", "recovery", "sync"] {
-            stage.keep(keeper).await;
+            fixture.keep(keeper).await;
         }
     }
-    nothing_is_marked(&stage).await;
-    assert_eq!(stage.slot_of(ended).await.unwrap().status, SlotStatus::Busy, "it is cleared later");
-    assert_eq!(stage.bot(stays).await.status.as_str(), "active");
+    nothing_is_marked(&fixture).await;
+    assert_eq!(fixture.slot_of(ended).await.unwrap().status, SlotStatus::Busy, "it is cleared later");
+    assert_eq!(fixture.bot(stays).await.status.as_str(), "active");
 
     // No keeper is needed for it.
-    stage.fake.come_back();
-    stage.slot_is(SLOT, SlotStatus::Idle).await;
-    stage.runs(waits).await;
-    nothing_is_marked(&stage).await;
+    fixture.fake.come_back();
+    fixture.slot_is(SLOT, SlotStatus::Idle).await;
+    fixture.runs(waits).await;
+    nothing_is_marked(&fixture).await;
 }
 
 #[rstest]
@@ -91,33 +94,33 @@ async fn what_could_not_be_done_while_the_provider_was_away_is_done_when_it_answ
 async fn hot_slots_that_an_outage_has_ended_are_started_again_at_once_and_it_costs_them_nothing(
     #[case] backend: Backend,
 ) {
-    let stage = hot(backend, 4).await;
+    let fixture = hot(backend, 4).await;
     // One whose agent was about to wait, one that has a bot of which nothing was heard.
-    stage.house.placement.report(name(), lost(&stage).await).await.unwrap();
-    stage.gate_is_free().await;
-    let bot = stage.house.reserved(0).await;
-    let of_bot = stage.bot(bot).await.slot.unwrap();
+    fixture.core.placement.report(name(), lost(&fixture).await).await.unwrap();
+    fixture.gate_is_free().await;
+    let bot = fixture.core.reserved(0).await;
+    let of_bot = fixture.bot(bot).await.slot.unwrap();
     assert_ne!(of_bot, name());
-    stage.house.clock.advance(Duration::from_secs(11));
-    let before = all(&stage).await;
+    fixture.core.clock.advance(Duration::from_secs(11));
+    let before = all(&fixture).await;
 
-    stage.fake.go_away();
-    before.iter().for_each(|slot| stage.fake.end(&slot.name));
-    let did = stage.keep("sync").await;
-    assert!(did.complaints[0].contains("connection refused"), "{did:?}");
-    stage.fake.come_back();
-    tokio::time::timeout(Duration::from_secs(30), stage.deployment.a_provider_returned()).await.unwrap();
-    let did = stage.keep("sync").await;
-    assert_eq!((did.counts["made_anew"], did.counts["waiting"]), (4, 0));
-    nothing_is_marked(&stage).await;
-    until("all run again", async || stage.fake.has().values().all(|runs| *runs)).await;
-    assert_eq!(stage.bot(bot).await.slot, Some(of_bot), "it goes on where it was");
-    agents_wait(&stage, 4).await;
+    fixture.fake.go_away();
+    before.iter().for_each(|slot| fixture.fake.end(&slot.name));
+    let report = fixture.keep("sync").await;
+    assert!(report.complaints[0].contains("connection refused"), "{report:?}");
+    fixture.fake.come_back();
+    tokio::time::timeout(Duration::from_secs(30), fixture.deployment.a_provider_returned()).await.unwrap();
+    let report = fixture.keep("sync").await;
+    assert_eq!((report.counts["made_anew"], report.counts["waiting"]), (4, 0));
+    nothing_is_marked(&fixture).await;
+    until("all run again", async || fixture.fake.has().values().all(|runs| *runs)).await;
+    assert_eq!(fixture.bot(bot).await.slot, Some(of_bot), "it goes on where it was");
+    agents_wait(&fixture, 4).await;
 }
 
 /// The slot is to be started again, and its agent does not wait yet.
-async fn lost(stage: &Stage) -> greenroom::placement::SlotEvent {
-    let since = stage.slot(SLOT).await.unwrap().status_since;
+async fn lost(fixture: &DeploymentFixture) -> greenroom::placement::SlotEvent {
+    let since = fixture.slot(SLOT).await.unwrap().status_since;
     greenroom::placement::SlotEvent::Lost { since, counts: false }
 }
 
@@ -127,74 +130,74 @@ async fn lost(stage: &Stage) -> greenroom::placement::SlotEvent {
 #[tokio::test]
 async fn a_slot_that_is_made_anew_while_it_is_being_started_is_started_once_more(#[case] backend: Backend) {
     let pool = PoolRow { hot: true, min_idle: 1, max_slots: 1, ..pool("meet") };
-    let stage = Stage::with(backend, [pool], 4, Fake::hanging()).await;
-    until("it is being started", async || stage.fake.starting() == 1).await;
-    let before = stage.slot(SLOT).await.unwrap();
-    assert!(stage.house.placement.report(name(), lost(&stage).await).await.unwrap());
-    stage.fake.release(2);
+    let fixture = DeploymentFixture::with(backend, [pool], 4, Fake::hanging()).await;
+    until("it is being started", async || fixture.fake.starting() == 1).await;
+    let before = fixture.slot(SLOT).await.unwrap();
+    assert!(fixture.core.placement.report(name(), lost(&fixture).await).await.unwrap());
+    fixture.fake.release(2);
     until("the start for the new tokens is done", async || {
-        let tokens = stage.slot(SLOT).await.unwrap().generation;
-        let runs = stage.fake.running(&name()).map(|spec| spec.generation);
-        tokens == before.generation + 1 && runs == Some(tokens) && stage.at_gate().await == (0, 0)
+        let tokens = fixture.slot(SLOT).await.unwrap().generation;
+        let runs = fixture.fake.running(&name()).map(|spec| spec.generation);
+        tokens == before.generation + 1 && runs == Some(tokens) && fixture.at_gate().await == (0, 0)
     })
     .await;
-    agents_wait(&stage, 1).await;
+    agents_wait(&fixture, 1).await;
 }
 
 #[tokio::test]
 async fn an_outage_that_ended_nothing_changes_nothing() {
-    let stage = hot(Backend::Sqlite, 3).await;
-    stage.house.clock.advance(Duration::from_secs(11));
-    let before = all(&stage).await;
-    stage.fake.go_away();
-    stage.keep("sync").await;
-    stage.fake.come_back();
-    tokio::time::timeout(Duration::from_secs(30), stage.deployment.a_provider_returned()).await.unwrap();
+    let fixture = hot(Backend::Sqlite, 3).await;
+    fixture.core.clock.advance(Duration::from_secs(11));
+    let before = all(&fixture).await;
+    fixture.fake.go_away();
+    fixture.keep("sync").await;
+    fixture.fake.come_back();
+    tokio::time::timeout(Duration::from_secs(30), fixture.deployment.a_provider_returned()).await.unwrap();
     // A listing that forgets everything is not believed alone.
-    stage.fake.break_next(Kind::List, Fault::NoEffect);
-    stage.keep("sync").await;
-    stage.keep("sync").await;
-    assert_eq!(all(&stage).await, before);
+    fixture.fake.break_next(Kind::List, Fault::NoEffect);
+    fixture.keep("sync").await;
+    fixture.keep("sync").await;
+    assert_eq!(all(&fixture).await, before);
 }
 
 #[tokio::test]
 async fn a_slot_in_error_is_not_recovered_while_the_provider_is_away() {
-    let stage = Stage::new(Backend::Sqlite, [pool("meet")]).await;
-    stage.fake.break_next(Kind::Start, Fault::Error);
-    let bot = stage.house.reserved(0).await;
-    stage.end_of(bot).await;
-    let before = stage.slot_is(SLOT, SlotStatus::Error).await;
-    stage.fake.go_away();
+    let fixture = DeploymentFixture::new(Backend::Sqlite, [pool("meet")]).await;
+    fixture.fake.break_next(Kind::Start, Fault::Error);
+    let bot = fixture.core.reserved(0).await;
+    fixture.end_of(bot).await;
+    let before = fixture.slot_is(SLOT, SlotStatus::Error).await;
+    fixture.fake.go_away();
     for _ in 0..4 {
-        assert_eq!(stage.keep("recovery").await.counts["failed"], 0);
-        assert_eq!(stage.deployment.recover(&name()).await.unwrap(), Some(greenroom::deployment::Recovery::Failed));
+        assert_eq!(fixture.keep("recovery").await.counts["failed"], 0);
+        assert_eq!(fixture.deployment.recover(&name()).await.unwrap(), Some(greenroom::deployment::Recovery::Failed));
     }
-    assert_eq!(stage.slot(SLOT).await.unwrap(), before, "no attempt counts, and its error is still its own");
-    stage.fake.come_back();
-    until("the provider is known to be back", async || !stage.deployment.is_away("meet")).await;
-    assert_eq!(stage.keep("recovery").await, Did::of([("recovered", 1), ("failed", 0), ("deleted", 0)]));
+    assert_eq!(fixture.slot(SLOT).await.unwrap(), before, "no attempt counts, and its error is still its own");
+    fixture.fake.come_back();
+    until("the provider is known to be back", async || !fixture.deployment.is_away("meet")).await;
+    assert_eq!(fixture.keep("recovery").await, RunReport::of([("recovered", 1), ("failed", 0), ("deleted", 0)]));
 }
 
 #[tokio::test]
 async fn an_outage_that_outlasts_a_bots_deadline_ends_the_bot_and_leaves_its_slot_good() {
-    let stage = Stage::new(Backend::Sqlite, [pool("meet")]).await;
-    let first = stage.house.reserved(0).await;
-    stage.lives(first).await;
-    stage.slot_is(SLOT, SlotStatus::Idle).await;
-    stage.fake.go_away();
-    let bot = stage.house.reserved(1).await;
-    until("its start was tried", async || stage.fake.starts().len() > 1).await;
+    let fixture = DeploymentFixture::new(Backend::Sqlite, [pool("meet")]).await;
+    let first = fixture.core.reserved(0).await;
+    fixture.lives(first).await;
+    fixture.slot_is(SLOT, SlotStatus::Idle).await;
+    fixture.fake.go_away();
+    let bot = fixture.core.reserved(1).await;
+    until("its start was tried", async || fixture.fake.starts().len() > 1).await;
     let end = found("the bot is at an end", async || {
-        stage.house.clock.advance(Duration::from_mins(16));
-        stage.keep("queue_expiry").await;
-        let end = stage.house.stands(bot).await;
+        fixture.core.clock.advance(Duration::from_mins(16));
+        fixture.keep("queue_expiry").await;
+        let end = fixture.core.stands(bot).await;
         end.0.is_ended().then_some(end)
     })
     .await;
     assert_eq!(end.1.as_deref(), Some("deploy_timeout"));
-    nothing_is_marked(&stage).await;
-    stage.fake.come_back();
-    stage.slot_is(SLOT, SlotStatus::Idle).await;
+    nothing_is_marked(&fixture).await;
+    fixture.fake.come_back();
+    fixture.slot_is(SLOT, SlotStatus::Idle).await;
 }
 
 #[rstest]
@@ -202,33 +205,33 @@ async fn an_outage_that_outlasts_a_bots_deadline_ends_the_bot_and_leaves_its_slo
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
 async fn an_agent_that_comes_after_its_slot_was_given_up_brings_it_back(#[case] backend: Backend) {
-    let stage = Stage::new(backend, [PoolRow { hot: true, min_idle: 1, ..pool("meet") }]).await;
-    until("it was started", async || stage.fake.starts().len() == 1 && stage.at_gate().await == (0, 0)).await;
-    stage.house.clock.advance(Duration::from_secs(61));
-    stage.keep("deployment").await;
-    let slot = stage.slot_is(SLOT, SlotStatus::Error).await;
+    let fixture = DeploymentFixture::new(backend, [PoolRow { hot: true, min_idle: 1, ..pool("meet") }]).await;
+    until("it was started", async || fixture.fake.starts().len() == 1 && fixture.at_gate().await == (0, 0)).await;
+    fixture.core.clock.advance(Duration::from_secs(61));
+    fixture.keep("deployment").await;
+    let slot = fixture.slot_is(SLOT, SlotStatus::Error).await;
     let claim = domain::SlotClaim::current(&slot);
-    assert!(matches!(stage.deployment.offer(&claim, "late", true).await.unwrap(), Offer::NoneYet));
-    let slot = stage.slot(SLOT).await.unwrap();
+    assert!(matches!(fixture.deployment.offer(&claim, "late", true).await.unwrap(), Offer::NoneYet));
+    let slot = fixture.slot(SLOT).await.unwrap();
     assert_eq!((slot.status, slot.recovery_attempts, slot.error_message), (SlotStatus::Idle, 0, None));
     // Its bot goes to the agent at once.
-    let bot = stage.house.reserved(0).await;
-    assert!(matches!(stage.deployment.offer(&claim, "late", false).await.unwrap(), Offer::Bot { .. }));
-    assert_eq!(stage.slot_of(bot).await.unwrap().name, name());
-    assert_eq!(stage.fake.starts().len(), 1);
+    let bot = fixture.core.reserved(0).await;
+    assert!(matches!(fixture.deployment.offer(&claim, "late", false).await.unwrap(), Offer::Bot { .. }));
+    assert_eq!(fixture.slot_of(bot).await.unwrap().name, name());
+    assert_eq!(fixture.fake.starts().len(), 1);
 }
 
 #[tokio::test]
 async fn an_agent_in_a_slot_that_is_being_recovered_comes_too_late() {
-    let stage = Stage::new(Backend::Sqlite, [PoolRow { hot: true, min_idle: 1, ..pool("meet") }]).await;
-    until("it was started", async || stage.fake.starts().len() == 1 && stage.at_gate().await == (0, 0)).await;
-    stage.house.clock.advance(Duration::from_secs(61));
-    stage.keep("deployment").await;
-    let slot = stage.slot_is(SLOT, SlotStatus::Error).await;
+    let fixture = DeploymentFixture::new(Backend::Sqlite, [PoolRow { hot: true, min_idle: 1, ..pool("meet") }]).await;
+    until("it was started", async || fixture.fake.starts().len() == 1 && fixture.at_gate().await == (0, 0)).await;
+    fixture.core.clock.advance(Duration::from_secs(61));
+    fixture.keep("deployment").await;
+    let slot = fixture.slot_is(SLOT, SlotStatus::Error).await;
     let recovering = greenroom::placement::SlotEvent::Recovering { since: slot.status_since, message: String::new() };
-    assert!(stage.house.placement.report(name(), recovering).await.unwrap());
-    assert!(!stage.house.placement.report(name(), waits(&slot)).await.unwrap());
-    assert_eq!(stage.slot(SLOT).await.unwrap().status, SlotStatus::Error);
+    assert!(fixture.core.placement.report(name(), recovering).await.unwrap());
+    assert!(!fixture.core.placement.report(name(), waits(&slot)).await.unwrap());
+    assert_eq!(fixture.slot(SLOT).await.unwrap().status, SlotStatus::Error);
 }
 
 #[rstest]
@@ -242,21 +245,21 @@ async fn an_outage_of_the_docker_engine_passes_without_a_slot_in_error(#[case] i
     let keepers = "[sync]\ninterval = \"1h\"\n[recovery]\ninterval = \"1h\"\n\
                    [heartbeat]\ninterval = \"1s\"\n[sweeper]\ninterval = \"1s\"\nstop_grace = \"2s\"";
     let settings = "standby = \"running\"\nmax_slots = 5\nmin_idle = 3";
-    let scene = Scene::start(&engine, "docker", &image, settings, keepers).await;
-    scene.until_idle(3).await;
-    let leaving = scene.user.bot(&meet_link(1)).await;
-    scene.user.until(&leaving, "active").await;
-    scene.until_idle(3).await;
+    let fixture = DockerFixture::start(&engine, "docker", &image, settings, keepers).await;
+    fixture.until_idle(3).await;
+    let leaving = fixture.user.bot(&meet_link(1)).await;
+    fixture.user.until(&leaving, "active").await;
+    fixture.until_idle(3).await;
     if is_killed {
         engine.kill().await;
     } else {
         engine.stop().await;
     }
-    let waiting = [scene.user.bot(&meet_link(2)).await, scene.user.bot(&meet_link(3)).await];
-    scene.user.stop(&leaving).await;
+    let waiting = [fixture.user.bot(&meet_link(2)).await, fixture.user.bot(&meet_link(3)).await];
+    fixture.user.stop(&leaving).await;
     let tried = "the starts of both are tried";
     until(tried, async || {
-        let gate = scene.server.admin().get("/admin/deployments").await;
+        let gate = fixture.server.admin().get("/admin/deployments").await;
         let entries = gate["entries"].as_array().unwrap().clone();
         let failed = |bot: &String| entries.iter().any(|row| row["bot_id"] == **bot && !row["last_error"].is_null());
         waiting.iter().all(failed)
@@ -264,10 +267,10 @@ async fn an_outage_of_the_docker_engine_passes_without_a_slot_in_error(#[case] i
     .await;
     engine.start_again().await;
     for bot in &waiting {
-        scene.user.until(bot, "active").await;
+        fixture.user.until(bot, "active").await;
     }
     let slots = found("the rest are idle", async || {
-        let slots = scene.slots().await;
+        let slots = fixture.slots().await;
         let idle = slots.iter().filter(|slot| slot["status"] == "idle").count();
         (idle == 3).then_some(slots)
     })
@@ -275,7 +278,7 @@ async fn an_outage_of_the_docker_engine_passes_without_a_slot_in_error(#[case] i
     assert!(slots.iter().all(|slot| slot["recovery_attempts"] == 0), "{slots:?}");
     for slot in &slots {
         let path = format!("/admin/slots/{}", slot["name"].as_str().unwrap());
-        let slot = scene.server.admin().get(&path).await;
+        let slot = fixture.server.admin().get(&path).await;
         // Only what ran is told: the bot that was in its meeting when its container was stopped.
         let of_slot = |failure: &&serde_json::Value| failure["bot_id"] != leaving.as_str();
         assert_eq!(slot["failures"].as_array().unwrap().iter().filter(of_slot).count(), 0, "{slot}");

@@ -6,7 +6,9 @@ use reqwest::{Method, StatusCode};
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use crate::support::{Backend, Client, Database, Life, Process, Venue, in_repository, meet_link, process_pool, until};
+use crate::support::{
+    Backend, Client, Database, Life, Process, ServerFixture, in_repository, meet_link, process_pool, until,
+};
 
 /// The most that a page has: about 1 MiB, and the row that passed it.
 const LARGEST: usize = 1024 * 1024 + 200 * 1024;
@@ -45,8 +47,8 @@ async fn lists_of_large_bots_end_early_and_go_on_with_nothing_left_out(#[case] b
     let (admin, user) = (server.admin(), server.admin().user(99).await);
     let mut expected = Vec::new();
     for number in 0..20 {
-        let wish = json!({"meeting_url": meet_link(number), "config": large("c"), "metadata": large("m")});
-        expected.push(user.ask(wish).await["id"].as_str().unwrap().to_owned());
+        let bot_request = json!({"meeting_url": meet_link(number), "config": large("c"), "metadata": large("m")});
+        expected.push(user.ask(bot_request).await["id"].as_str().unwrap().to_owned());
     }
     expected.reverse();
     for (client, path, name) in [
@@ -126,33 +128,33 @@ async fn a_transcript_and_an_audit_trail_come_in_pages(#[case] backend: Backend)
 #[tokio::test]
 async fn slots_the_queue_and_users_come_in_pages(#[case] backend: Backend) {
     let pool = process_pool("meet", "max_slots = 3", "read leave");
-    let venue = Venue::open(backend, &pool).await;
+    let fixture = ServerFixture::open(backend, &pool).await;
     let mut bots = Vec::new();
     for number in 0..8 {
         let priority = if number == 7 { 1 } else { 100 };
-        let wish = json!({"meeting_url": meet_link(number), "priority": priority});
-        bots.push(venue.user.ask(wish).await["id"].as_str().unwrap().to_owned());
+        let bot_request = json!({"meeting_url": meet_link(number), "priority": priority});
+        bots.push(fixture.user.ask(bot_request).await["id"].as_str().unwrap().to_owned());
     }
     let waiting: Vec<&str> = [7, 3, 4, 5, 6].map(|at: usize| bots[at].as_str()).to_vec();
-    let queue = pages(&venue.admin, "/admin/queue?limit=2", "entries").await;
+    let queue = pages(&fixture.admin, "/admin/queue?limit=2", "entries").await;
     assert_eq!(queue.iter().map(Vec::len).collect::<Vec<_>>(), [2, 2, 1]);
     let queue = queue.concat();
     assert_eq!(queue.iter().map(|entry| entry["bot_id"].as_str().unwrap()).collect::<Vec<_>>(), waiting);
     assert!(queue.iter().map(|entry| entry["position"].as_u64().unwrap()).eq(1..=5));
-    let slots = pages(&venue.admin, "/admin/slots?limit=1&pool=meet", "slots").await.concat();
+    let slots = pages(&fixture.admin, "/admin/slots?limit=1&pool=meet", "slots").await.concat();
     let names: Vec<&str> = slots.iter().map(|slot| slot["name"].as_str().unwrap()).collect();
     assert_eq!(names, ["pool-meet-001", "pool-meet-002", "pool-meet-003"]);
-    venue.admin.user(1).await;
-    let users = pages(&venue.admin, "/admin/users?limit=1", "users").await;
+    fixture.admin.user(1).await;
+    let users = pages(&fixture.admin, "/admin/users?limit=1", "users").await;
     assert_eq!(users.len(), 2);
     for (path, cursor) in [("/admin/queue", "zoom.1"), ("/admin/slots", "x-meet"), ("/admin/users", "1")] {
-        let (status, _) = venue.admin.send(Method::GET, &format!("{path}?cursor={cursor}"), None).await;
+        let (status, _) = fixture.admin.send(Method::GET, &format!("{path}?cursor={cursor}"), None).await;
         assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY, "{path}");
     }
     for bot in &bots {
-        venue.user.stop(bot).await;
+        fixture.user.stop(bot).await;
     }
-    until("nothing runs any more", async || venue.database.running().is_empty()).await;
+    until("nothing runs any more", async || fixture.database.running().is_empty()).await;
 }
 
 #[tokio::test]

@@ -8,7 +8,7 @@ use domain::planner::invariants::violations;
 use domain::planner::{Ids, Job, QueueOrder, Settings, Snapshot, plan};
 use domain::{BotId, SlotStatus, Status};
 use greenroom::admission::BotRequest;
-use greenroom::lifecycle::callbacks::Voice;
+use greenroom::lifecycle::callbacks::Caller;
 use greenroom::placement::{PlacementError, Reserved, SlotEvent};
 use greenroom::store::{Applied, Changed, PoolRow, Store};
 use jiff::Timestamp;
@@ -16,7 +16,7 @@ use rstest::rstest;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::support::{Backend, Database, House, Plan, pool, wish};
+use crate::support::{Backend, CoreFixture, Database, Plan, bot_request, pool};
 
 /// A small source of numbers, the same in each run.
 struct Dice(u64);
@@ -55,24 +55,24 @@ fn difference(copy: &Snapshot, stored: &Snapshot) -> Option<String> {
     (counts != (stored.slots().len(), stored.bots().count())).then(|| format!("the copy has {counts:?} slots and bots"))
 }
 
-async fn expect_current(house: &House) {
+async fn expect_current(core: &CoreFixture) {
     // Whatever it comes to, after a job the copy was current.
-    house.placement.keep_warm().await.unwrap();
-    let (copy, wrong) = house.placement.look(|copy, _| (copy.clone(), violations(copy))).await.unwrap();
-    let stored = house.store.load_snapshot().await.unwrap();
+    core.placement.keep_warm().await.unwrap();
+    let (copy, wrong) = core.placement.read_snapshot(|copy, _| (copy.clone(), violations(copy))).await.unwrap();
+    let stored = core.store.load_snapshot().await.unwrap();
     assert_eq!(difference(&copy, &stored), None);
     assert_eq!((wrong, violations(&stored)), (vec![], vec![]));
 }
 
-/// Something that may happen to the bots and slots of a house.
-async fn happen(dice: &mut Dice, house: &House, bots: &mut Vec<BotId>, number: usize) {
+/// Something that may happen to the bots and slots of a core.
+async fn happen(dice: &mut Dice, core: &CoreFixture, bots: &mut Vec<BotId>, number: usize) {
     let some = |dice: &mut Dice, bots: &[BotId]| (!bots.is_empty()).then(|| bots[dice.below(bots.len())]);
-    let slots = house.store.slots(None, None).await.unwrap();
+    let slots = core.store.slots(None, None).await.unwrap();
     let slot = (!slots.is_empty()).then(|| slots[dice.below(slots.len())].clone());
     match dice.below(10) {
         0..=3 => {
-            let request = BotRequest { priority: dice.below(3) as i64, ..wish(number) };
-            match house.placement.reserve(house.key(), request).await {
+            let request = BotRequest { priority: dice.below(3) as i64, ..bot_request(number) };
+            match core.placement.reserve(core.key(), request).await {
                 Ok(Reserved { bot, .. }) => bots.push(bot.id),
                 Err(PlacementError::Admission(_)) => {}
                 Err(error) => panic!("{error}"),
@@ -80,30 +80,30 @@ async fn happen(dice: &mut Dice, house: &House, bots: &mut Vec<BotId>, number: u
         }
         4 | 5 => {
             let Some(bot) = some(dice, bots) else { return };
-            let row = house.store.bot(bot).await.unwrap().unwrap();
+            let row = core.store.bot(bot).await.unwrap().unwrap();
             let Some(connection_id) = row.connection_id else { return };
             let claim = greenroom::lifecycle::tokens::Claim { bot, connection: connection_id };
-            let voice = Voice { claim, connection_id };
+            let caller = Caller { claim, connection_id };
             if dice.below(2) == 0 {
-                let _ = house.lifecycle.started(voice, None).await;
+                let _ = core.lifecycle.started(caller, None).await;
             }
-            let _ = house.exited(voice, dice.below(2) as i64).await;
+            let _ = core.exited(caller, dice.below(2) as i64).await;
         }
         6 => {
             if let Some(bot) = some(dice, bots) {
-                house.lifecycle.stop(house.user, bot).await.unwrap();
+                core.lifecycle.stop(core.user, bot).await.unwrap();
             }
         }
         7 => {
             if let Some(bot) = some(dice, bots) {
-                let _ = house.lifecycle.assign(bot).await;
+                let _ = core.lifecycle.assign(bot).await;
             }
         }
         _ => {
             let Some(slot) = slot else { return };
             let since = slot.status_since;
             let event = match (slot.bot_id, dice.below(6)) {
-                (Some(bot), 0..=2) if house.stands(bot).await.0.is_ended() => SlotEvent::Cleared { bot },
+                (Some(bot), 0..=2) if core.stands(bot).await.0.is_ended() => SlotEvent::Cleared { bot },
                 (bot, 3) => {
                     SlotEvent::Started { bot, provider_ref: "made".to_owned(), recipe: None, holder: uuid::Uuid::nil() }
                 }
@@ -113,7 +113,7 @@ async fn happen(dice: &mut Dice, house: &House, bots: &mut Vec<BotId>, number: u
                 (_, 4) => SlotEvent::Drain,
                 _ => SlotEvent::Gone,
             };
-            house.placement.report(slot.name, event).await.unwrap();
+            core.placement.report(slot.name, event).await.unwrap();
         }
     }
 }
@@ -129,12 +129,12 @@ async fn the_copy_is_what_the_database_says_after_random_histories(
 ) {
     for seed in 0..12 {
         let plan = Plan { queue_order: order, ..Plan::of(pools()) };
-        let house = House::planned(Database::new(backend).await.into(), &plan).await;
+        let core = CoreFixture::planned(Database::new(backend).await.into(), &plan).await;
         let (mut dice, mut bots) = (Dice(seed), Vec::new());
         for number in 0..60 {
-            happen(&mut dice, &house, &mut bots, number).await;
+            happen(&mut dice, &core, &mut bots, number).await;
             if number % 5 == 4 {
-                expect_current(&house).await;
+                expect_current(&core).await;
             }
         }
     }
@@ -145,13 +145,13 @@ async fn two_replicas_on_postgres_follow_each_other_through_random_histories() {
     for seed in 0..6 {
         let database: Arc<Database> = Database::new(Backend::Postgres).await.into();
         let plan = Plan::of(pools());
-        let left = House::planned(database.clone(), &plan).await;
-        let right = House::planned(database, &plan).await;
+        let left = CoreFixture::planned(database.clone(), &plan).await;
+        let right = CoreFixture::planned(database, &plan).await;
         let (mut dice, mut bots) = (Dice(seed), [Vec::new(), Vec::new()]);
         for number in 0..50 {
             let side = dice.below(2);
-            let house = if side == 0 { &left } else { &right };
-            happen(&mut dice, house, &mut bots[side], number).await;
+            let core = if side == 0 { &left } else { &right };
+            happen(&mut dice, core, &mut bots[side], number).await;
             if number % 10 == 9 {
                 expect_current(&left).await;
                 expect_current(&right).await;
@@ -167,26 +167,25 @@ async fn two_replicas_on_postgres_follow_each_other_through_random_histories() {
 async fn users_of_one_priority_take_turns_where_the_queue_is_fair(#[case] backend: Backend) {
     let hot = PoolRow { max_slots: 1, ..pool("meet") };
     let plan = Plan { queue_order: QueueOrder::Fair, ..Plan::of([hot]) };
-    let house = House::planned(Database::new(backend).await.into(), &plan).await;
-    let eve = house.another_user(10).await;
-    let running = house.reserved(0).await;
+    let core = CoreFixture::planned(Database::new(backend).await.into(), &plan).await;
+    let eve = core.another_user(10).await;
+    let running = core.reserved(0).await;
     let mut first = Vec::new();
     for number in 1..=5 {
-        first.push(house.reserved(number).await);
+        first.push(core.reserved(number).await);
     }
-    let theirs = house.placement.reserve(eve, BotRequest { priority: 100, ..wish(6) }).await.unwrap();
+    let theirs = core.placement.reserve(eve, BotRequest { priority: 100, ..bot_request(6) }).await.unwrap();
     assert_eq!(theirs.queue_position, Some(2), "after the first of the other user, before its second");
-    let line: Vec<BotId> = house.store.queue().await.unwrap().into_iter().map(|row| row.bot_id).collect();
+    let queued: Vec<BotId> = core.store.queue().await.unwrap().into_iter().map(|row| row.bot_id).collect();
     let expected = [vec![first[0], theirs.bot.id], first[1..].to_vec()].concat();
-    assert_eq!(line, expected);
-    house.ended(running).await;
-    house
-        .placement
-        .report(house.store.slots(None, None).await.unwrap()[0].name.clone(), SlotEvent::Cleared { bot: running })
+    assert_eq!(queued, expected);
+    core.ended(running).await;
+    core.placement
+        .report(core.store.slots(None, None).await.unwrap()[0].name.clone(), SlotEvent::Cleared { bot: running })
         .await
         .unwrap();
-    assert_eq!(house.stands(first[0]).await.0, Status::Reserved);
-    assert!(house.store.bot(first[0]).await.unwrap().unwrap().slot.is_some(), "the first has it");
+    assert_eq!(core.stands(first[0]).await.0, Status::Reserved);
+    assert!(core.store.bot(first[0]).await.unwrap().unwrap().slot.is_some(), "the first has it");
 }
 
 #[rstest]
@@ -194,11 +193,11 @@ async fn users_of_one_priority_take_turns_where_the_queue_is_fair(#[case] backen
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
 async fn nobody_goes_before_its_lowest_priority(#[case] backend: Backend) {
-    let house = House::new(backend).await;
-    let eve = house.another_user(10).await;
-    let refused = house.placement.reserve(eve.clone(), BotRequest { priority: -1, ..wish(1) }).await;
+    let core = CoreFixture::new(backend).await;
+    let eve = core.another_user(10).await;
+    let refused = core.placement.reserve(eve.clone(), BotRequest { priority: -1, ..bot_request(1) }).await;
     assert!(refused.unwrap_err().to_string().contains("at least 0"));
-    house.placement.reserve(eve, BotRequest { priority: 0, ..wish(1) }).await.unwrap();
+    core.placement.reserve(eve, BotRequest { priority: 0, ..bot_request(1) }).await.unwrap();
 }
 
 #[rstest]
@@ -206,10 +205,10 @@ async fn nobody_goes_before_its_lowest_priority(#[case] backend: Backend) {
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
 async fn bots_are_placed_while_others_change_what_placement_decides_on_without_pause(#[case] backend: Backend) {
-    let house = House::new(backend).await;
+    let core = CoreFixture::new(backend).await;
     let mut changing = tokio::task::JoinSet::new();
     for _ in 0..6 {
-        let (store, user) = (house.store.clone(), house.user);
+        let (store, user) = (core.store.clone(), core.user);
         changing.spawn(async move {
             loop {
                 let tx = store.begin_changing(&Changed::user(user), Timestamp::now()).await.unwrap();
@@ -218,11 +217,11 @@ async fn bots_are_placed_while_others_change_what_placement_decides_on_without_p
         });
     }
     for number in 0..30 {
-        let bot = house.reserved(number).await;
-        house.ended(bot).await;
+        let bot = core.reserved(number).await;
+        core.ended(bot).await;
     }
     changing.shutdown().await;
-    expect_current(&house).await;
+    expect_current(&core).await;
 }
 
 #[rstest]
@@ -232,13 +231,13 @@ async fn bots_are_placed_while_others_change_what_placement_decides_on_without_p
 async fn an_idempotency_key_finds_its_bot_at_a_server_that_has_not_seen_it(#[case] backend: Backend) {
     let database: Arc<Database> = Database::new(backend).await.into();
     let plan = Plan::of([PoolRow { max_slots: 5, ..pool("meet") }]);
-    let first = House::planned(database.clone(), &plan).await;
-    let request = BotRequest { idempotency: Some(("a key".to_owned(), "hash".to_owned())), ..wish(7) };
+    let first = CoreFixture::planned(database.clone(), &plan).await;
+    let request = BotRequest { idempotency: Some(("a key".to_owned(), "hash".to_owned())), ..bot_request(7) };
     let made = first.ask(request.clone()).await;
     // The bot runs, so without its key the request would be one for a second bot at the same meeting.
-    let second = House::planned(database, &plan).await;
-    let again = second.placement.reserve(first.key(), request.clone()).await.unwrap();
-    assert_eq!((again.bot.id, again.is_new), (made.bot.id, false));
+    let second = CoreFixture::planned(database, &plan).await;
+    let repeated = second.placement.reserve(first.key(), request.clone()).await.unwrap();
+    assert_eq!((repeated.bot.id, repeated.is_new), (made.bot.id, false));
     let other = BotRequest { idempotency: Some(("a key".to_owned(), "another".to_owned())), ..request.clone() };
     let refused = second.placement.reserve(first.key(), other).await.unwrap_err();
     assert!(refused.to_string().contains("another body"), "{refused}");
@@ -252,21 +251,24 @@ async fn an_idempotency_key_finds_its_bot_at_a_server_that_has_not_seen_it(#[cas
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
 async fn a_slot_that_is_gone_from_the_table_does_not_keep_bots_from_being_placed(#[case] backend: Backend) {
-    let house =
-        House::planned(Database::new(backend).await.into(), &Plan::of([PoolRow { max_slots: 1, ..pool("meet") }]))
-            .await;
-    let first = house.reserved(1).await;
-    let slot = house.store.slots(None, None).await.unwrap().remove(0).name;
-    house.ended(first).await;
-    assert!(house.placement.report(slot, SlotEvent::Cleared { bot: first }).await.unwrap());
-    house.occupy("meet", SlotStatus::Idle).await;
-    let idle = house.placement.look(|copy, _| copy.slots().filter(|slot| slot.status == SlotStatus::Idle).count());
+    let core = CoreFixture::planned(
+        Database::new(backend).await.into(),
+        &Plan::of([PoolRow { max_slots: 1, ..pool("meet") }]),
+    )
+    .await;
+    let first = core.reserved(1).await;
+    let slot = core.store.slots(None, None).await.unwrap().remove(0).name;
+    core.ended(first).await;
+    assert!(core.placement.report(slot, SlotEvent::Cleared { bot: first }).await.unwrap());
+    core.occupy("meet", SlotStatus::Idle).await;
+    let idle =
+        core.placement.read_snapshot(|copy, _| copy.slots().filter(|slot| slot.status == SlotStatus::Idle).count());
     assert_eq!(idle.await.unwrap(), 1);
     // Past the store and past the token: the copy still has the slot, and it is idle.
-    house.database.reader().await.execute("DELETE FROM slots;".to_owned()).await;
-    let placed = house.ask(wish(2)).await;
+    core.database.reader().await.execute("DELETE FROM slots;".to_owned()).await;
+    let placed = core.ask(bot_request(2)).await;
     assert!(placed.bot.slot.is_some(), "a slot was made anew");
-    expect_current(&house).await;
+    expect_current(&core).await;
 }
 
 #[rstest]
@@ -275,16 +277,16 @@ async fn a_slot_that_is_gone_from_the_table_does_not_keep_bots_from_being_placed
 #[tokio::test]
 async fn a_slot_that_placement_gives_while_its_bot_is_changed_on_postgres_is_read_again(#[case] change: &str) {
     let database: Arc<Database> = Database::new(Backend::Postgres).await.into();
-    let house = House::planned(database.clone(), &Plan::of([PoolRow { max_slots: 1, ..pool("meet") }])).await;
-    house.reserved(1).await;
-    let waiting = house.reserved(2).await;
+    let core = CoreFixture::planned(database.clone(), &Plan::of([PoolRow { max_slots: 1, ..pool("meet") }])).await;
+    core.reserved(1).await;
+    let waiting = core.reserved(2).await;
     let mut other = database.reader().await;
     other.execute("UPDATE pools SET max_slots = 2;".to_owned()).await;
     // Another replica holds the token and is about to give the bot a slot.
     let replica = database.open().await;
     let held = replica.hold_token().await.unwrap();
     let changing = {
-        let (lifecycle, user, change) = (house.lifecycle.clone(), house.user, change.to_owned());
+        let (lifecycle, user, change) = (core.lifecycle.clone(), core.user, change.to_owned());
         tokio::spawn(async move {
             match change.as_str() {
                 "assign" => drop(lifecycle.assign(waiting).await.unwrap()),
@@ -295,7 +297,7 @@ async fn a_slot_that_placement_gives_while_its_bot_is_changed_on_postgres_is_rea
     let blocked = "SELECT 'waits', query FROM pg_stat_activity
                     WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '%placement%'";
     crate::support::until("the change waits for the token", async || !other.pairs(blocked).await.is_empty()).await;
-    let (now, before) = (house.clock.now(), replica.placement_position().await.unwrap().token);
+    let (now, before) = (core.clock.now(), replica.placement_position().await.unwrap().token);
     let snapshot = replica.load_snapshot().await.unwrap();
     let settings = Settings { queue_order: QueueOrder::Arrival, deploy_timeout: std::time::Duration::from_secs(60) };
     let changes = plan(&snapshot, &[Job::ServeQueues], now, Ids::new(now, 1), &settings);
@@ -310,18 +312,18 @@ async fn a_slot_that_placement_gives_while_its_bot_is_changed_on_postgres_is_rea
     let last: Changed = serde_json::from_str(&rows[0].0).unwrap();
     let given = changes.grants[0].slot.to_string();
     assert_eq!((last.bots, last.slots), (vec![waiting], vec![given]));
-    expect_current(&house).await;
+    expect_current(&core).await;
 }
 
 #[tokio::test]
 async fn a_batch_that_breaks_what_must_hold_ends_the_placer_of_a_debug_build() {
     use domain::planner::model::{Bug, plant};
-    let house = House::new(Backend::Sqlite).await;
-    let eve = house.another_user(1).await;
-    house.placement.reserve(eve.clone(), wish(1)).await.unwrap();
+    let core = CoreFixture::new(Backend::Sqlite).await;
+    let eve = core.another_user(1).await;
+    core.placement.reserve(eve.clone(), bot_request(1)).await.unwrap();
     // Planted on this thread, which is the one that places.
     plant(Some(Bug::LimitIgnored));
-    let broken = house.placement.reserve(eve, wish(2)).await;
+    let broken = core.placement.reserve(eve, bot_request(2)).await;
     plant(None);
     assert!(matches!(broken, Err(PlacementError::Stopping)), "{broken:?}");
 }
@@ -388,21 +390,21 @@ async fn carry(mut client: TcpStream, mut server: TcpStream, marker: &str, lost:
 async fn an_answer_that_gets_lost_on_its_way_from_postgres_makes_nothing_twice() {
     let database: Arc<Database> = Database::new(Backend::Postgres).await.into();
     drop(database.open().await);
-    let request = wish(7);
+    let request = bot_request(7);
     let marker: &'static str = request.meeting.native_id.clone().leak();
     let proxy = Proxy::to(&database.url, marker).await;
     let store = Store::open(&proxy.url).await.unwrap();
-    let house = House::on(store, database, &Plan::of([PoolRow { max_slots: 5, ..pool("meet") }])).await;
-    house.reserved(1).await;
+    let core = CoreFixture::on(store, database, &Plan::of([PoolRow { max_slots: 5, ..pool("meet") }])).await;
+    core.reserved(1).await;
     proxy.lose(1);
-    let reserved = house.ask(request.clone()).await;
+    let reserved = core.ask(request.clone()).await;
     assert_eq!(proxy.lost.load(Ordering::SeqCst), 0, "the answer was lost");
     assert!(reserved.is_new);
     let mut found =
-        house.store.bots(&Default::default(), 100).await.unwrap().iter().map(|bot| bot.unwrap().id).collect::<Vec<_>>();
+        core.store.bots(&Default::default(), 100).await.unwrap().iter().map(|bot| bot.unwrap().id).collect::<Vec<_>>();
     found.sort();
     assert_eq!(found.len(), 2, "nothing was made twice");
     assert!(found.contains(&reserved.bot.id));
-    assert_eq!(house.store.slots(None, None).await.unwrap().len(), 2);
-    expect_current(&house).await;
+    assert_eq!(core.store.slots(None, None).await.unwrap().len(), 2);
+    expect_current(&core).await;
 }

@@ -1,4 +1,4 @@
-//! Who gets which slot: the cap, the names, the line and its order.
+//! Who gets which slot: the cap, the names, the queue and its order.
 
 use std::time::Duration;
 
@@ -8,17 +8,17 @@ use greenroom::placement::SlotEvent;
 use greenroom::store::{Changed, PoolRow};
 use rstest::rstest;
 
-use crate::support::{Backend, Call, Stage, pool, until, wish};
+use crate::support::{Backend, Call, DeploymentFixture, bot_request, pool, until};
 
 fn sized(name: &str, max_slots: i64) -> PoolRow {
     PoolRow { max_slots, ..pool(name) }
 }
 
 /// Takes a slot out of its pool, as an operator does.
-async fn drain(stage: &Stage, name: &str) {
-    let slot = stage.slot(name).await.unwrap();
-    stage.house.placement.report(slot.name, SlotEvent::Drain).await.unwrap();
-    stage.look();
+async fn drain(fixture: &DeploymentFixture, name: &str) {
+    let slot = fixture.slot(name).await.unwrap();
+    fixture.core.placement.report(slot.name, SlotEvent::Drain).await.unwrap();
+    fixture.reconcile();
 }
 
 #[rstest]
@@ -26,8 +26,8 @@ async fn drain(stage: &Stage, name: &str) {
 #[case::postgres(Backend::Postgres)]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_hundred_parallel_requests_on_five_slots_make_five_slots_and_a_line_of_95(#[case] backend: Backend) {
-    let stage = Stage::new(backend, [sized("meet", 5)]).await;
-    let answers = stage.house.ask_at_once((0..100).map(wish)).await;
+    let fixture = DeploymentFixture::new(backend, [sized("meet", 5)]).await;
+    let answers = fixture.core.ask_at_once((0..100).map(bot_request)).await;
     let mut slots: Vec<_> =
         answers.iter().filter_map(|answer| answer.bot.slot.as_ref()).map(ToString::to_string).collect();
     slots.sort();
@@ -37,16 +37,16 @@ async fn a_hundred_parallel_requests_on_five_slots_make_five_slots_and_a_line_of
     assert_eq!(positions, (1..=95).collect::<Vec<_>>());
     assert!(answers.iter().all(|answer| answer.bot.slot.is_some() != answer.queue_position.is_some()));
     // What each was told is where it stands.
-    for (place, entry) in stage.house.store.queue().await.unwrap().into_iter().enumerate() {
+    for (position, entry) in fixture.core.store.queue().await.unwrap().into_iter().enumerate() {
         let answer = answers.iter().find(|answer| answer.bot.id == entry.bot_id).unwrap();
-        assert_eq!((answer.queue_position, entry.position), (Some(entry.position), place as i64 + 1));
+        assert_eq!((answer.queue_position, entry.position), (Some(entry.position), position as i64 + 1));
     }
     for answer in answers.iter().filter(|answer| answer.bot.slot.is_some()) {
-        stage.runs(answer.bot.id).await;
+        fixture.runs(answer.bot.id).await;
     }
-    assert_eq!(stage.slots().await.len(), 5);
-    assert_eq!(stage.fake.starts().len(), 5);
-    assert_eq!(stage.house.store.pools().await.unwrap()[0].slots, 5);
+    assert_eq!(fixture.slots().await.len(), 5);
+    assert_eq!(fixture.fake.starts().len(), 5);
+    assert_eq!(fixture.core.store.pools().await.unwrap()[0].slots, 5);
 }
 
 #[rstest]
@@ -54,47 +54,47 @@ async fn a_hundred_parallel_requests_on_five_slots_make_five_slots_and_a_line_of
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
 async fn the_first_free_number_is_taken_again(#[case] backend: Backend) {
-    let stage = Stage::new(backend, [sized("meet", 4)]).await;
+    let fixture = DeploymentFixture::new(backend, [sized("meet", 4)]).await;
     for number in 0..3 {
-        let bot = stage.house.reserved(number).await;
-        stage.runs(bot).await;
+        let bot = fixture.core.reserved(number).await;
+        fixture.runs(bot).await;
     }
-    let second = stage.slot("pool-meet-002").await.unwrap().bot_id.unwrap();
-    drain(&stage, "pool-meet-002").await;
-    assert_eq!(stage.slot("pool-meet-002").await.unwrap().status, SlotStatus::Draining, "it waits for its bot");
-    stage.lives(second).await;
+    let second = fixture.slot("pool-meet-002").await.unwrap().bot_id.unwrap();
+    drain(&fixture, "pool-meet-002").await;
+    assert_eq!(fixture.slot("pool-meet-002").await.unwrap().status, SlotStatus::Draining, "it waits for its bot");
+    fixture.lives(second).await;
     until("the slot is gone", async || {
-        stage.look();
-        stage.slot("pool-meet-002").await.is_none()
+        fixture.reconcile();
+        fixture.slot("pool-meet-002").await.is_none()
     })
     .await;
-    let next = [stage.house.reserved(3).await, stage.house.reserved(4).await];
-    assert_eq!(stage.place_of(next[0]).await.as_deref(), Some("pool-meet-002"));
-    assert_eq!(stage.place_of(next[1]).await.as_deref(), Some("pool-meet-004"));
+    let next = [fixture.core.reserved(3).await, fixture.core.reserved(4).await];
+    assert_eq!(fixture.place_of(next[0]).await.as_deref(), Some("pool-meet-002"));
+    assert_eq!(fixture.place_of(next[1]).await.as_deref(), Some("pool-meet-004"));
 }
 
 #[rstest]
 #[case::sqlite(Backend::Sqlite)]
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
-async fn a_slot_that_goes_makes_room_for_the_next_in_line_under_its_number(#[case] backend: Backend) {
-    let stage = Stage::new(backend, [sized("meet", 2)]).await;
-    let first = stage.house.reserved(0).await;
-    stage.runs(stage.house.reserved(1).await).await;
-    let waiting = stage.house.reserved(2).await;
-    stage.runs(first).await;
-    drain(&stage, "pool-meet-001").await;
-    stage.lives(first).await;
-    until("the next in line has a slot", async || {
-        stage.look();
-        stage.place_of(waiting).await.is_some()
+async fn a_slot_that_goes_makes_room_for_the_next_in_the_queue_under_its_number(#[case] backend: Backend) {
+    let fixture = DeploymentFixture::new(backend, [sized("meet", 2)]).await;
+    let first = fixture.core.reserved(0).await;
+    fixture.runs(fixture.core.reserved(1).await).await;
+    let waiting = fixture.core.reserved(2).await;
+    fixture.runs(first).await;
+    drain(&fixture, "pool-meet-001").await;
+    fixture.lives(first).await;
+    until("the next in the queue has a slot", async || {
+        fixture.reconcile();
+        fixture.place_of(waiting).await.is_some()
     })
     .await;
-    assert_eq!(stage.place_of(waiting).await.as_deref(), Some("pool-meet-001"));
-    stage.lives(waiting).await;
-    let names: Vec<_> = stage.slots().await.into_iter().map(|(name, _)| name).collect();
+    assert_eq!(fixture.place_of(waiting).await.as_deref(), Some("pool-meet-001"));
+    fixture.lives(waiting).await;
+    let names: Vec<_> = fixture.slots().await.into_iter().map(|(name, _)| name).collect();
     assert_eq!(names, ["pool-meet-001", "pool-meet-002"]);
-    assert_eq!(stage.house.store.pools().await.unwrap()[0].slots, 2);
+    assert_eq!(fixture.core.store.pools().await.unwrap()[0].slots, 2);
 }
 
 #[rstest]
@@ -102,28 +102,28 @@ async fn a_slot_that_goes_makes_room_for_the_next_in_line_under_its_number(#[cas
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
 async fn the_least_recently_used_slot_goes_first_and_one_never_used_before_all(#[case] backend: Backend) {
-    let stage = Stage::new(backend, [PoolRow { min_idle: 3, ..sized("meet", 3) }]).await;
+    let fixture = DeploymentFixture::new(backend, [PoolRow { min_idle: 3, ..sized("meet", 3) }]).await;
     until("three slots are idle", async || {
-        stage.slots().await.iter().filter(|(_, status)| *status == SlotStatus::Idle).count() == 3
+        fixture.slots().await.iter().filter(|(_, status)| *status == SlotStatus::Idle).count() == 3
     })
     .await;
     let mut taken = Vec::new();
     for number in 0..7 {
-        stage.house.clock.advance(Duration::from_secs(1));
-        let bot = stage.house.reserved(number).await;
-        let slot = stage.place_of(bot).await.unwrap();
-        stage.house.clock.advance(Duration::from_secs(1));
-        stage.lives(bot).await;
-        stage.slot_is(&slot, SlotStatus::Idle).await;
+        fixture.core.clock.advance(Duration::from_secs(1));
+        let bot = fixture.core.reserved(number).await;
+        let slot = fixture.place_of(bot).await.unwrap();
+        fixture.core.clock.advance(Duration::from_secs(1));
+        fixture.lives(bot).await;
+        fixture.slot_is(&slot, SlotStatus::Idle).await;
         taken.push(slot.rsplit_once('-').unwrap().1.to_owned());
     }
     assert_eq!(taken, ["001", "002", "003", "001", "002", "003", "001"]);
 }
 
 /// Takes the only slot, so that whoever comes then waits.
-async fn blocked(stage: &Stage) -> BotId {
-    let blocker = stage.house.reserved(999).await;
-    assert!(stage.place_of(blocker).await.is_some());
+async fn blocked(fixture: &DeploymentFixture) -> BotId {
+    let blocker = fixture.core.reserved(999).await;
+    assert!(fixture.place_of(blocker).await.is_some());
     blocker
 }
 
@@ -132,39 +132,39 @@ async fn blocked(stage: &Stage) -> BotId {
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
 async fn the_line_is_served_by_priority_and_then_by_arrival(#[case] backend: Backend) {
-    let stage = Stage::new(backend, [sized("meet", 1)]).await;
-    let blocker = blocked(&stage).await;
+    let fixture = DeploymentFixture::new(backend, [sized("meet", 1)]).await;
+    let blocker = blocked(&fixture).await;
     let mut arrived = Vec::new();
     for (number, priority) in [100, 50, 100, -5, 50, 100].into_iter().enumerate() {
-        let answer = stage.house.ask(BotRequest { priority, ..wish(number) }).await;
+        let answer = fixture.core.ask(BotRequest { priority, ..bot_request(number) }).await;
         arrived.push(answer.bot.id);
-        let place = stage.line().await.iter().position(|bot| *bot == answer.bot.id).unwrap();
-        assert_eq!(answer.queue_position, Some(place as i64 + 1), "it is told where it stands");
+        let position = fixture.queue().await.iter().position(|bot| *bot == answer.bot.id).unwrap();
+        assert_eq!(answer.queue_position, Some(position as i64 + 1), "it is told where it stands");
     }
     let expected: Vec<_> = [3, 1, 4, 0, 2, 5].map(|number: usize| arrived[number]).into();
-    assert_eq!(stage.line().await, expected);
-    stage.lives(blocker).await;
+    assert_eq!(fixture.queue().await, expected);
+    fixture.lives(blocker).await;
     for (served, bot) in expected.iter().enumerate() {
-        stage.runs(*bot).await;
-        assert_eq!(stage.line().await, expected[served + 1..]);
-        stage.lives(*bot).await;
+        fixture.runs(*bot).await;
+        assert_eq!(fixture.queue().await, expected[served + 1..]);
+        fixture.lives(*bot).await;
     }
-    assert_eq!(stage.slots().await.len(), 1);
+    assert_eq!(fixture.slots().await.len(), 1);
 }
 
 #[rstest]
 #[case::sqlite(Backend::Sqlite)]
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
-async fn a_stop_in_line_ends_the_bot_at_once_and_the_others_close_up(#[case] backend: Backend) {
-    let stage = Stage::new(backend, [sized("meet", 1)]).await;
-    blocked(&stage).await;
-    let bots = [stage.house.reserved(0).await, stage.house.reserved(1).await, stage.house.reserved(2).await];
-    let stopped = stage.house.lifecycle.stop(stage.house.user, bots[1]).await.unwrap();
+async fn a_stop_in_the_queue_ends_the_bot_at_once_and_the_others_close_up(#[case] backend: Backend) {
+    let fixture = DeploymentFixture::new(backend, [sized("meet", 1)]).await;
+    blocked(&fixture).await;
+    let bots = [fixture.core.reserved(0).await, fixture.core.reserved(1).await, fixture.core.reserved(2).await];
+    let stopped = fixture.core.lifecycle.stop(fixture.core.user, bots[1]).await.unwrap();
     assert_eq!(stopped.bot.status, Status::Completed);
-    assert_eq!(stage.house.stands(bots[1]).await, (Status::Completed, Some("stopped".to_owned())));
-    assert_eq!(stage.line().await, [bots[0], bots[2]]);
-    assert_eq!(stage.house.store.queue_positions(&bots).await.unwrap(), [(bots[0], 1), (bots[2], 2)]);
+    assert_eq!(fixture.core.stands(bots[1]).await, (Status::Completed, Some("stopped".to_owned())));
+    assert_eq!(fixture.queue().await, [bots[0], bots[2]]);
+    assert_eq!(fixture.core.store.queue_positions(&bots).await.unwrap(), [(bots[0], 1), (bots[2], 2)]);
 }
 
 #[rstest]
@@ -172,15 +172,15 @@ async fn a_stop_in_line_ends_the_bot_at_once_and_the_others_close_up(#[case] bac
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
 async fn a_bot_that_waits_longer_than_it_may_fails_and_those_behind_it_move_up(#[case] backend: Backend) {
-    let stage = Stage::new(backend, [sized("meet", 1)]).await;
-    blocked(&stage).await;
-    let hasty = stage.house.ask(BotRequest { queue_timeout_ms: 5_000, ..wish(0) }).await.bot.id;
-    let patient = stage.house.reserved(1).await;
-    stage.house.clock.advance(Duration::from_secs(5));
+    let fixture = DeploymentFixture::new(backend, [sized("meet", 1)]).await;
+    blocked(&fixture).await;
+    let hasty = fixture.core.ask(BotRequest { queue_timeout_ms: 5_000, ..bot_request(0) }).await.bot.id;
+    let patient = fixture.core.reserved(1).await;
+    fixture.core.clock.advance(Duration::from_secs(5));
     // Nobody polls: its time is over by itself.
-    assert_eq!(stage.end_of(hasty).await, (Status::Failed, Some("queue_timeout".to_owned())));
-    assert_eq!(stage.line().await, [patient]);
-    assert_eq!(stage.bot(patient).await.status, Status::Reserved);
+    assert_eq!(fixture.end_of(hasty).await, (Status::Failed, Some("queue_timeout".to_owned())));
+    assert_eq!(fixture.queue().await, [patient]);
+    assert_eq!(fixture.bot(patient).await.status, Status::Reserved);
 }
 
 #[rstest]
@@ -188,15 +188,15 @@ async fn a_bot_that_waits_longer_than_it_may_fails_and_those_behind_it_move_up(#
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
 async fn the_wait_is_estimated_once_a_bot_has_held_a_slot(#[case] backend: Backend) {
-    let stage = Stage::new(backend, [sized("meet", 1)]).await;
-    let first = blocked(&stage).await;
-    let waiting = stage.house.ask(wish(0)).await;
+    let fixture = DeploymentFixture::new(backend, [sized("meet", 1)]).await;
+    let first = blocked(&fixture).await;
+    let waiting = fixture.core.ask(bot_request(0)).await;
     assert_eq!((waiting.queue_position, waiting.estimated_wait_ms), (Some(1), None));
-    stage.runs(first).await;
-    stage.house.clock.advance(Duration::from_secs(60));
-    stage.lives(first).await;
-    stage.runs(waiting.bot.id).await;
-    let next = [stage.house.ask(wish(1)).await, stage.house.ask(wish(2)).await];
+    fixture.runs(first).await;
+    fixture.core.clock.advance(Duration::from_secs(60));
+    fixture.lives(first).await;
+    fixture.runs(waiting.bot.id).await;
+    let next = [fixture.core.ask(bot_request(1)).await, fixture.core.ask(bot_request(2)).await];
     assert_eq!(next[0].estimated_wait_ms, Some(60_000));
     assert_eq!(next[1].estimated_wait_ms, Some(120_000));
 }
@@ -207,23 +207,23 @@ async fn the_wait_is_estimated_once_a_bot_has_held_a_slot(#[case] backend: Backe
 #[tokio::test]
 async fn two_pools_of_a_platform_serve_one_line_and_no_other(#[case] backend: Backend) {
     let zoom = PoolRow { platform: Platform::Zoom, ..sized("zoom", 1) };
-    let stage = Stage::new(backend, [sized("near", 1), zoom, sized("far", 1)]).await;
-    let bots = [stage.house.reserved(0).await, stage.house.reserved(1).await];
-    assert_eq!(stage.place_of(bots[0]).await.as_deref(), Some("pool-near-001"), "in the order of the configuration");
-    assert_eq!(stage.place_of(bots[1]).await.as_deref(), Some("pool-far-001"));
-    let waiting = [stage.house.reserved(2).await, stage.house.reserved(3).await];
-    assert!(stage.slot("pool-zoom-001").await.is_none(), "a slot of another platform is none for them");
+    let fixture = DeploymentFixture::new(backend, [sized("near", 1), zoom, sized("far", 1)]).await;
+    let bots = [fixture.core.reserved(0).await, fixture.core.reserved(1).await];
+    assert_eq!(fixture.place_of(bots[0]).await.as_deref(), Some("pool-near-001"), "in the order of the configuration");
+    assert_eq!(fixture.place_of(bots[1]).await.as_deref(), Some("pool-far-001"));
+    let waiting = [fixture.core.reserved(2).await, fixture.core.reserved(3).await];
+    assert!(fixture.slot("pool-zoom-001").await.is_none(), "a slot of another platform is none for them");
     let meeting = Meeting::from_link("https://zoom.us/j/81234567890").unwrap();
-    let stranger = stage.house.ask(BotRequest { meeting, priority: 1_000, ..wish(4) }).await;
-    assert_eq!(stage.place_of(stranger.bot.id).await.as_deref(), Some("pool-zoom-001"));
-    // Whichever becomes free goes to the first in line; what another platform frees goes to nobody here.
-    stage.lives(stranger.bot.id).await;
-    stage.slot_is("pool-zoom-001", SlotStatus::Idle).await;
-    assert_eq!(stage.line().await, waiting);
-    stage.lives(bots[1]).await;
-    assert_eq!(stage.runs(waiting[0]).await.as_str(), "pool-far-001");
-    stage.lives(bots[0]).await;
-    assert_eq!(stage.runs(waiting[1]).await.as_str(), "pool-near-001");
+    let stranger = fixture.core.ask(BotRequest { meeting, priority: 1_000, ..bot_request(4) }).await;
+    assert_eq!(fixture.place_of(stranger.bot.id).await.as_deref(), Some("pool-zoom-001"));
+    // Whichever becomes free goes to the first in the queue; what another platform frees goes to nobody here.
+    fixture.lives(stranger.bot.id).await;
+    fixture.slot_is("pool-zoom-001", SlotStatus::Idle).await;
+    assert_eq!(fixture.queue().await, waiting);
+    fixture.lives(bots[1]).await;
+    assert_eq!(fixture.runs(waiting[0]).await.as_str(), "pool-far-001");
+    fixture.lives(bots[0]).await;
+    assert_eq!(fixture.runs(waiting[1]).await.as_str(), "pool-near-001");
 }
 
 fn in_status(slots: &[(String, SlotStatus)], status: SlotStatus) -> usize {
@@ -235,42 +235,46 @@ fn in_status(slots: &[(String, SlotStatus)], status: SlotStatus) -> usize {
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
 async fn a_pool_keeps_slots_ready_and_lets_go_of_them_when_it_shrinks(#[case] backend: Backend) {
-    let stage = Stage::new(backend, [PoolRow { min_idle: 2, ..sized("meet", 4) }]).await;
+    let fixture = DeploymentFixture::new(backend, [PoolRow { min_idle: 2, ..sized("meet", 4) }]).await;
     let count = async |idle: usize, all: usize| {
         until(&format!("{idle} of {all} slots are idle"), async || {
-            stage.look();
-            let slots = stage.slots().await;
+            fixture.reconcile();
+            let slots = fixture.slots().await;
             (in_status(&slots, SlotStatus::Idle), slots.len()) == (idle, all)
         })
         .await;
     };
     count(2, 2).await;
-    let first = stage.house.reserved(0).await;
+    let first = fixture.core.reserved(0).await;
     count(2, 3).await;
-    let second = stage.house.reserved(1).await;
+    let second = fixture.core.reserved(1).await;
     count(2, 4).await;
-    stage.house.reserved(2).await;
+    fixture.core.reserved(2).await;
     count(1, 4).await;
     // Ready without a bot in them, they cost nothing: no start was asked for.
-    stage.gate_is_free().await;
-    assert_eq!(stage.fake.starts().len(), 3);
+    fixture.gate_is_free().await;
+    assert_eq!(fixture.fake.starts().len(), 3);
 
     let resize = async |max_slots| {
         let changed = Changed { pools: true, ..Changed::default() };
-        let mut tx = stage.house.store.begin_changing(&changed, stage.house.clock.now()).await.unwrap();
+        let mut tx = fixture.core.store.begin_changing(&changed, fixture.core.clock.now()).await.unwrap();
         tx.resize_pool("meet", max_slots, 0).await.unwrap();
         tx.commit().await.unwrap();
     };
     resize(3).await;
     count(0, 3).await;
     resize(1).await;
-    let waiting = stage.house.reserved(3).await;
-    assert_eq!(stage.line().await, [waiting], "there is no room for more");
-    stage.lives(first).await;
-    assert_eq!(stage.runs(waiting).await, stage.bot(first).await.slot.unwrap(), "what there is serves the line first");
-    stage.lives(second).await;
+    let waiting = fixture.core.reserved(3).await;
+    assert_eq!(fixture.queue().await, [waiting], "there is no room for more");
+    fixture.lives(first).await;
+    assert_eq!(
+        fixture.runs(waiting).await,
+        fixture.bot(first).await.slot.unwrap(),
+        "what there is serves the queue first"
+    );
+    fixture.lives(second).await;
     count(0, 2).await;
-    stage.lives(waiting).await;
+    fixture.lives(waiting).await;
     count(0, 1).await;
-    assert_eq!(stage.fake.calls().iter().filter(|call| matches!(call, Call::Delete(_))).count(), 3);
+    assert_eq!(fixture.fake.calls().iter().filter(|call| matches!(call, Call::Delete(_))).count(), 3);
 }

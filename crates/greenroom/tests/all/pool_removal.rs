@@ -8,7 +8,7 @@ use rstest::rstest;
 use tokio::io::{AsyncBufReadExt, BufReader};
 
 use crate::support::{
-    Backend, Database, Engine, OBEDIENT, Process, Recipe, Scene, Venue, found, meet_link, process_pool,
+    Backend, Database, DockerFixture, Engine, OBEDIENT, Process, Recipe, ServerFixture, found, meet_link, process_pool,
 };
 
 const STAYS: &str = r#"echo '{"event": "joined"}'; sleep 1000"#;
@@ -55,11 +55,11 @@ pub async fn start_again(server: Process, database: &Database, toml: &str) -> (P
 #[tokio::test]
 async fn a_pool_that_left_the_configuration_is_named_and_removed_beside_a_server(#[case] backend: Backend) {
     let hot = process_pool("meet", "max_slots = 5\nmin_idle = 3\nstandby = \"running\"", STAYS);
-    let venue = Venue::open(backend, &(hot + &other_pool())).await;
-    venue.until_slots(3, 0).await;
-    let (well, said) = at(&venue.database, &["pools", "remove", "meet", "--yes"]).await;
+    let fixture = ServerFixture::open(backend, &(hot + &other_pool())).await;
+    fixture.until_slots(3, 0).await;
+    let (well, said) = at(&fixture.database, &["pools", "remove", "meet", "--yes"]).await;
     assert!(!well && said.contains("the pool meet is still in the configuration"), "{said}");
-    let Venue { server, database, .. } = venue;
+    let ServerFixture { server, database, .. } = fixture;
     let (server, log) = start_again(server, &database, &other_pool()).await;
     let fields = found("the server names the pool", async || {
         let text = std::fs::read_to_string(&log).unwrap();
@@ -89,9 +89,10 @@ async fn a_pool_that_left_the_configuration_is_named_and_removed_beside_a_server
 
 #[tokio::test]
 async fn bots_of_a_pool_that_left_are_waited_for() {
-    let venue = Venue::open(Backend::Sqlite, &(process_pool("meet", "max_slots = 5", OBEDIENT) + &other_pool())).await;
-    let bots = [venue.active(1).await, venue.active(2).await].map(|bot| bot["id"].as_str().unwrap().to_owned());
-    let Venue { server, database, user, .. } = venue;
+    let fixture =
+        ServerFixture::open(Backend::Sqlite, &(process_pool("meet", "max_slots = 5", OBEDIENT) + &other_pool())).await;
+    let bots = [fixture.active(1).await, fixture.active(2).await].map(|bot| bot["id"].as_str().unwrap().to_owned());
+    let ServerFixture { server, database, user, .. } = fixture;
     // Where the first server was, so that agents find the second.
     let address = server.url.trim_start_matches("http://").to_owned();
     let (server, _) = start_again(server, &database, &other_pool()).await;
@@ -129,12 +130,13 @@ async fn bots_of_a_pool_that_left_are_waited_for() {
 async fn a_pool_on_docker_that_left_is_removed_by_what_the_database_keeps() {
     let engine = Engine::shared().await;
     let image = engine.image(&Recipe::bot(OBEDIENT)).await;
-    let scene = Scene::start(&engine, "docker", &image, "max_slots = 4\nmin_idle = 2\nstandby = \"running\"", "").await;
-    scene.until_idle(2).await;
-    let bot = scene.user.bot(&meet_link(1)).await;
-    scene.user.until(&bot, "active").await;
-    let name = scene.slot(1).trim_start_matches("pool-").trim_end_matches("-001").to_owned();
-    let Scene { server, database, ours, .. } = scene;
+    let fixture =
+        DockerFixture::start(&engine, "docker", &image, "max_slots = 4\nmin_idle = 2\nstandby = \"running\"", "").await;
+    fixture.until_idle(2).await;
+    let bot = fixture.user.bot(&meet_link(1)).await;
+    fixture.user.until(&bot, "active").await;
+    let name = fixture.slot(1).trim_start_matches("pool-").trim_end_matches("-001").to_owned();
+    let DockerFixture { server, database, ours, .. } = fixture;
     let (_server, _) = start_again(server, &database, &other_pool()).await;
     assert!(ours.containers().await.len() >= 2);
     let (well, said) = at(&database, &["pools", "remove", &name, "--yes", "--force"]).await;

@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use domain::{SlotName, SlotStatus};
 use greenroom::deployment::Recovery;
-use greenroom::keepers::Did;
+use greenroom::keepers::RunReport;
 use greenroom::placement::SlotEvent;
 use greenroom::providers::ProviderError;
 use greenroom::store::PoolRow;
 use rstest::rstest;
 
-use crate::support::{Backend, Call, Fake, Fault, Kind, Plan, Stage, pool, until, waits};
+use crate::support::{Backend, Call, DeploymentFixture, Fake, Fault, Kind, Plan, pool, until, waits};
 
 const SLOT: &str = "pool-meet-001";
 
@@ -19,15 +19,15 @@ fn name() -> SlotName {
     SlotName::stored(SLOT.to_owned())
 }
 
-fn did(recovered: u64, failed: u64, deleted: u64) -> Did {
-    Did::of([("recovered", recovered), ("failed", failed), ("deleted", deleted)])
+fn report(recovered: u64, failed: u64, deleted: u64) -> RunReport {
+    RunReport::of([("recovered", recovered), ("failed", failed), ("deleted", deleted)])
 }
 
 /// A bot whose slot cannot be started: the slot goes to error.
-async fn fails(stage: &Stage, number: usize) {
-    stage.fake.break_next(Kind::Start, Fault::Error);
-    let bot = stage.house.reserved(number).await;
-    assert_eq!(stage.end_of(bot).await.1.as_deref(), Some("deploy_failed"));
+async fn fails(fixture: &DeploymentFixture, number: usize) {
+    fixture.fake.break_next(Kind::Start, Fault::Error);
+    let bot = fixture.core.reserved(number).await;
+    assert_eq!(fixture.end_of(bot).await.1.as_deref(), Some("deploy_failed"));
 }
 
 #[rstest]
@@ -35,20 +35,20 @@ async fn fails(stage: &Stage, number: usize) {
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
 async fn a_slot_in_error_is_stopped_at_the_provider_and_used_again(#[case] backend: Backend) {
-    let stage = Stage::new(backend, [pool("meet")]).await;
-    fails(&stage, 0).await;
-    let slot = stage.slot_is(SLOT, SlotStatus::Error).await;
+    let fixture = DeploymentFixture::new(backend, [pool("meet")]).await;
+    fails(&fixture, 0).await;
+    let slot = fixture.slot_is(SLOT, SlotStatus::Error).await;
     assert_eq!(slot.error_message.as_deref(), Some("it broke on purpose"));
-    assert_eq!(stage.keep("recovery").await, did(1, 0, 0));
-    assert_eq!(stage.fake.count(&Call::Stop(name())), 1);
+    assert_eq!(fixture.keep("recovery").await, report(1, 0, 0));
+    assert_eq!(fixture.fake.count(&Call::Stop(name())), 1);
     // What never came to be is made first.
-    let slot = stage.slot_is(SLOT, SlotStatus::Idle).await;
+    let slot = fixture.slot_is(SLOT, SlotStatus::Idle).await;
     assert_eq!((slot.recovery_attempts, slot.error_message), (1, None));
-    assert_eq!(stage.keep("recovery").await, did(0, 0, 0), "there is nothing more to do");
+    assert_eq!(fixture.keep("recovery").await, report(0, 0, 0), "there is nothing more to do");
     // A bot that runs well makes it forget.
-    let bot = stage.house.reserved(1).await;
-    stage.lives(bot).await;
-    let slot = stage.slot_is(SLOT, SlotStatus::Idle).await;
+    let bot = fixture.core.reserved(1).await;
+    fixture.lives(bot).await;
+    let slot = fixture.slot_is(SLOT, SlotStatus::Idle).await;
     assert_eq!(slot.recovery_attempts, 0);
 }
 
@@ -57,12 +57,12 @@ async fn a_slot_in_error_is_stopped_at_the_provider_and_used_again(#[case] backe
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
 async fn a_bot_that_waits_gets_the_slot_that_was_recovered(#[case] backend: Backend) {
-    let stage = Stage::new(backend, [pool("meet")]).await;
-    fails(&stage, 0).await;
-    let bot = stage.house.reserved(1).await;
-    assert_eq!(stage.line().await, [bot]);
-    assert_eq!(stage.keep("recovery").await, did(1, 0, 0));
-    assert_eq!(stage.place_of(bot).await.as_deref(), Some(SLOT));
+    let fixture = DeploymentFixture::new(backend, [pool("meet")]).await;
+    fails(&fixture, 0).await;
+    let bot = fixture.core.reserved(1).await;
+    assert_eq!(fixture.queue().await, [bot]);
+    assert_eq!(fixture.keep("recovery").await, report(1, 0, 0));
+    assert_eq!(fixture.place_of(bot).await.as_deref(), Some(SLOT));
 }
 
 #[rstest]
@@ -70,23 +70,23 @@ async fn a_bot_that_waits_gets_the_slot_that_was_recovered(#[case] backend: Back
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
 async fn a_flapping_slot_is_deleted_at_its_third_failure_and_the_pool_grows_a_new_one(#[case] backend: Backend) {
-    let stage = Stage::new(backend, [pool("meet")]).await;
+    let fixture = DeploymentFixture::new(backend, [pool("meet")]).await;
     for failure in 0..2 {
-        fails(&stage, failure).await;
-        assert_eq!(stage.keep("recovery").await, did(1, 0, 0));
-        let slot = stage.slot_is(SLOT, SlotStatus::Idle).await;
+        fails(&fixture, failure).await;
+        assert_eq!(fixture.keep("recovery").await, report(1, 0, 0));
+        let slot = fixture.slot_is(SLOT, SlotStatus::Idle).await;
         assert_eq!(slot.recovery_attempts, failure as i64 + 1);
     }
-    let before = stage.slot(SLOT).await.unwrap();
-    fails(&stage, 2).await;
-    assert_eq!(stage.keep("recovery").await, did(0, 0, 1));
-    assert_eq!(stage.fake.count(&Call::Delete(name())), 1);
-    assert_eq!(stage.slots().await, [], "it is gone");
-    assert!(stage.fake.has().is_empty());
-    stage.house.clock.advance(Duration::from_secs(1));
-    let bot = stage.house.reserved(3).await;
-    stage.lives(bot).await;
-    let fresh = stage.slot_is(SLOT, SlotStatus::Idle).await;
+    let before = fixture.slot(SLOT).await.unwrap();
+    fails(&fixture, 2).await;
+    assert_eq!(fixture.keep("recovery").await, report(0, 0, 1));
+    assert_eq!(fixture.fake.count(&Call::Delete(name())), 1);
+    assert_eq!(fixture.slots().await, [], "it is gone");
+    assert!(fixture.fake.has().is_empty());
+    fixture.core.clock.advance(Duration::from_secs(1));
+    let bot = fixture.core.reserved(3).await;
+    fixture.lives(bot).await;
+    let fresh = fixture.slot_is(SLOT, SlotStatus::Idle).await;
     assert!(fresh.created_at > before.created_at && fresh.recovery_attempts == 0, "{fresh:?}");
 }
 
@@ -95,17 +95,17 @@ async fn a_flapping_slot_is_deleted_at_its_third_failure_and_the_pool_grows_a_ne
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
 async fn a_slot_that_cannot_be_stopped_is_deleted_at_the_third_attempt(#[case] backend: Backend) {
-    let stage = Stage::new(backend, [pool("meet")]).await;
-    fails(&stage, 0).await;
+    let fixture = DeploymentFixture::new(backend, [pool("meet")]).await;
+    fails(&fixture, 0).await;
     for attempt in 1..=2 {
-        stage.fake.fail_stop(ProviderError::again(format!("no, says the provider, {attempt}")));
-        assert_eq!(stage.keep("recovery").await, did(0, 1, 0));
-        let slot = stage.slot(SLOT).await.unwrap();
+        fixture.fake.fail_stop(ProviderError::transient(format!("no, says the provider, {attempt}")));
+        assert_eq!(fixture.keep("recovery").await, report(0, 1, 0));
+        let slot = fixture.slot(SLOT).await.unwrap();
         assert_eq!((slot.status, slot.recovery_attempts), (SlotStatus::Error, attempt));
         assert_eq!(slot.error_message, Some(format!("no, says the provider, {attempt}")));
     }
-    assert_eq!(stage.keep("recovery").await, did(0, 0, 1));
-    assert_eq!(stage.slots().await, []);
+    assert_eq!(fixture.keep("recovery").await, report(0, 0, 1));
+    assert_eq!(fixture.slots().await, []);
 }
 
 #[rstest]
@@ -113,28 +113,28 @@ async fn a_slot_that_cannot_be_stopped_is_deleted_at_the_third_attempt(#[case] b
 #[case::does_nothing(Fault::NoEffect)]
 #[tokio::test]
 async fn the_row_stays_until_the_provider_has_proven_that_the_slot_is_gone(#[case] fault: Fault) {
-    let stage = Stage::new(Backend::Sqlite, [pool("meet")]).await;
-    let bot = stage.house.reserved(0).await;
-    stage.lives(bot).await;
-    stage.slot_is(SLOT, SlotStatus::Idle).await;
+    let fixture = DeploymentFixture::new(Backend::Sqlite, [pool("meet")]).await;
+    let bot = fixture.core.reserved(0).await;
+    fixture.lives(bot).await;
+    fixture.slot_is(SLOT, SlotStatus::Idle).await;
     for failure in 1..=3 {
-        fails(&stage, failure).await;
+        fails(&fixture, failure).await;
         if failure == 3 {
-            stage.fake.break_next(Kind::Delete, fault);
+            fixture.fake.break_next(Kind::Delete, fault);
         }
-        stage.keep("recovery").await;
+        fixture.keep("recovery").await;
     }
-    let slot = stage.slot(SLOT).await.unwrap();
+    let slot = fixture.slot(SLOT).await.unwrap();
     assert_eq!(slot.status, SlotStatus::Draining, "nobody gets it any more");
     assert!(slot.error_message.is_some() && slot.description.starts_with("[ERROR]"), "{slot:?}");
-    assert!(stage.fake.has().contains_key(&name()), "it runs on, and is known");
+    assert!(fixture.fake.has().contains_key(&name()), "it runs on, and is known");
     // It is tried again after a while, not at every look.
-    stage.keep("deployment").await;
-    assert_eq!(stage.fake.count(&Call::Delete(name())), 1);
-    stage.house.clock.advance(Duration::from_secs(31));
-    stage.keep("deployment").await;
-    until("it is gone", async || stage.slots().await.is_empty()).await;
-    assert!(stage.fake.has().is_empty());
+    fixture.keep("deployment").await;
+    assert_eq!(fixture.fake.count(&Call::Delete(name())), 1);
+    fixture.core.clock.advance(Duration::from_secs(31));
+    fixture.keep("deployment").await;
+    until("it is gone", async || fixture.slots().await.is_empty()).await;
+    assert!(fixture.fake.has().is_empty());
 }
 
 #[rstest]
@@ -142,59 +142,60 @@ async fn the_row_stays_until_the_provider_has_proven_that_the_slot_is_gone(#[cas
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
 async fn slots_that_are_stuck_without_a_bot_are_recovered(#[case] backend: Backend) {
-    let stage = Stage::new(backend, [PoolRow { max_slots: 2, ..pool("meet") }]).await;
-    let bots = [stage.house.reserved(0).await, stage.house.reserved(1).await];
+    let fixture = DeploymentFixture::new(backend, [PoolRow { max_slots: 2, ..pool("meet") }]).await;
+    let bots = [fixture.core.reserved(0).await, fixture.core.reserved(1).await];
     for bot in bots {
-        stage.lives(bot).await;
+        fixture.lives(bot).await;
     }
     for slot in [SLOT, "pool-meet-002"] {
-        stage.slot_is(slot, SlotStatus::Idle).await;
+        fixture.slot_is(slot, SlotStatus::Idle).await;
     }
-    stage.house.database.execute("UPDATE slots SET status = 'creating' WHERE number = 1").await;
-    stage.house.database.execute("UPDATE slots SET status = 'busy' WHERE number = 2").await;
-    assert_eq!(stage.keep("recovery").await, did(0, 0, 0), "somebody may be at work on them");
-    stage.house.clock.advance(Duration::from_secs(61));
+    fixture.core.database.execute("UPDATE slots SET status = 'creating' WHERE number = 1").await;
+    fixture.core.database.execute("UPDATE slots SET status = 'busy' WHERE number = 2").await;
+    assert_eq!(fixture.keep("recovery").await, report(0, 0, 0), "somebody may be at work on them");
+    fixture.core.clock.advance(Duration::from_secs(61));
     // Whoever cleared them may still be at one of them: that one is left to the next run.
     let mut recovered = 0;
     until("both are recovered", async || {
-        recovered += stage.keep("recovery").await.counts["recovered"];
+        recovered += fixture.keep("recovery").await.counts["recovered"];
         recovered == 2
     })
     .await;
-    for (slot, status) in stage.slots().await {
+    for (slot, status) in fixture.slots().await {
         assert_eq!(status, SlotStatus::Idle, "{slot}");
     }
-    assert_eq!(stage.keep("recovery").await, did(0, 0, 0), "each was recovered once");
+    assert_eq!(fixture.keep("recovery").await, report(0, 0, 0), "each was recovered once");
 }
 
 #[tokio::test]
 async fn a_slot_of_a_hot_pool_that_never_comes_up_is_deleted_in_the_end_and_another_is_made() {
     let meet = PoolRow { hot: true, min_idle: 1, ..pool("meet") };
-    let stage = Stage::planned(Backend::Sqlite, &Plan::of([meet]), 1, Fake::default()).await;
-    let first = stage.slot_is(SLOT, SlotStatus::Creating).await;
+    let fixture = DeploymentFixture::planned(Backend::Sqlite, &Plan::of([meet]), 1, Fake::default()).await;
+    let first = fixture.slot_is(SLOT, SlotStatus::Creating).await;
     for attempt in 1..=3 {
-        until("it was started", async || stage.fake.starts().len() == attempt && stage.at_gate().await == (0, 0)).await;
+        until("it was started", async || fixture.fake.starts().len() == attempt && fixture.at_gate().await == (0, 0))
+            .await;
         // Its agent never begins to wait.
-        stage.house.clock.advance(Duration::from_secs(61));
-        stage.keep("deployment").await;
-        stage.slot_is(SLOT, SlotStatus::Error).await;
-        stage.keep("recovery").await;
+        fixture.core.clock.advance(Duration::from_secs(61));
+        fixture.keep("deployment").await;
+        fixture.slot_is(SLOT, SlotStatus::Error).await;
+        fixture.keep("recovery").await;
     }
-    assert_eq!(stage.slots().await, []);
-    stage.keep("warm_buffer").await;
-    let second = stage.slot(SLOT).await.unwrap();
+    assert_eq!(fixture.slots().await, []);
+    fixture.keep("warm_buffer").await;
+    let second = fixture.slot(SLOT).await.unwrap();
     assert!(second.created_at > first.created_at);
 }
 
 #[tokio::test]
 async fn a_bot_of_ones_own_that_crashes_is_not_held_against_its_slot() {
-    let stage = Stage::new(Backend::Sqlite, [pool("meet")]).await;
+    let fixture = DeploymentFixture::new(Backend::Sqlite, [pool("meet")]).await;
     for number in 0..4 {
-        let bot = stage.house.reserved(number).await;
-        let voice = stage.voice(bot).await;
-        stage.house.lifecycle.started(voice, None).await.unwrap();
-        stage.house.exited(voice, 1).await.unwrap();
-        let slot = stage.slot_is(SLOT, SlotStatus::Idle).await;
+        let bot = fixture.core.reserved(number).await;
+        let caller = fixture.caller(bot).await;
+        fixture.core.lifecycle.started(caller, None).await.unwrap();
+        fixture.core.exited(caller, 1).await.unwrap();
+        let slot = fixture.slot_is(SLOT, SlotStatus::Idle).await;
         assert_eq!(slot.recovery_attempts, 0);
     }
 }
@@ -202,51 +203,51 @@ async fn a_bot_of_ones_own_that_crashes_is_not_held_against_its_slot() {
 #[tokio::test]
 async fn a_slot_that_is_being_made_ready_by_now_is_not_stuck() {
     let meet = PoolRow { hot: true, min_idle: 1, ..pool("meet") };
-    let stage = Stage::with(Backend::Sqlite, [meet], 1, Fake::hanging()).await;
-    let slot = stage.slot_is(SLOT, SlotStatus::Creating).await;
-    until("it starts", async || stage.fake.starting() == 1).await;
-    stage.house.clock.advance(Duration::from_secs(61));
+    let fixture = DeploymentFixture::with(Backend::Sqlite, [meet], 1, Fake::hanging()).await;
+    let slot = fixture.slot_is(SLOT, SlotStatus::Creating).await;
+    until("it starts", async || fixture.fake.starting() == 1).await;
+    fixture.core.clock.advance(Duration::from_secs(61));
     // It was in error when recovery looked, and was recovered by hand since.
-    let stuck_since = stage.house.clock.now();
-    let attempted = stage.deployment.attempt(&slot.name, stuck_since, 3).await.unwrap();
+    let stuck_since = fixture.core.clock.now();
+    let attempted = fixture.deployment.attempt(&slot.name, stuck_since, 3).await.unwrap();
     assert_eq!(attempted, Recovery::NotNeeded);
-    let after = stage.slot(SLOT).await.unwrap();
+    let after = fixture.slot(SLOT).await.unwrap();
     assert_eq!((after.status, after.recovery_attempts), (SlotStatus::Creating, 0));
-    assert_eq!(stage.fake.count(&Call::Stop(name())), 0);
+    assert_eq!(fixture.fake.count(&Call::Stop(name())), 0);
 }
 
 #[tokio::test]
 async fn an_attempt_that_comes_too_late_frees_nothing() {
-    let stage = Stage::new(Backend::Sqlite, [pool("meet")]).await;
-    fails(&stage, 0).await;
-    let before = stage.slot(SLOT).await.unwrap();
-    stage.keep("recovery").await;
-    stage.house.clock.advance(Duration::from_secs(1));
-    fails(&stage, 1).await;
+    let fixture = DeploymentFixture::new(Backend::Sqlite, [pool("meet")]).await;
+    fails(&fixture, 0).await;
+    let before = fixture.slot(SLOT).await.unwrap();
+    fixture.keep("recovery").await;
+    fixture.core.clock.advance(Duration::from_secs(1));
+    fails(&fixture, 1).await;
     let since = before.status_since;
-    assert!(!stage.house.placement.report(name(), SlotEvent::Recovered { since }).await.unwrap());
+    assert!(!fixture.core.placement.report(name(), SlotEvent::Recovered { since }).await.unwrap());
     assert!(
-        !stage.house.placement.report(name(), SlotEvent::Recovering { since, message: String::new() }).await.unwrap()
+        !fixture.core.placement.report(name(), SlotEvent::Recovering { since, message: String::new() }).await.unwrap()
     );
-    let slot = stage.slot(SLOT).await.unwrap();
+    let slot = fixture.slot(SLOT).await.unwrap();
     assert_eq!((slot.status, slot.recovery_attempts), (SlotStatus::Error, 1));
 }
 
 #[tokio::test]
 async fn a_slot_that_somebody_is_at_is_left_to_them() {
-    let stage = Stage::with(Backend::Sqlite, [pool("meet")], 1, Fake::slow_to_end()).await;
-    let bot = stage.house.reserved(0).await;
-    stage.runs(bot).await;
+    let fixture = DeploymentFixture::with(Backend::Sqlite, [pool("meet")], 1, Fake::slow_to_end()).await;
+    let bot = fixture.core.reserved(0).await;
+    fixture.runs(bot).await;
     let broken = SlotEvent::Broken { bot: Some(bot), message: "it smokes".to_owned() };
-    stage.house.placement.report(name(), broken).await.unwrap();
-    let slot = stage.slot_is(SLOT, SlotStatus::Error).await;
-    let deployment = stage.deployment.clone();
+    fixture.core.placement.report(name(), broken).await.unwrap();
+    let slot = fixture.slot_is(SLOT, SlotStatus::Error).await;
+    let deployment = fixture.deployment.clone();
     let by_hand = tokio::spawn(async move { deployment.recover(&slot.name).await.unwrap() });
-    until("it is being stopped", async || stage.fake.count(&Call::Stop(name())) == 1).await;
-    assert_eq!(stage.keep("recovery").await, did(0, 0, 0));
-    stage.fake.release_ends(1);
+    until("it is being stopped", async || fixture.fake.count(&Call::Stop(name())) == 1).await;
+    assert_eq!(fixture.keep("recovery").await, report(0, 0, 0));
+    fixture.fake.release_ends(1);
     assert_eq!(by_hand.await.unwrap(), Some(Recovery::Recovered));
-    assert_eq!(stage.slot(SLOT).await.unwrap().recovery_attempts, 0);
+    assert_eq!(fixture.slot(SLOT).await.unwrap().recovery_attempts, 0);
 }
 
 #[rstest]
@@ -255,14 +256,14 @@ async fn a_slot_that_somebody_is_at_is_left_to_them() {
 #[tokio::test]
 async fn a_pool_whose_slots_cannot_be_started_is_not_filled_with_broken_ones(#[case] backend: Backend) {
     let meet = PoolRow { hot: true, min_idle: 2, max_slots: 50, ..pool("meet") };
-    let errors = (0..100).map(|_| ProviderError::never("there is no such command"));
-    let stage = Stage::with(backend, [meet], 4, Fake::default().failing_starts(errors)).await;
+    let errors = (0..100).map(|_| ProviderError::permanent("there is no such command"));
+    let fixture = DeploymentFixture::with(backend, [meet], 4, Fake::default().failing_starts(errors)).await;
     for _ in 0..6 {
-        stage.keep("warm_buffer").await;
-        stage.gate_is_free().await;
+        fixture.keep("warm_buffer").await;
+        fixture.gate_is_free().await;
     }
     let broken = vec![SlotStatus::Error; 4];
-    assert_eq!(stage.slots().await.into_iter().map(|(_, status)| status).collect::<Vec<_>>(), broken);
+    assert_eq!(fixture.slots().await.into_iter().map(|(_, status)| status).collect::<Vec<_>>(), broken);
 }
 
 /// What is logged by this thread, as a test's own tasks are.
@@ -295,27 +296,27 @@ impl Logged {
 #[tokio::test]
 async fn a_slot_is_said_to_be_recovered_when_it_is_and_not_when_it_was_drained_meanwhile() {
     let (logged, _guard) = Logged::begin();
-    let stage = Stage::with(Backend::Sqlite, [pool("meet")], 4, Fake::slow_to_end()).await;
+    let fixture = DeploymentFixture::with(Backend::Sqlite, [pool("meet")], 4, Fake::slow_to_end()).await;
     for (is_drained, recovery, times) in [(true, Recovery::NotNeeded, 0), (false, Recovery::Recovered, 1)] {
-        fails(&stage, usize::from(is_drained)).await;
-        stage.slot_is(SLOT, SlotStatus::Error).await;
-        let stops = stage.fake.count(&Call::Stop(name()));
-        let deployment = stage.deployment.clone();
+        fails(&fixture, usize::from(is_drained)).await;
+        fixture.slot_is(SLOT, SlotStatus::Error).await;
+        let stops = fixture.fake.count(&Call::Stop(name()));
+        let deployment = fixture.deployment.clone();
         let recovering = tokio::spawn(async move { deployment.recover(&name()).await.unwrap() });
-        until("it is being stopped", async || stage.fake.count(&Call::Stop(name())) > stops).await;
+        until("it is being stopped", async || fixture.fake.count(&Call::Stop(name())) > stops).await;
         if is_drained {
-            assert!(stage.house.placement.report(name(), SlotEvent::Drain).await.unwrap());
+            assert!(fixture.core.placement.report(name(), SlotEvent::Drain).await.unwrap());
         }
-        stage.fake.release_ends(1);
+        fixture.fake.release_ends(1);
         assert_eq!(recovering.await.unwrap(), Some(recovery));
         assert_eq!(logged.count("slot recovered"), times);
         if is_drained {
             // What has failed is left alone for half a minute.
-            stage.house.clock.advance(Duration::from_secs(31));
-            stage.fake.release_ends(1);
+            fixture.core.clock.advance(Duration::from_secs(31));
+            fixture.fake.release_ends(1);
             until("it is deleted", async || {
-                stage.keep("deployment").await;
-                stage.slot(SLOT).await.is_none()
+                fixture.keep("deployment").await;
+                fixture.slot(SLOT).await.is_none()
             })
             .await;
         }
@@ -325,19 +326,19 @@ async fn a_slot_is_said_to_be_recovered_when_it_is_and_not_when_it_was_drained_m
 #[tokio::test]
 async fn a_late_agent_does_not_bring_a_slot_back_that_is_being_stopped() {
     let meet = PoolRow { hot: true, min_idle: 1, ..pool("meet") };
-    let stage = Stage::with(Backend::Sqlite, [meet], 4, Fake::slow_to_end()).await;
-    until("it was started", async || stage.fake.starts().len() == 1 && stage.at_gate().await == (0, 0)).await;
-    stage.house.clock.advance(Duration::from_secs(61));
-    stage.keep("deployment").await;
-    let slot = stage.slot_is(SLOT, SlotStatus::Error).await;
-    let deployment = stage.deployment.clone();
+    let fixture = DeploymentFixture::with(Backend::Sqlite, [meet], 4, Fake::slow_to_end()).await;
+    until("it was started", async || fixture.fake.starts().len() == 1 && fixture.at_gate().await == (0, 0)).await;
+    fixture.core.clock.advance(Duration::from_secs(61));
+    fixture.keep("deployment").await;
+    let slot = fixture.slot_is(SLOT, SlotStatus::Error).await;
+    let deployment = fixture.deployment.clone();
     let recovering = tokio::spawn(async move { deployment.recover(&name()).await.unwrap() });
-    until("it is being stopped", async || stage.fake.count(&Call::Stop(name())) == 1).await;
-    stage.house.placement.report(name(), waits(&slot)).await.unwrap();
-    assert_eq!(stage.slot(SLOT).await.unwrap().status, SlotStatus::Error, "what comes now is about to be ended");
-    stage.fake.release_ends(1);
+    until("it is being stopped", async || fixture.fake.count(&Call::Stop(name())) == 1).await;
+    fixture.core.placement.report(name(), waits(&slot)).await.unwrap();
+    assert_eq!(fixture.slot(SLOT).await.unwrap().status, SlotStatus::Error, "what comes now is about to be ended");
+    fixture.fake.release_ends(1);
     assert_eq!(recovering.await.unwrap(), Some(Recovery::Recovered));
-    until("it is started again", async || stage.fake.starts().len() == 2 && stage.at_gate().await == (0, 0)).await;
-    stage.stir(&[]).await;
-    stage.slot_is(SLOT, SlotStatus::Idle).await;
+    until("it is started again", async || fixture.fake.starts().len() == 2 && fixture.at_gate().await == (0, 0)).await;
+    fixture.advance_bots(&[]).await;
+    fixture.slot_is(SLOT, SlotStatus::Idle).await;
 }

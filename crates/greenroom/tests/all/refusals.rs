@@ -3,17 +3,17 @@
 use reqwest::StatusCode;
 use serde_json::{Value, json};
 
-use crate::support::{Backend, Venue, process_pool};
+use crate::support::{Backend, ServerFixture, process_pool};
 
 #[tokio::test]
 async fn a_refusal_names_the_field_the_service_and_the_remedy() {
-    let venue = Venue::open(Backend::Sqlite, &process_pool("meet", "max_slots = 1", "true")).await;
+    let fixture = ServerFixture::open(Backend::Sqlite, &process_pool("meet", "max_slots = 1", "true")).await;
     let refused = async |body: Value| {
-        let (status, answer) = venue.user.post("/bots", body).await;
+        let (status, answer) = fixture.user.post("/bots", body).await;
         assert_eq!((status, &answer["code"]), (StatusCode::UNPROCESSABLE_ENTITY, &json!("invalid")), "{answer}");
         answer["detail"].as_str().unwrap().to_owned()
     };
-    for (body, words) in [
+    for (body, expected) in [
         (json!({"meeting_url": "https://acme.webex.com/meet/jane"}), "`meeting_url`: Webex is not supported yet"),
         (json!({"meeting_url": "https://discord.gg/abc"}), "`meeting_url`: Discord is not supported yet"),
         (json!({"platform": "webex", "native_meeting_id": "1"}), "`platform`: Webex is not supported yet"),
@@ -22,8 +22,8 @@ async fn a_refusal_names_the_field_the_service_and_the_remedy() {
         (json!({"meeting_url": "https://zoom.us/my/jane"}), "`meeting_url`: the name in this personal Zoom link"),
     ] {
         let detail = refused(body).await;
-        assert!(detail.starts_with(words), "{detail}");
-        if words.contains("no pool") {
+        assert!(detail.starts_with(expected), "{detail}");
+        if expected.contains("no pool") {
             assert!(detail.contains("add a [[pool]] with platform = \"zoom\""), "{detail}");
         }
     }

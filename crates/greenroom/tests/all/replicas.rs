@@ -43,7 +43,7 @@ async fn what_speaks_what_commands_and_what_waits_may_be_at_three_replicas_of_po
     let process = found("the slot is started", async || replicas.database.agent("pool-meet-001")).await;
     let mut token = variable(&process, "GREENROOM_SLOT_TOKEN");
     for round in 0..3 {
-        let [speaks, commands, waits] = [0, 1, 2].map(|place| replicas.url((round + place) % 3));
+        let [speaks, commands, waits] = [0, 1, 2].map(|offset| replicas.url((round + offset) % 3));
         // The agent waits at one, and the bot is asked for at another.
         let waiting = {
             let agent = replicas.admin.with(&token).on(&waits);
@@ -72,11 +72,11 @@ async fn what_speaks_what_commands_and_what_waits_may_be_at_three_replicas_of_po
             let client = life.client.on(&waits);
             tokio::spawn(async move { client.get(&path).await })
         };
-        assert_eq!(user.on(&waits).look_at(&bot).await["status"], "active");
+        assert_eq!(user.on(&waits).show_bot(&bot).await["status"], "active");
         user.on(&commands).stop(&bot).await;
-        let told = waiting.await.unwrap();
-        assert_eq!(told["commands"][0]["action"], "leave", "{told}");
-        let heard = life.well("heartbeat", json!({"acked": [told["commands"][0]["id"]]})).await;
+        let answer = waiting.await.unwrap();
+        assert_eq!(answer["commands"][0]["action"], "leave", "{answer}");
+        let heard = life.well("heartbeat", json!({"acked": [answer["commands"][0]["id"]]})).await;
         assert_eq!((&heard["status"], &heard["commands"]), (&json!("stopping"), &json!([])));
         life.well("exited", json!({"exit_code": 0})).await;
         assert_eq!(user.on(&waits).until(&bot, "completed").await["reason"], "stopped");
@@ -172,7 +172,7 @@ async fn a_leader_that_stands_still_for_ten_seconds_does_no_harm_on_postgres_and
         assert_eq!(user.until(bot.as_str().unwrap(), "completed").await["reason"], "finished");
     }
     for bot in &staying {
-        let now = user.look_at(bot["id"].as_str().unwrap()).await;
+        let now = user.show_bot(bot["id"].as_str().unwrap()).await;
         assert_eq!((&now["status"], &now["connection_id"]), (&json!("active"), &bot["connection_id"]), "{now}");
         user.stop(bot["id"].as_str().unwrap()).await;
         assert_eq!(user.until(bot["id"].as_str().unwrap(), "completed").await["reason"], "stopped");

@@ -1,6 +1,6 @@
 //! Slots by requirements: what fits, the smallest first, and what is told to who asks for what is not there.
 
-mod full;
+mod no_capacity;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -14,7 +14,10 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 use crate::support::written::write_slots;
-use crate::support::{Backend, Database, Fake, House, Plan, Process, Stage, configure, meet_link, pool, until, wish};
+use crate::support::{
+    Backend, CoreFixture, Database, DeploymentFixture, Fake, Plan, Process, bot_request, configure, meet_link, pool,
+    until,
+};
 
 pub const CLASSES: [(&str, u32, u32); 4] =
     [("large", 2, 4096), ("xlarge", 4, 8192), ("2xlarge", 8, 16_384), ("4xlarge", 16, 32_768)];
@@ -29,14 +32,14 @@ fn of_kind(name: &str, kind: Attributes, max_slots: i64) -> PoolRow {
     PoolRow { max_slots, attribute_sets: vec![kind], ..pool(name) }
 }
 
-/// A wish with requirements, as a user writes them.
-fn asking(number: usize, asked: Value) -> BotRequest {
-    let wants: Requirements = serde_json::from_value(asked.clone()).unwrap();
-    BotRequest { requirements: asked.as_object().cloned(), wants: Some(wants), ..wish(number) }
+/// A request with requirements, as a user writes them.
+fn request_with(number: usize, asked: Value) -> BotRequest {
+    let needs: Requirements = serde_json::from_value(asked.clone()).unwrap();
+    BotRequest { given_requirements: asked.as_object().cloned(), requirements: Some(needs), ..bot_request(number) }
 }
 
 fn cpus(number: usize, cpu: u32) -> BotRequest {
-    asking(number, json!({ "cpu": cpu }))
+    request_with(number, json!({ "cpu": cpu }))
 }
 
 fn slot_of(answer: &Reserved) -> &str {
@@ -52,18 +55,18 @@ async fn the_smallest_slot_that_fits_is_taken_then_the_least_recently_used(#[cas
     let pools = [("huge", "4xlarge"), ("mid", "xlarge"), ("small", "large"), ("other", "large")];
     let pools = pools.map(|(name, class)| of_kind(name, on_demand(class), 2));
     let spot = of_kind("spot", kind("large", UsageClass::Spot), 2);
-    let stage = Stage::new(backend, pools.into_iter().chain([spot])).await;
-    let ask = async |wish| slot_of(&stage.house.ask(wish).await).to_owned();
+    let fixture = DeploymentFixture::new(backend, pools.into_iter().chain([spot])).await;
+    let ask = async |bot_request| slot_of(&fixture.core.ask(bot_request).await).to_owned();
     // Nothing is there yet: what is made is the smallest that fits, of the first pool that has it.
     assert_eq!(ask(cpus(1, 2)).await, "pool-small-001");
     assert_eq!(ask(cpus(2, 3)).await, "pool-mid-001");
-    assert_eq!(ask(asking(3, json!({"mem": 20_000}))).await, "pool-huge-001");
-    assert_eq!(ask(asking(4, json!({"usage_class": "spot"}))).await, "pool-spot-001");
-    assert_eq!(ask(asking(5, json!({"resource_class": "xlarge"}))).await, "pool-mid-002");
+    assert_eq!(ask(request_with(3, json!({"mem": 20_000}))).await, "pool-huge-001");
+    assert_eq!(ask(request_with(4, json!({"usage_class": "spot"}))).await, "pool-spot-001");
+    assert_eq!(ask(request_with(5, json!({"resource_class": "xlarge"}))).await, "pool-mid-002");
     // Without requirements any will do, and the smallest is no loss.
-    assert_eq!(ask(wish(6)).await, "pool-small-002");
+    assert_eq!(ask(bot_request(6)).await, "pool-small-002");
     assert_eq!(ask(cpus(7, 1)).await, "pool-other-001");
-    assert_eq!(ask(asking(8, json!({"allowed_instance_types": "m* *.4XLARGE"}))).await, "pool-huge-002");
+    assert_eq!(ask(request_with(8, json!({"allowed_instance_types": "m* *.4XLARGE"}))).await, "pool-huge-002");
     assert_eq!(ask(cpus(9, 5)).await, "none", "it waits: what fits is in use");
 }
 
@@ -74,9 +77,9 @@ async fn the_smallest_slot_that_fits_is_taken_then_the_least_recently_used(#[cas
 async fn a_warm_slot_that_is_larger_is_taken_before_a_smaller_one_is_made(#[case] backend: Backend) {
     let small = of_kind("small", kind("large", UsageClass::OnDemand), 5);
     let large = PoolRow { min_idle: 1, ..of_kind("large", kind("2xlarge", UsageClass::OnDemand), 5) };
-    let stage = Stage::new(backend, [small, large]).await;
-    stage.slot_is("pool-large-001", SlotStatus::Idle).await;
-    let answer = stage.house.ask(cpus(1, 2)).await;
+    let fixture = DeploymentFixture::new(backend, [small, large]).await;
+    fixture.slot_is("pool-large-001", SlotStatus::Idle).await;
+    let answer = fixture.core.ask(cpus(1, 2)).await;
     assert_eq!(slot_of(&answer), "pool-large-001");
 }
 
@@ -87,23 +90,23 @@ async fn a_warm_slot_that_is_larger_is_taken_before_a_smaller_one_is_made(#[case
 async fn who_waits_for_what_is_in_use_holds_up_nobody(#[case] backend: Backend) {
     let small = of_kind("small", kind("large", UsageClass::OnDemand), 1);
     let large = of_kind("large", kind("2xlarge", UsageClass::OnDemand), 1);
-    let stage = Stage::new(backend, [small, large]).await;
-    let first = stage.house.ask(cpus(1, 8)).await;
+    let fixture = DeploymentFixture::new(backend, [small, large]).await;
+    let first = fixture.core.ask(cpus(1, 8)).await;
     assert_eq!(slot_of(&first), "pool-large-001");
-    let second = stage.house.ask(cpus(2, 8)).await;
+    let second = fixture.core.ask(cpus(2, 8)).await;
     assert_eq!(second.queue_position, Some(1));
-    let small = stage.house.ask(cpus(3, 2)).await;
+    let small = fixture.core.ask(cpus(3, 2)).await;
     assert_eq!(slot_of(&small), "pool-small-001", "it goes past who waits for something else");
-    let third = stage.house.ask(BotRequest { priority: 1, ..cpus(4, 2) }).await;
-    assert_eq!(third.queue_position, Some(1), "the line is by priority, whatever its members want");
-    stage.lives(first.bot.id).await;
+    let third = fixture.core.ask(BotRequest { priority: 1, ..cpus(4, 2) }).await;
+    assert_eq!(third.queue_position, Some(1), "the queue is by priority, whatever its members want");
+    fixture.lives(first.bot.id).await;
     // The free one is larger than the third needs; but it is before the second.
-    assert_eq!(stage.runs(third.bot.id).await.as_str(), "pool-large-001");
-    stage.lives(small.bot.id).await;
-    stage.slot_is("pool-small-001", SlotStatus::Idle).await;
-    assert_eq!(stage.line().await, [second.bot.id]);
-    stage.lives(third.bot.id).await;
-    assert_eq!(stage.runs(second.bot.id).await.as_str(), "pool-large-001");
+    assert_eq!(fixture.runs(third.bot.id).await.as_str(), "pool-large-001");
+    fixture.lives(small.bot.id).await;
+    fixture.slot_is("pool-small-001", SlotStatus::Idle).await;
+    assert_eq!(fixture.queue().await, [second.bot.id]);
+    fixture.lives(third.bot.id).await;
+    assert_eq!(fixture.runs(second.bot.id).await.as_str(), "pool-large-001");
 }
 
 #[rstest]
@@ -111,24 +114,26 @@ async fn who_waits_for_what_is_in_use_holds_up_nobody(#[case] backend: Backend) 
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
 async fn of_many_kinds_in_one_pool_the_one_that_fits_is_found(#[case] backend: Backend) {
-    let house =
-        House::planned(Database::new(backend).await.into(), &Plan::of([of_kind("meet", Attributes::default(), 1)]))
-            .await;
+    let core = CoreFixture::planned(
+        Database::new(backend).await.into(),
+        &Plan::of([of_kind("meet", Attributes::default(), 1)]),
+    )
+    .await;
     let kind = |cpu| Attributes { cpu, ..Attributes::default() };
-    furnish(&house, "meet", (1..=100).map(|number| (number, kind(number as u32), None))).await;
-    let answer = house.ask(cpus(1, 73)).await;
+    furnish(&core, "meet", (1..=100).map(|number| (number, kind(number as u32), None))).await;
+    let answer = core.ask(cpus(1, 73)).await;
     assert_eq!(slot_of(&answer), "pool-meet-073");
-    let answer = house.ask(cpus(2, 73)).await;
+    let answer = core.ask(cpus(2, 73)).await;
     assert_eq!(slot_of(&answer), "pool-meet-074");
-    let answer = house.ask(wish(3)).await;
+    let answer = core.ask(bot_request(3)).await;
     assert_eq!(slot_of(&answer), "pool-meet-001");
-    let never = house.placement.reserve(house.key(), cpus(4, 101)).await;
-    assert!(matches!(never, Err(PlacementError::NoneFits(Platform::GoogleMeet))), "{never:?}");
+    let impossible = core.placement.reserve(core.key(), cpus(4, 101)).await;
+    assert!(matches!(impossible, Err(PlacementError::NoneFits(Platform::GoogleMeet))), "{impossible:?}");
 }
 
 /// Fills a pool with idle slots: their number, what they have, and since when they were not used.
-async fn furnish(house: &House, of: &str, slots: impl IntoIterator<Item = (i64, Attributes, Option<i64>)>) {
-    let now = house.clock.now();
+async fn furnish(core: &CoreFixture, of: &str, slots: impl IntoIterator<Item = (i64, Attributes, Option<i64>)>) {
+    let now = core.clock.now();
     let row = |(number, attributes, used): (i64, Attributes, Option<i64>)| SlotRow {
         name: SlotName::new(of, number),
         pool: of.to_owned(),
@@ -154,7 +159,7 @@ async fn furnish(house: &House, of: &str, slots: impl IntoIterator<Item = (i64, 
         awaits_clearing: false,
     };
     let new_slots: Vec<SlotRow> = slots.into_iter().map(row).collect();
-    let mut tx = house.store.begin_changing(&Changed::everything(), now).await.unwrap();
+    let mut tx = core.store.begin_changing(&Changed::everything(), now).await.unwrap();
     let mut pool = tx.hold_pool(of).await.unwrap().unwrap();
     pool.slots = new_slots.len() as i64;
     pool.max_slots = pool.slots;
@@ -165,7 +170,7 @@ async fn furnish(house: &House, of: &str, slots: impl IntoIterator<Item = (i64, 
     }
     tx.configure_pool(&pool).await.unwrap();
     tx.commit().await.unwrap();
-    write_slots(&house.store, new_slots, true, now).await;
+    write_slots(&core.store, new_slots, true, now).await;
 }
 
 /// A small source of numbers, the same in each run.
@@ -210,17 +215,17 @@ impl Dice {
         Some(Value::Object(asked))
     }
 
-    fn wish(&mut self, number: usize) -> BotRequest {
+    fn bot_request(&mut self, number: usize) -> BotRequest {
         match self.asked() {
-            None => wish(number),
-            Some(asked) => asking(number, asked),
+            None => bot_request(number),
+            Some(asked) => request_with(number, asked),
         }
     }
 }
 
 /// Which slot somebody should get, by the plainest way to say it.
-fn plainly_best(slots: &[(i64, Attributes, Option<i64>)], wants: Option<&Requirements>) -> Option<i64> {
-    let fits = slots.iter().filter(|(_, kind, _)| requirements::fits(wants, kind));
+fn plainly_best(slots: &[(i64, Attributes, Option<i64>)], needs: Option<&Requirements>) -> Option<i64> {
+    let fits = slots.iter().filter(|(_, kind, _)| requirements::fits(needs, kind));
     let order = |(number, kind, used): &&(i64, Attributes, Option<i64>)| {
         let spot = kind.usage_class == UsageClass::Spot;
         (spot, kind.cpu, kind.mem, used.map_or(i64::MIN, |ago| -ago), *number)
@@ -235,24 +240,24 @@ fn plainly_best(slots: &[(i64, Attributes, Option<i64>)], wants: Option<&Require
 async fn what_is_given_out_is_what_the_plainest_rule_would_give(#[case] backend: Backend) {
     let mut dice = Dice(41);
     let plan = Plan::of([of_kind("meet", dice.kind(), 1)]);
-    let house = House::planned(Database::new(backend).await.into(), &plan).await;
+    let core = CoreFixture::planned(Database::new(backend).await.into(), &plan).await;
     let used = |dice: &mut Dice| (dice.below(3) > 0).then(|| dice.below(1_000) as i64);
     let mut slots: Vec<_> = (1..=120).map(|number| (number, dice.kind(), used(&mut dice))).collect();
-    furnish(&house, "meet", slots.clone()).await;
-    let kinds: BTreeSet<String> = slots.iter().map(|(_, kind, _)| kind.to_string()).collect();
+    furnish(&core, "meet", slots.clone()).await;
+    let attribute_sets: BTreeSet<String> = slots.iter().map(|(_, kind, _)| kind.to_string()).collect();
     let (mut given, mut queued) = (0, Vec::new());
     for number in 0..200 {
-        let wish = dice.wish(number);
-        let wants = wish.wants.clone();
-        let could = kinds.iter().any(|kind| requirements::fits(wants.as_ref(), &kind.parse().unwrap()));
-        match house.placement.reserve(house.key(), wish).await {
-            Err(PlacementError::NoneFits(_)) => assert!(!could, "{wants:?}"),
+        let bot_request = dice.bot_request(number);
+        let needs = bot_request.requirements.clone();
+        let could = attribute_sets.iter().any(|kind| requirements::fits(needs.as_ref(), &kind.parse().unwrap()));
+        match core.placement.reserve(core.key(), bot_request).await {
+            Err(PlacementError::NoneFits(_)) => assert!(!could, "{needs:?}"),
             Err(error) => panic!("{error}"),
             Ok(answer) => {
-                assert!(could, "{wants:?}");
-                let best = plainly_best(&slots, wants.as_ref());
+                assert!(could, "{needs:?}");
+                let best = plainly_best(&slots, needs.as_ref());
                 let name = best.map(|number| SlotName::new("meet", number));
-                assert_eq!(answer.bot.slot, name, "{wants:?}");
+                assert_eq!(answer.bot.slot, name, "{needs:?}");
                 slots.retain(|(number, ..)| Some(*number) != best);
                 given += usize::from(name.is_some());
                 queued.extend(name.is_none().then_some(answer.bot.id));
@@ -260,8 +265,8 @@ async fn what_is_given_out_is_what_the_plainest_rule_would_give(#[case] backend:
         }
     }
     assert!(given > 60 && !queued.is_empty(), "{given} {}", queued.len());
-    let line: Vec<BotId> = house.store.queue().await.unwrap().into_iter().map(|entry| entry.bot_id).collect();
-    assert_eq!(line, queued, "who got none waits, in the order of arrival");
+    let in_queue: Vec<BotId> = core.store.queue().await.unwrap().into_iter().map(|entry| entry.bot_id).collect();
+    assert_eq!(in_queue, queued, "who got none waits, in the order of arrival");
 }
 
 #[rstest]
@@ -269,58 +274,60 @@ async fn what_is_given_out_is_what_the_plainest_rule_would_give(#[case] backend:
 #[case::postgres(Backend::Postgres)]
 #[tokio::test(flavor = "multi_thread")]
 async fn five_hundred_mixed_requests_on_two_hundred_slots_each_run_where_they_fit(#[case] backend: Backend) {
-    let kinds = CLASSES.into_iter().flat_map(|(class, ..)| UsageClass::ALL.map(|usage| kind(class, usage)));
-    let kinds: Vec<Attributes> = kinds.collect();
-    let pools = kinds.iter().map(|kind| {
+    let attribute_sets = CLASSES.into_iter().flat_map(|(class, ..)| UsageClass::ALL.map(|usage| kind(class, usage)));
+    let attribute_sets: Vec<Attributes> = attribute_sets.collect();
+    let pools = attribute_sets.iter().map(|kind| {
         let name = format!("{}-{}", kind.resource_class.as_deref().unwrap(), kind.usage_class);
         PoolRow { min_idle: 25, ..of_kind(&name, kind.clone(), 25) }
     });
-    let stage = Stage::with(backend, pools, 16, Fake::default()).await;
+    let fixture = DeploymentFixture::with(backend, pools, 16, Fake::default()).await;
     until("all slots are there", async || {
-        let slots = stage.slots().await;
-        stage.look();
+        let slots = fixture.slots().await;
+        fixture.reconcile();
         slots.len() == 200 && slots.iter().all(|(_, status)| *status == SlotStatus::Idle)
     })
     .await;
     let mut dice = Dice(7);
-    let wishes: Vec<BotRequest> = (0..500).map(|number| dice.wish(number)).collect();
-    let fits_none = |wish: &&BotRequest| !kinds.iter().any(|kind| requirements::fits(wish.wants.as_ref(), kind));
-    let impossible = wishes.iter().filter(fits_none).count();
+    let bot_requests: Vec<BotRequest> = (0..500).map(|number| dice.bot_request(number)).collect();
+    let fits_none = |bot_request: &&BotRequest| {
+        !attribute_sets.iter().any(|kind| requirements::fits(bot_request.requirements.as_ref(), kind))
+    };
+    let impossible = bot_requests.iter().filter(fits_none).count();
     assert!(impossible > 10, "some ask for what there is not: {impossible}");
 
-    let mut asking = tokio::task::JoinSet::new();
-    for wish in wishes {
-        let (placement, key) = (stage.house.placement.clone(), stage.house.key());
-        let wants = wish.wants.clone();
-        asking.spawn(async move { (wants, placement.reserve(key, wish).await) });
+    let mut requests = tokio::task::JoinSet::new();
+    for bot_request in bot_requests {
+        let (placement, key) = (fixture.core.placement.clone(), fixture.core.key());
+        let needs = bot_request.requirements.clone();
+        requests.spawn(async move { (needs, placement.reserve(key, bot_request).await) });
     }
-    let (mut bots, mut told) = (BTreeMap::new(), 0);
-    for (wants, answer) in asking.join_all().await {
+    let (mut bots, mut refused) = (BTreeMap::new(), 0);
+    for (needs, answer) in requests.join_all().await {
         match answer {
-            Ok(answer) => drop(bots.insert(answer.bot.id, wants)),
-            Err(PlacementError::NoneFits(_)) => told += 1,
+            Ok(answer) => drop(bots.insert(answer.bot.id, needs)),
+            Err(PlacementError::NoneFits(_)) => refused += 1,
             Err(error) => panic!("{error}"),
         }
     }
-    assert_eq!((told, bots.len()), (impossible, 500 - impossible));
+    assert_eq!((refused, bots.len()), (impossible, 500 - impossible));
     let mut open: BTreeSet<BotId> = bots.keys().copied().collect();
     until("all bots have run", async || {
-        let now = stage.house.store.slots(None, Some(SlotStatus::Busy)).await.unwrap();
+        let now = fixture.core.store.slots(None, Some(SlotStatus::Busy)).await.unwrap();
         for slot in now {
             let Some(bot) = slot.bot_id.filter(|bot| open.contains(bot)) else { continue };
-            let wants = bots[&bot].as_ref();
-            assert!(requirements::fits(wants, &slot.attributes), "{wants:?} in {}", slot.attributes);
-            assert_eq!(stage.bot(bot).await.slot.as_ref(), Some(&slot.name));
-            stage.lives(bot).await;
+            let needs = bots[&bot].as_ref();
+            assert!(requirements::fits(needs, &slot.attributes), "{needs:?} in {}", slot.attributes);
+            assert_eq!(fixture.bot(bot).await.slot.as_ref(), Some(&slot.name));
+            fixture.lives(bot).await;
             open.remove(&bot);
         }
         open.is_empty()
     })
     .await;
     for bot in bots.keys() {
-        assert_eq!(stage.house.stands(*bot).await.0, Status::Completed);
+        assert_eq!(fixture.core.stands(*bot).await.0, Status::Completed);
     }
-    assert_eq!(stage.slots().await.len(), 200);
+    assert_eq!(fixture.slots().await.len(), 200);
 }
 
 #[rstest]
@@ -329,29 +336,29 @@ async fn five_hundred_mixed_requests_on_two_hundred_slots_each_run_where_they_fi
 #[tokio::test]
 async fn a_slot_past_its_time_is_not_given_out_and_is_let_go(#[case] backend: Backend) {
     let meet = PoolRow { max_slots: 6, min_idle: 3, expire_after_ms: Some(60_000), ..pool("meet") };
-    let stage = Stage::new(backend, [meet]).await;
+    let fixture = DeploymentFixture::new(backend, [meet]).await;
     let names = ["pool-meet-001", "pool-meet-002", "pool-meet-003"];
     for name in names {
-        let slot = stage.slot_is(name, SlotStatus::Idle).await;
+        let slot = fixture.slot_is(name, SlotStatus::Idle).await;
         assert_eq!(slot.expires_at, slot.status_since.checked_add(Duration::from_secs(60)).ok());
     }
-    stage.house.clock.advance(Duration::from_secs(40));
-    let bot = stage.house.reserved(1).await;
-    assert_eq!(stage.runs(bot).await.as_str(), "pool-meet-001");
-    stage.lives(bot).await;
-    stage.slot_is("pool-meet-001", SlotStatus::Idle).await;
-    stage.house.clock.advance(Duration::from_secs(30));
+    fixture.core.clock.advance(Duration::from_secs(40));
+    let bot = fixture.core.reserved(1).await;
+    assert_eq!(fixture.runs(bot).await.as_str(), "pool-meet-001");
+    fixture.lives(bot).await;
+    fixture.slot_is("pool-meet-001", SlotStatus::Idle).await;
+    fixture.core.clock.advance(Duration::from_secs(30));
     // The one that was used since has a new time; the others are too old.
-    let next = stage.house.reserved(2).await;
-    assert_eq!(stage.place_of(next).await.unwrap(), "pool-meet-001");
-    let after = stage.house.reserved(3).await;
-    assert_eq!(stage.place_of(after).await.unwrap(), "pool-meet-004", "it is made rather than given what is too old");
-    assert_eq!(stage.house.placement.keep_warm().await.unwrap().let_go, 2);
-    assert_eq!(stage.house.placement.keep_warm().await.unwrap().let_go, 0);
+    let next = fixture.core.reserved(2).await;
+    assert_eq!(fixture.place_of(next).await.unwrap(), "pool-meet-001");
+    let after = fixture.core.reserved(3).await;
+    assert_eq!(fixture.place_of(after).await.unwrap(), "pool-meet-004", "it is made rather than given what is too old");
+    assert_eq!(fixture.core.placement.keep_warm().await.unwrap().let_go, 2);
+    assert_eq!(fixture.core.placement.keep_warm().await.unwrap().let_go, 0);
     until("three fresh ones are ready", async || {
-        stage.look();
-        let all = stage.house.store.slots(None, Some(SlotStatus::Idle)).await.unwrap();
-        all.iter().filter(|slot| slot.expires_at > Some(stage.house.clock.now())).count() == 3
+        fixture.reconcile();
+        let all = fixture.core.store.slots(None, Some(SlotStatus::Idle)).await.unwrap();
+        all.iter().filter(|slot| slot.expires_at > Some(fixture.core.clock.now())).count() == 3
     })
     .await;
 }
@@ -363,29 +370,29 @@ async fn a_slot_past_its_time_is_not_given_out_and_is_let_go(#[case] backend: Ba
 async fn many_who_wait_are_seated_at_once_as_if_they_had_come_one_by_one(#[case] backend: Backend) {
     let mut dice = Dice(5);
     let plan = Plan::of([of_kind("meet", dice.kind(), 1)]);
-    let house = House::planned(Database::new(backend).await.into(), &plan).await;
+    let core = CoreFixture::planned(Database::new(backend).await.into(), &plan).await;
     let slots: Vec<_> = (1..=60).map(|number| (number, dice.kind(), None)).collect();
     // All kinds are known, and nothing is free yet.
-    furnish(&house, "meet", slots.clone()).await;
-    house.occupy("meet", SlotStatus::Busy).await;
+    furnish(&core, "meet", slots.clone()).await;
+    core.occupy("meet", SlotStatus::Busy).await;
     let mut waiting = Vec::new();
     for number in 0..150 {
-        let wish = BotRequest { priority: dice.below(5) as i64, ..dice.wish(number) };
-        let (priority, wants) = (wish.priority, wish.wants.clone());
-        if let Ok(answer) = house.placement.reserve(house.key(), wish).await {
-            waiting.push((priority, waiting.len(), answer.bot.id, wants));
+        let bot_request = BotRequest { priority: dice.below(5) as i64, ..dice.bot_request(number) };
+        let (priority, needs) = (bot_request.priority, bot_request.requirements.clone());
+        if let Ok(answer) = core.placement.reserve(core.key(), bot_request).await {
+            waiting.push((priority, waiting.len(), answer.bot.id, needs));
         }
     }
     assert!(waiting.len() > 80);
-    house.occupy("meet", SlotStatus::Idle).await;
-    house.placement.keep_warm().await.unwrap();
+    core.occupy("meet", SlotStatus::Idle).await;
+    core.placement.keep_warm().await.unwrap();
     waiting.sort_by_key(|(priority, arrival, ..)| (*priority, *arrival));
     let mut open = slots;
-    for (_, _, bot, wants) in waiting {
-        let best = plainly_best(&open, wants.as_ref());
+    for (_, _, bot, needs) in waiting {
+        let best = plainly_best(&open, needs.as_ref());
         open.retain(|(number, ..)| Some(*number) != best);
-        let slot = house.store.bot(bot).await.unwrap().unwrap().slot;
-        assert_eq!(slot, best.map(|number| SlotName::new("meet", number)), "{wants:?}");
+        let slot = core.store.bot(bot).await.unwrap().unwrap().slot;
+        assert_eq!(slot, best.map(|number| SlotName::new("meet", number)), "{needs:?}");
     }
 }
 
@@ -393,20 +400,20 @@ async fn many_who_wait_are_seated_at_once_as_if_they_had_come_one_by_one(#[case]
 #[case::sqlite(Backend::Sqlite)]
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
-async fn the_longest_requirements_that_are_taken_can_wait_in_line(#[case] backend: Backend) {
-    let stage = Stage::new(backend, [of_kind("meet", kind("large", UsageClass::OnDemand), 1)]).await;
-    stage.house.reserved(0).await;
+async fn the_longest_requirements_that_are_taken_can_wait_in_the_queue(#[case] backend: Backend) {
+    let fixture = DeploymentFixture::new(backend, [of_kind("meet", kind("large", UsageClass::OnDemand), 1)]).await;
+    fixture.core.reserved(0).await;
     let types = format!("c* {}", "x".repeat(50).to_owned() + &" abcdefgh*".repeat(45));
     let asked = json!({"resource_class": "large", "allowed_instance_types": types, "cpu": 2, "mem": 4096});
-    assert_eq!(stage.house.ask(asking(1, asked)).await.queue_position, Some(1));
+    assert_eq!(fixture.core.ask(request_with(1, asked)).await.queue_position, Some(1));
 }
 
 #[tokio::test]
 async fn what_nothing_could_meet_costs_nobody_else_anything() {
-    let house = House::new(Backend::Sqlite).await;
+    let core = CoreFixture::new(Backend::Sqlite).await;
     for number in 0..20 {
-        let impossible = house.placement.reserve(house.key(), cpus(number, 100_000));
-        let possible = house.placement.reserve(house.key(), wish(number));
+        let impossible = core.placement.reserve(core.key(), cpus(number, 100_000));
+        let possible = core.placement.reserve(core.key(), bot_request(number));
         let (impossible, possible) = tokio::join!(impossible, possible);
         assert!(matches!(impossible, Err(PlacementError::NoneFits(_))), "{impossible:?}");
         assert!(possible.is_ok(), "it is at the same meeting: {possible:?}");
@@ -418,23 +425,23 @@ async fn what_nothing_could_meet_costs_nobody_else_anything() {
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
 async fn idle_slots_that_have_what_the_pool_once_said_make_room_for_new_ones(#[case] backend: Backend) {
-    let kinds = ["large", "2xlarge"].map(|class| kind(class, UsageClass::OnDemand));
-    let old = PoolRow { min_idle: 2, ..of_kind("meet", kinds[0].clone(), 2) };
-    let stage = Stage::new(backend, [old.clone()]).await;
+    let attribute_sets = ["large", "2xlarge"].map(|class| kind(class, UsageClass::OnDemand));
+    let old = PoolRow { min_idle: 2, ..of_kind("meet", attribute_sets[0].clone(), 2) };
+    let fixture = DeploymentFixture::new(backend, [old.clone()]).await;
     for name in ["pool-meet-001", "pool-meet-002"] {
-        stage.slot_is(name, SlotStatus::Idle).await;
+        fixture.slot_is(name, SlotStatus::Idle).await;
     }
-    configure(&stage.house.store, &PoolRow { attribute_sets: vec![kinds[1].clone()], ..old }).await;
-    let waits = stage.house.ask(cpus(1, 8)).await.bot.id;
+    configure(&fixture.core.store, &PoolRow { attribute_sets: vec![attribute_sets[1].clone()], ..old }).await;
+    let waits = fixture.core.ask(cpus(1, 8)).await.bot.id;
     until("all slots have what the pool says", async || {
-        stage.look();
-        let slots = stage.house.store.slots(None, None).await.unwrap();
-        slots.len() == 2 && slots.iter().all(|slot| slot.attributes == kinds[1])
+        fixture.reconcile();
+        let slots = fixture.core.store.slots(None, None).await.unwrap();
+        slots.len() == 2 && slots.iter().all(|slot| slot.attributes == attribute_sets[1])
     })
     .await;
-    stage.runs(waits).await;
-    let now = stage.house.store.pools().await.unwrap().remove(0).attribute_sets;
-    assert_eq!(now, [kinds[1].clone()], "what no slot has cannot be asked for any more");
+    fixture.runs(waits).await;
+    let now = fixture.core.store.pools().await.unwrap().remove(0).attribute_sets;
+    assert_eq!(now, [attribute_sets[1].clone()], "what no slot has cannot be asked for any more");
 }
 
 #[tokio::test]
@@ -442,7 +449,7 @@ async fn slots_follow_a_change_of_how_long_they_may_wait() {
     let database = Database::new(Backend::Sqlite).await;
     let pool =
         |more: &str| crate::support::process_pool("meet", &format!("max_slots = 1\nmin_idle = 1\n{more}"), "read x");
-    let threshold = async |server: &Process| {
+    let expires_at = async |server: &Process| {
         crate::support::found("the slot is idle", async || {
             let slots = server.admin().get("/admin/slots").await;
             let slot = slots["slots"].as_array()?.first().filter(|slot| slot["status"] == "idle")?.clone();
@@ -451,14 +458,14 @@ async fn slots_follow_a_change_of_how_long_they_may_wait() {
         .await
     };
     let server = Process::start_configured(&database, &pool("expire_after = \"1h\"")).await;
-    let first: jiff::Timestamp = serde_json::from_value(threshold(&server).await).unwrap();
+    let first: jiff::Timestamp = serde_json::from_value(expires_at(&server).await).unwrap();
     server.kill().await;
     let server = Process::start_configured(&database, &pool("expire_after = \"12h\"")).await;
-    let second: jiff::Timestamp = serde_json::from_value(threshold(&server).await).unwrap();
+    let second: jiff::Timestamp = serde_json::from_value(expires_at(&server).await).unwrap();
     assert!(second.duration_since(first).as_hours() >= 10);
     server.kill().await;
     let server = Process::start_configured(&database, &pool("")).await;
-    assert_eq!(threshold(&server).await, Value::Null);
+    assert_eq!(expires_at(&server).await, Value::Null);
 }
 
 #[tokio::test]
@@ -481,12 +488,12 @@ async fn requirements_are_read_by_their_fields_and_shown_as_they_were_asked() {
         (json!({"resource_class": "large"}), "no slot for google_meet"),
         (json!({"cpu": 100_000}), "no slot for google_meet"),
     ];
-    for (asked, words) in cases {
+    for (asked, expected) in cases {
         let ask = json!({"meeting_url": link, "requirements": asked});
         let (status, body) = user.post("/bots", ask.clone()).await;
         assert_eq!((status, &body["code"]), (StatusCode::UNPROCESSABLE_ENTITY, &json!("invalid")), "{ask}: {body}");
         let detail = body["detail"].as_str().unwrap();
-        assert!(detail.contains(words) && detail.contains("requirements"), "{ask}: {body}");
+        assert!(detail.contains(expected) && detail.contains("requirements"), "{ask}: {body}");
     }
     assert_eq!(user.get("/bots").await["bots"], json!([]));
     // A slot of this machine has what the machine has.

@@ -1,5 +1,5 @@
-//! The server is killed while bots run, wait in line and are being deployed, and is started again where it was. What
-//! runs goes on, the line keeps its order, the gate holds, and nothing is forgotten anywhere.
+//! The server is killed while bots run, wait in the queue and are being deployed, and is started again where it was. What
+//! runs goes on, the queue keeps its order, the gate holds, and nothing is forgotten anywhere.
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -8,7 +8,7 @@ use reqwest::{Method, StatusCode};
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use crate::support::{Backend, Process, Running, Venue, meet_link, process_pool, until};
+use crate::support::{Backend, Process, Running, ServerFixture, meet_link, process_pool, until};
 
 const BOT: &str = r#"
     echo '{"event": "joined"}'
@@ -21,29 +21,29 @@ fn slot(number: usize) -> String {
 }
 
 /// Makes the start of a slot hang: whoever opens this log waits for a reader.
-fn make_hang(venue: &Venue, slot: &str) {
-    std::fs::create_dir_all(venue.database.in_slot(slot, "")).unwrap();
-    assert!(Command::new("mkfifo").arg(venue.database.in_slot(slot, "log")).status().unwrap().success());
+fn make_hang(fixture: &ServerFixture, slot: &str) {
+    std::fs::create_dir_all(fixture.database.in_slot(slot, "")).unwrap();
+    assert!(Command::new("mkfifo").arg(fixture.database.in_slot(slot, "log")).status().unwrap().success());
 }
 
 fn id(bot: &Value) -> &str {
     bot["id"].as_str().unwrap()
 }
 
-async fn ask(venue: &Venue, number: usize, priority: i64) -> Value {
-    let wish = json!({"meeting_url": meet_link(number), "priority": priority, "queue_timeout_ms": 600_000});
-    venue.user.ask(wish).await
+async fn ask(fixture: &ServerFixture, number: usize, priority: i64) -> Value {
+    let bot_request = json!({"meeting_url": meet_link(number), "priority": priority, "queue_timeout_ms": 600_000});
+    fixture.user.ask(bot_request).await
 }
 
-/// Who waits in line, from the first to the last.
-async fn line(venue: &Venue) -> Vec<String> {
-    let queue = venue.admin.get("/admin/queue").await;
+/// Who waits in the queue, from the first to the last.
+async fn queue(fixture: &ServerFixture) -> Vec<String> {
+    let queue = fixture.admin.get("/admin/queue").await;
     queue["entries"].as_array().unwrap().iter().map(|entry| entry["bot_id"].as_str().unwrap().to_owned()).collect()
 }
 
 /// How many are behind the gate, which are never too many, and how many before it.
-async fn at_gate(venue: &Venue) -> (usize, usize) {
-    let gate = venue.admin.get("/admin/deployments").await;
+async fn at_gate(fixture: &ServerFixture) -> (usize, usize) {
+    let gate = fixture.admin.get("/admin/deployments").await;
     let count = |state: &str| gate["entries"].as_array().unwrap().iter().filter(|one| one["state"] == state).count();
     let (active, waiting) = (count("active"), count("waiting"));
     assert_eq!((&gate["active"], &gate["queued"]), (&json!(active), &json!(waiting)));
@@ -58,10 +58,10 @@ fn names_slot(event: &Value) -> bool {
 }
 
 /// The order in which bots were given a slot.
-async fn assigned(venue: &Venue, bots: &[Value]) -> Vec<String> {
+async fn assigned(fixture: &ServerFixture, bots: &[Value]) -> Vec<String> {
     let mut assigned = BTreeMap::new();
     for bot in bots {
-        let events = venue.user.get(&format!("/bots/{}/events", id(bot))).await;
+        let events = fixture.user.get(&format!("/bots/{}/events", id(bot))).await;
         for event in events["events"].as_array().unwrap().iter().filter(|event| names_slot(event)) {
             let before = assigned.insert(event["id"].as_i64().unwrap(), id(bot).to_owned());
             assert_eq!(before, None);
@@ -76,77 +76,77 @@ async fn assigned(venue: &Venue, bots: &[Value]) -> Vec<String> {
 #[tokio::test(flavor = "multi_thread")]
 async fn everything_goes_on_after_kill_9_while_bots_run_wait_and_are_deployed(#[case] backend: Backend) {
     let pool = process_pool("meet", "max_slots = 6", BOT);
-    let mut venue = Venue::open(backend, &format!("[deploy]\nmax_concurrent = {GATE}\n{pool}")).await;
+    let mut fixture = ServerFixture::open(backend, &format!("[deploy]\nmax_concurrent = {GATE}\n{pool}")).await;
     // Two run.
     let mut running = Vec::new();
     for number in 1..=2 {
-        running.push(venue.active(number).await);
+        running.push(fixture.active(number).await);
     }
-    // Two hang behind the gate, two wait before it, and four are in line.
+    // Two hang behind the gate, two wait before it, and four are in the queue.
     for number in 3..=4 {
-        make_hang(&venue, &slot(number));
+        make_hang(&fixture, &slot(number));
     }
     let mut deploying = Vec::new();
     for number in 3..=6 {
-        deploying.push(ask(&venue, number, 100).await);
+        deploying.push(ask(&fixture, number, 100).await);
     }
     let mut waiting = Vec::new();
     for (number, priority) in [(7, 100), (8, 100), (9, 5), (10, 50)] {
-        waiting.push(ask(&venue, number, priority).await);
+        waiting.push(ask(&fixture, number, priority).await);
     }
-    until("two are behind the gate and two before it", async || at_gate(&venue).await == (2, 2)).await;
-    let line_before = line(&venue).await;
-    assert_eq!(line_before, [2, 3, 0, 1].map(|at: usize| id(&waiting[at])));
-    let processes = venue.database.running();
+    until("two are behind the gate and two before it", async || at_gate(&fixture).await == (2, 2)).await;
+    let queue_before = queue(&fixture).await;
+    assert_eq!(queue_before, [2, 3, 0, 1].map(|at: usize| id(&waiting[at])));
+    let processes = fixture.database.running();
     assert_eq!(processes.iter().filter(|process| process.is_agent).count(), 2);
 
-    let address = venue.server.url.strip_prefix("http://").unwrap().to_owned();
-    venue.server.kill().await;
-    assert_eq!(venue.database.running(), processes, "what runs does not need the server");
+    let address = fixture.server.url.strip_prefix("http://").unwrap().to_owned();
+    fixture.server.kill().await;
+    assert_eq!(fixture.database.running(), processes, "what runs does not need the server");
     for number in 3..=4 {
-        std::fs::remove_file(venue.database.in_slot(&slot(number), "log")).unwrap();
+        std::fs::remove_file(fixture.database.in_slot(&slot(number), "log")).unwrap();
     }
-    venue.server = Process::start_at(&venue.database, &address).await;
+    fixture.server = Process::start_at(&fixture.database, &address).await;
 
-    assert_eq!(line(&venue).await, line_before);
+    assert_eq!(queue(&fixture).await, queue_before);
     for bot in &running {
-        let now = venue.user.look_at(id(bot)).await;
+        let now = fixture.user.show_bot(id(bot)).await;
         assert_eq!((&now["status"], &now["connection_id"]), (&json!("active"), &bot["connection_id"]));
     }
     // Those that were being deployed are found when the lease of the killed server ends.
     for bot in &deploying {
         until("it is in its meeting", async || {
-            at_gate(&venue).await;
-            venue.user.look_at(id(bot)).await["status"] == "active"
+            at_gate(&fixture).await;
+            fixture.user.show_bot(id(bot)).await["status"] == "active"
         })
         .await;
     }
-    assert!(processes.iter().all(|process| venue.database.running().contains(process)), "the same processes");
+    assert!(processes.iter().all(|process| fixture.database.running().contains(process)), "the same processes");
     for bot in running.iter().chain(&deploying) {
-        venue.leave(bot).await;
+        fixture.leave(bot).await;
     }
     for bot in &waiting {
-        venue.user.until(id(bot), "active").await;
-        at_gate(&venue).await;
+        fixture.user.until(id(bot), "active").await;
+        at_gate(&fixture).await;
     }
-    assert_eq!(assigned(&venue, &waiting).await, line_before);
+    assert_eq!(assigned(&fixture, &waiting).await, queue_before);
     for bot in &waiting {
-        venue.leave(bot).await;
+        fixture.leave(bot).await;
     }
-    expect_nothing_left(&venue).await;
+    expect_nothing_left(&fixture).await;
 }
 
 /// Deletes every slot, after which there is nothing of them on the machine.
-async fn expect_nothing_left(venue: &Venue) {
-    venue.until_slots(6, 0).await;
-    assert_eq!(venue.database.running(), [] as [Running; 0]);
-    for slot in venue.slots().await {
+async fn expect_nothing_left(fixture: &ServerFixture) {
+    fixture.until_slots(6, 0).await;
+    assert_eq!(fixture.database.running(), [] as [Running; 0]);
+    for slot in fixture.slots().await {
         let path = format!("/admin/slots/{}", slot["name"].as_str().unwrap());
-        let (status, answer) = venue.admin.send(Method::DELETE, &path, None).await;
+        let (status, answer) = fixture.admin.send(Method::DELETE, &path, None).await;
         assert_eq!(status, StatusCode::ACCEPTED, "{answer}");
     }
-    venue.until_slots(0, 0).await;
-    let folders = std::fs::read_dir(venue.database.folder.path().join("greenroom-slots")).unwrap();
+    fixture.until_slots(0, 0).await;
+    let folders = std::fs::read_dir(fixture.database.folder.path().join("greenroom-slots")).unwrap();
     assert_eq!(folders.count(), 0);
-    assert_eq!(venue.database.running(), []);
+    assert_eq!(fixture.database.running(), []);
 }

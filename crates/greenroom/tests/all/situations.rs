@@ -22,7 +22,7 @@ struct Situation {
 }
 
 /// What is said of a bot.
-struct Told {
+struct Diagnosis {
     bot: Value,
     trail: String,
     doctor: String,
@@ -84,28 +84,28 @@ impl Situation {
     }
 
     /// All that is said of a bot, printed for people.
-    async fn told(&self, bot: &str) -> Told {
-        let shown = self.user.look_at(bot).await;
+    async fn diagnose(&self, bot: &str) -> Diagnosis {
+        let shown = self.user.show_bot(bot).await;
         let events = self.user.get(&format!("/bots/{bot}/events")).await;
-        let words = |event: &Value| {
+        let shown_event = |event: &Value| {
             let to = event["to"].as_str().or(event["kind"].as_str()).unwrap_or_default();
             event["reason"].as_str().map_or_else(|| to.to_owned(), |reason| format!("{to} ({reason})"))
         };
-        let trail: Vec<String> = events["events"].as_array().unwrap().iter().map(words).collect();
+        let trail: Vec<String> = events["events"].as_array().unwrap().iter().map(shown_event).collect();
         let (_, doctor) = self.doctor(&["bot", bot]).await;
         let overall = self.doctor(&[]).await;
-        let told = Told { bot: shown, trail: trail.join(" → "), doctor, overall, log: self.log() };
-        let [status, reason, fault, error] = ["status", "reason", "fault", "error"].map(|field| &told.bot[field]);
-        println!("## {}\nuser: {status} {reason} {fault} {error}\nevents: {}", self.name, told.trail);
-        println!("doctor bot:\n{}\ndoctor:\n{}\nlog:", told.doctor, told.overall.1);
-        for line in told.log.lines().filter(|line| line.contains("\"WARN\"") || line.contains("\"ERROR\"")) {
+        let diagnosis = Diagnosis { bot: shown, trail: trail.join(" → "), doctor, overall, log: self.log() };
+        let [status, reason, fault, error] = ["status", "reason", "fault", "error"].map(|field| &diagnosis.bot[field]);
+        println!("## {}\nuser: {status} {reason} {fault} {error}\nevents: {}", self.name, diagnosis.trail);
+        println!("doctor bot:\n{}\ndoctor:\n{}\nlog:", diagnosis.doctor, diagnosis.overall.1);
+        for line in diagnosis.log.lines().filter(|line| line.contains("\"WARN\"") || line.contains("\"ERROR\"")) {
             println!("  {line}");
         }
-        told
+        diagnosis
     }
 }
 
-impl Told {
+impl Diagnosis {
     fn ended(&self) -> Value {
         json!([self.bot["status"], self.bot["reason"], self.bot["fault"]])
     }
@@ -139,9 +139,9 @@ async fn the_server_is_killed_while_a_bot_is_in_its_meeting_on_docker() {
     })
     .await;
     here.start_again(&here.toml.clone()).await;
-    let told = here.told(&bot).await;
-    assert_eq!(told.bot["status"], "active");
-    assert!(told.overall.0, "{}", told.overall.1);
+    let diagnosis = here.diagnose(&bot).await;
+    assert_eq!(diagnosis.bot["status"], "active");
+    assert!(diagnosis.overall.0, "{}", diagnosis.overall.1);
     here.user.stop(&bot).await;
     here.user.until(&bot, "completed").await;
 }
@@ -160,8 +160,8 @@ async fn dockerd_is_stopped_for_twenty_seconds() {
     here.user.until(&bot, "failed").await;
     let next = here.user.bot(&meet_link(2)).await;
     here.user.until(&next, "active").await;
-    let told = here.told(&bot).await;
-    assert_eq!(told.ended(), json!(["failed", "interrupted", "provider"]));
+    let diagnosis = here.diagnose(&bot).await;
+    assert_eq!(diagnosis.ended(), json!(["failed", "interrupted", "provider"]));
     let slots = here.server.admin().get("/admin/slots").await;
     assert!(slots["slots"].as_array().unwrap().iter().all(|slot| slot["status"] != "error"), "{slots}");
 }
@@ -181,8 +181,8 @@ async fn an_idle_docker_container_is_removed() {
     until("it is made again", async || here.log().contains("slot lost at the provider")).await;
     let bot = here.user.bot(&meet_link(1)).await;
     here.user.until(&bot, "active").await;
-    let told = here.told(&bot).await;
-    assert!(told.has_logged("slot lost at the provider", &here.slot(1)));
+    let diagnosis = here.diagnose(&bot).await;
+    assert!(diagnosis.has_logged("slot lost at the provider", &here.slot(1)));
 }
 
 #[tokio::test]
@@ -195,11 +195,11 @@ async fn a_busy_docker_container_is_removed() {
     here.until_started().await;
     remove(&engine, &here.slot(1)).await;
     here.user.until(&bot, "failed").await;
-    let told = here.told(&bot).await;
-    assert_eq!(told.ended(), json!(["failed", "interrupted", "provider"]));
-    assert!(told.error().contains("it is gone"), "{}", told.error());
-    assert!(told.has_logged("bot interrupted", &bot));
-    assert!(told.doctor.contains("interrupted"), "{}", told.doctor);
+    let diagnosis = here.diagnose(&bot).await;
+    assert_eq!(diagnosis.ended(), json!(["failed", "interrupted", "provider"]));
+    assert!(diagnosis.error().contains("it is gone"), "{}", diagnosis.error());
+    assert!(diagnosis.has_logged("bot interrupted", &bot));
+    assert!(diagnosis.doctor.contains("interrupted"), "{}", diagnosis.doctor);
 }
 
 #[tokio::test]
@@ -212,9 +212,9 @@ async fn a_docker_container_is_removed_while_it_is_being_started() {
     here.user.until(&bot, "active").await;
     remove(&engine, &here.slot(1)).await;
     here.user.until(&bot, "failed").await;
-    let told = here.told(&bot).await;
-    assert_eq!(told.ended(), json!(["failed", "interrupted", "provider"]));
-    assert!(told.error().contains("it is gone"), "{}", told.error());
+    let diagnosis = here.diagnose(&bot).await;
+    assert_eq!(diagnosis.ended(), json!(["failed", "interrupted", "provider"]));
+    assert!(diagnosis.error().contains("it is gone"), "{}", diagnosis.error());
 }
 
 #[tokio::test]
@@ -224,11 +224,11 @@ async fn the_docker_image_is_missing() {
     let here = Situation::new("image missing", &engine, &image, "max_slots = 1").await;
     let bot = here.user.bot(&meet_link(1)).await;
     here.user.until(&bot, "failed").await;
-    let told = here.told(&bot).await;
-    assert_eq!(told.ended(), json!(["failed", "deploy_failed", "provider"]));
-    assert!(told.error().contains("no-such-image"), "{}", told.error());
-    assert!(told.doctor.contains("no-such-image"), "{}", told.doctor);
-    assert!(!told.overall.0, "{}", told.overall.1);
+    let diagnosis = here.diagnose(&bot).await;
+    assert_eq!(diagnosis.ended(), json!(["failed", "deploy_failed", "provider"]));
+    assert!(diagnosis.error().contains("no-such-image"), "{}", diagnosis.error());
+    assert!(diagnosis.doctor.contains("no-such-image"), "{}", diagnosis.doctor);
+    assert!(!diagnosis.overall.0, "{}", diagnosis.overall.1);
 }
 
 #[tokio::test]
@@ -238,9 +238,9 @@ async fn the_docker_image_is_not_that_of_a_bot() {
     let here = Situation::new("wrong image", &engine, &image, "max_slots = 1").await;
     let bot = here.user.bot(&meet_link(1)).await;
     here.user.until(&bot, "failed").await;
-    let told = here.told(&bot).await;
-    assert_eq!(told.ended(), json!(["failed", "no_start", "provider"]));
-    assert!(told.error().contains("never called back"), "{}", told.error());
+    let diagnosis = here.diagnose(&bot).await;
+    assert_eq!(diagnosis.ended(), json!(["failed", "no_start", "provider"]));
+    assert!(diagnosis.error().contains("never called back"), "{}", diagnosis.error());
 }
 
 #[tokio::test]
@@ -250,10 +250,10 @@ async fn the_bots_program_is_not_in_the_docker_image() {
     let here = Situation::new("bot missing", &engine, &image, "max_slots = 1").await;
     let bot = here.user.bot(&meet_link(1)).await;
     here.user.until(&bot, "failed").await;
-    let told = here.told(&bot).await;
-    assert_eq!(told.ended(), json!(["failed", "crashed", "bot"]));
-    assert!(told.error().contains("127"), "{}", told.error());
-    assert!(told.error().contains("/no/such/bot"), "{}", told.error());
+    let diagnosis = here.diagnose(&bot).await;
+    assert_eq!(diagnosis.ended(), json!(["failed", "crashed", "bot"]));
+    assert!(diagnosis.error().contains("127"), "{}", diagnosis.error());
+    assert!(diagnosis.error().contains("/no/such/bot"), "{}", diagnosis.error());
 }
 
 #[tokio::test]
@@ -263,11 +263,11 @@ async fn a_bot_on_docker_never_joins() {
     let here = Situation::new("bot never joins", &engine, &image, "max_slots = 1").await;
     let bot = here.user.bot(&meet_link(1)).await;
     here.user.until(&bot, "failed").await;
-    let told = here.told(&bot).await;
-    assert_eq!(told.ended(), json!(["failed", "no_join", "bot"]));
-    assert!(told.error().contains("still starting"), "{}", told.error());
+    let diagnosis = here.diagnose(&bot).await;
+    assert_eq!(diagnosis.ended(), json!(["failed", "no_join", "bot"]));
+    assert!(diagnosis.error().contains("still starting"), "{}", diagnosis.error());
     let lines = found("its last lines are told", async || {
-        let error = here.user.look_at(&bot).await["error"].as_str().unwrap().to_owned();
+        let error = here.user.show_bot(&bot).await["error"].as_str().unwrap().to_owned();
         error.contains("looking for the meeting").then_some(error)
     });
     println!("later: {}", lines.await);
@@ -283,9 +283,9 @@ async fn a_bot_on_docker_ignores_leave() {
     here.user.until(&bot, "active").await;
     here.user.stop(&bot).await;
     tokio::time::timeout(Duration::from_secs(60), here.user.until(&bot, "completed")).await.unwrap();
-    let told = here.told(&bot).await;
-    assert_eq!(told.ended(), json!(["completed", "stopped", "none"]));
-    assert!(told.error().contains("killed"), "{}", told.error());
+    let diagnosis = here.diagnose(&bot).await;
+    assert_eq!(diagnosis.ended(), json!(["completed", "stopped", "none"]));
+    assert!(diagnosis.error().contains("killed"), "{}", diagnosis.error());
 }
 
 #[tokio::test]
@@ -302,10 +302,10 @@ async fn a_pool_on_docker_leaves_the_configuration() {
          process = {{ command = [\"true\"] }}\n"
     );
     here.start_again(&other).await;
-    let told = here.told(&bot).await;
-    assert_eq!(told.bot["status"], "active", "it goes on");
-    assert!(told.has_logged("pool no longer configured", &here.pool), "{}", told.log);
-    assert!(!told.overall.0 && told.overall.1.contains(&here.pool), "{}", told.overall.1);
+    let diagnosis = here.diagnose(&bot).await;
+    assert_eq!(diagnosis.bot["status"], "active", "it goes on");
+    assert!(diagnosis.has_logged("pool no longer configured", &here.pool), "{}", diagnosis.log);
+    assert!(!diagnosis.overall.0 && diagnosis.overall.1.contains(&here.pool), "{}", diagnosis.overall.1);
     here.user.stop(&bot).await;
     here.user.until(&bot, "completed").await;
 }
@@ -339,8 +339,8 @@ async fn the_disk_of_the_database_is_full_while_a_bot_is_on_docker() {
         here.user.request(reqwest::Method::GET, "/readyz").send().await.unwrap().status() == 200
     })
     .await;
-    let told = here.told(&bot).await;
-    assert_eq!(told.bot["status"], "active");
+    let diagnosis = here.diagnose(&bot).await;
+    assert_eq!(diagnosis.bot["status"], "active");
     here.user.stop(&bot).await;
     here.user.until(&bot, "completed").await;
 }
@@ -367,8 +367,8 @@ async fn postgres_is_away_while_a_bot_is_on_docker() {
     until("it is not ready", async || !is_ready().await).await;
     postgres.start_again().await;
     until("it is ready again", is_ready).await;
-    let told = here.told(&bot).await;
-    assert_eq!(told.bot["status"], "active");
+    let diagnosis = here.diagnose(&bot).await;
+    assert_eq!(diagnosis.bot["status"], "active");
     here.user.stop(&bot).await;
     here.user.until(&bot, "completed").await;
 }

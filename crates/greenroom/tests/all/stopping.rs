@@ -99,7 +99,7 @@ async fn a_request_that_takes_its_time_is_finished_by_a_stop() {
     user.get("/bots").await;
     let mut holder = sqlx::SqliteConnection::connect(&database.url).await.unwrap();
     sqlx::raw_sql("BEGIN IMMEDIATE").execute(&mut holder).await.unwrap();
-    let asking = tokio::spawn({
+    let requests = tokio::spawn({
         let user = user.clone();
         async move { user.ask(json!({"meeting_url": meet_link(1)})).await }
     });
@@ -110,8 +110,8 @@ async fn a_request_that_takes_its_time_is_finished_by_a_stop() {
     server.terminate().await;
     has_heard_to_stop(&server).await;
     sqlx::raw_sql("COMMIT").execute(&mut holder).await.unwrap();
-    let bot = asking.await.unwrap();
+    let bot = requests.await.unwrap();
     assert!(tokio::time::timeout(STOPS_WITHIN, server.wait()).await.expect("it stops in time"));
     let server = Process::start(&database).await;
-    user.on(&server.url).look_at(bot["id"].as_str().unwrap()).await;
+    user.on(&server.url).show_bot(bot["id"].as_str().unwrap()).await;
 }

@@ -4,7 +4,7 @@ use domain::SlotStatus;
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use crate::support::{Backend, Venue, meet_link, process_pool, until};
+use crate::support::{Backend, ServerFixture, meet_link, process_pool, until};
 
 /// Says what its configuration tells it, and leaves when it is told.
 const OBEYS: &str = r#"
@@ -26,12 +26,12 @@ const DEAF: &str = r#"
 
 const FAST: &str = "[sweeper]\ninterval = \"1s\"\nstop_grace = \"2s\"\n[heartbeat]\ninterval = \"1s\"\n";
 
-async fn venue(backend: Backend, settings: &str, script: &str) -> Venue {
-    Venue::open(backend, &format!("{FAST}{}", process_pool("meet", settings, script))).await
+async fn fixture(backend: Backend, settings: &str, script: &str) -> ServerFixture {
+    ServerFixture::open(backend, &format!("{FAST}{}", process_pool("meet", settings, script))).await
 }
 
-async fn ask(venue: &Venue, number: usize, say: &str) -> Value {
-    venue.user.ask(json!({"meeting_url": meet_link(number), "config": {"say": say}})).await
+async fn ask(fixture: &ServerFixture, number: usize, say: &str) -> Value {
+    fixture.user.ask(json!({"meeting_url": meet_link(number), "config": {"say": say}})).await
 }
 
 fn id(bot: &Value) -> &str {
@@ -39,21 +39,21 @@ fn id(bot: &Value) -> &str {
 }
 
 /// What a bot was, one after the other, as its events tell.
-async fn states(venue: &Venue, bot: &Value) -> Vec<(String, String)> {
-    let events = venue.user.get(&format!("/bots/{}/events", id(bot))).await;
+async fn states(fixture: &ServerFixture, bot: &Value) -> Vec<(String, String)> {
+    let events = fixture.user.get(&format!("/bots/{}/events", id(bot))).await;
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let events = events["events"].as_array().unwrap().iter().filter(|event| event["kind"] == "status_changed");
     events.map(|event| (text(&event["to"]), text(&event["reason"]))).collect()
 }
 
-async fn expect_stopped(venue: &Venue, bot: &Value) {
-    let ended = venue.user.until(id(bot), "completed").await;
+async fn expect_stopped(fixture: &ServerFixture, bot: &Value) {
+    let ended = fixture.user.until(id(bot), "completed").await;
     assert_eq!(ended["reason"], "stopped");
-    let states = states(venue, bot).await;
+    let states = states(fixture, bot).await;
     let own = |state: &str| (state.to_owned(), "stopped".to_owned());
     assert_eq!(states[states.len() - 2..], [own("stopping"), own("completed")], "{states:?}");
-    until("nothing of it is left", async || venue.database.running().is_empty()).await;
-    until("its slot is free", async || venue.slots().await.iter().all(|slot| slot["status"] == "idle")).await;
+    until("nothing of it is left", async || fixture.database.running().is_empty()).await;
+    until("its slot is free", async || fixture.slots().await.iter().all(|slot| slot["status"] == "idle")).await;
 }
 
 #[rstest]
@@ -65,49 +65,49 @@ async fn expect_stopped(venue: &Venue, bot: &Value) {
 #[case::active_on_postgres("joined", "active", Backend::Postgres)]
 #[tokio::test]
 async fn a_bot_that_runs_leaves_when_it_is_stopped(#[case] say: &str, #[case] state: &str, #[case] backend: Backend) {
-    let venue = venue(backend, "max_slots = 1", OBEYS).await;
-    let bot = ask(&venue, 1, say).await;
-    venue.user.until(id(&bot), state).await;
-    venue.user.stop(id(&bot)).await;
-    expect_stopped(&venue, &bot).await;
+    let fixture = fixture(backend, "max_slots = 1", OBEYS).await;
+    let bot = ask(&fixture, 1, say).await;
+    fixture.user.until(id(&bot), state).await;
+    fixture.user.stop(id(&bot)).await;
+    expect_stopped(&fixture, &bot).await;
 }
 
 #[tokio::test]
 async fn a_bot_that_hears_nothing_is_killed_with_everything_below_it_when_its_time_is_over() {
-    let venue = venue(Backend::Sqlite, "max_slots = 1", DEAF).await;
-    let bot = ask(&venue, 1, "").await;
-    venue.user.until(id(&bot), "active").await;
-    venue.user.stop(id(&bot)).await;
-    assert_eq!(venue.user.look_at(id(&bot)).await["status"], "stopping");
-    expect_stopped(&venue, &bot).await;
+    let fixture = fixture(Backend::Sqlite, "max_slots = 1", DEAF).await;
+    let bot = ask(&fixture, 1, "").await;
+    fixture.user.until(id(&bot), "active").await;
+    fixture.user.stop(id(&bot)).await;
+    assert_eq!(fixture.user.show_bot(id(&bot)).await["status"], "stopping");
+    expect_stopped(&fixture, &bot).await;
 }
 
 #[tokio::test]
 async fn a_bot_that_is_stopped_while_its_start_hangs_ends_when_its_time_is_over() {
-    let venue = venue(Backend::Sqlite, "max_slots = 1", OBEYS).await;
+    let fixture = fixture(Backend::Sqlite, "max_slots = 1", OBEYS).await;
     // Whoever opens this log waits for a reader.
-    std::fs::create_dir_all(venue.database.in_slot("pool-meet-001", "")).unwrap();
-    let log = venue.database.in_slot("pool-meet-001", "log");
+    std::fs::create_dir_all(fixture.database.in_slot("pool-meet-001", "")).unwrap();
+    let log = fixture.database.in_slot("pool-meet-001", "log");
     assert!(std::process::Command::new("mkfifo").arg(&log).status().unwrap().success());
-    let bot = ask(&venue, 1, "joined").await;
+    let bot = ask(&fixture, 1, "joined").await;
     until("it is being started", async || {
-        let gate = venue.admin.get("/admin/deployments").await;
+        let gate = fixture.admin.get("/admin/deployments").await;
         gate["active"] == 1
     })
     .await;
-    assert_eq!(venue.user.look_at(id(&bot)).await["status"], "deploying");
-    venue.user.stop(id(&bot)).await;
-    assert_eq!(venue.user.look_at(id(&bot)).await["status"], "stopping");
-    let ended = venue.user.until(id(&bot), "completed").await;
+    assert_eq!(fixture.user.show_bot(id(&bot)).await["status"], "deploying");
+    fixture.user.stop(id(&bot)).await;
+    assert_eq!(fixture.user.show_bot(id(&bot)).await["status"], "stopping");
+    let ended = fixture.user.until(id(&bot), "completed").await;
     assert_eq!(ended["reason"], "stopped");
     // The start is not waited for: the slot is free again although it still hangs.
     std::fs::remove_file(&log).unwrap();
     until("its slot is free", async || {
-        venue.slots().await.iter().all(|slot| slot["status"] == SlotStatus::Idle.as_str())
+        fixture.slots().await.iter().all(|slot| slot["status"] == SlotStatus::Idle.as_str())
     })
     .await;
-    let next = ask(&venue, 2, "joined").await;
-    venue.user.until(id(&next), "active").await;
+    let next = ask(&fixture, 2, "joined").await;
+    fixture.user.until(id(&next), "active").await;
 }
 
 #[tokio::test]
@@ -121,9 +121,10 @@ async fn a_bot_that_is_stopped_during_its_start_leaves_as_soon_as_it_runs() {
         serde_json::to_string(&command).unwrap()
     )
     .replace("stop_grace = \"2s\"", "stop_grace = \"30s\"");
-    let venue = Venue::open(Backend::Sqlite, &pool).await;
-    let bot = ask(&venue, 1, "joined").await;
-    until("it is started, and nothing was heard of it", async || venue.database.agent("pool-meet-001").is_some()).await;
-    venue.user.stop(id(&bot)).await;
-    expect_stopped(&venue, &bot).await;
+    let fixture = ServerFixture::open(Backend::Sqlite, &pool).await;
+    let bot = ask(&fixture, 1, "joined").await;
+    until("it is started, and nothing was heard of it", async || fixture.database.agent("pool-meet-001").is_some())
+        .await;
+    fixture.user.stop(id(&bot)).await;
+    expect_stopped(&fixture, &bot).await;
 }

@@ -11,7 +11,7 @@ use domain::{Action, BotId, CommandId, ConnectionId, KeyId, Meeting, Reason, Sta
 use greenroom::clock::Clock;
 use greenroom::random::Random;
 use greenroom::store::{
-    Actor, Applied, Beat, BotDetails, BotFilter, Change, Changed, CommandRow, KeyRow, Kind, NewEvent, SegmentPlace,
+    Actor, Applied, Beat, BotDetails, BotFilter, Change, Changed, CommandRow, KeyRow, Kind, NewEvent, SegmentPosition,
     SegmentRow, Store, StoreError, UserRow,
 };
 use jiff::Timestamp;
@@ -217,10 +217,10 @@ async fn a_move_keeps_the_first_start_and_tells_the_end(#[case] backend: Backend
     let first = store.bot(id).await.unwrap().unwrap();
     move_bot(&store, id, Status::Active).await;
     move_bot(&store, id, Status::Starting).await;
-    let again = store.bot(id).await.unwrap().unwrap();
+    let repeated = store.bot(id).await.unwrap().unwrap();
     assert!(first.start_time.is_some());
-    assert_eq!(again.start_time, first.start_time);
-    assert_eq!(again.end_time, None);
+    assert_eq!(repeated.start_time, first.start_time);
+    assert_eq!(repeated.end_time, None);
     move_bot(&store, id, Status::Failed).await;
     let ended = store.bot(id).await.unwrap().unwrap();
     assert_eq!((ended.status, ended.reason.as_deref()), (Status::Failed, Some("why")));
@@ -313,14 +313,14 @@ async fn a_segment_is_stored_once_and_read_in_the_order_of_speech(#[case] backen
     let digests = [batch[0].digest.clone(), "unknown".to_owned()];
     assert_eq!(tx.known_segments(bot, &digests).await.unwrap(), 1);
     tx.commit().await.unwrap();
-    let read = store.transcript(bot, SegmentPlace::FIRST, 100).await.unwrap();
-    let (places, said): (Vec<_>, Vec<_>) = read.into_iter().unzip();
+    let read = store.transcript(bot, SegmentPosition::FIRST, 100).await.unwrap();
+    let (positions, said): (Vec<_>, Vec<_>) = read.into_iter().unzip();
     assert_eq!(said, [batch[1].clone(), batch[0].clone(), segment(9.0, "third")]);
-    let rest = store.transcript(bot, places[0], 1).await.unwrap();
-    assert_eq!(rest, [(places[1], batch[0].clone())]);
-    let sizes = store.segment_sizes(bot, places[0], 100).await.unwrap();
+    let rest = store.transcript(bot, positions[0], 1).await.unwrap();
+    assert_eq!(rest, [(positions[1], batch[0].clone())]);
+    let sizes = store.segment_sizes(bot, positions[0], 100).await.unwrap();
     let bytes = |segment: &SegmentRow| i64::try_from(segment.text.len() + "Ada".len()).unwrap();
-    assert_eq!(sizes, [(places[1], bytes(&batch[0])), (places[2], bytes(&segment(9.0, "third")))]);
+    assert_eq!(sizes, [(positions[1], bytes(&batch[0])), (positions[2], bytes(&segment(9.0, "third")))]);
 }
 
 #[rstest]
@@ -435,7 +435,7 @@ async fn a_database_of_a_newer_version_is_refused_and_not_touched(#[case] backen
 #[tokio::test]
 async fn an_sqlite_database_in_memory_is_refused() {
     let refused = Store::open("sqlite::memory:").await;
-    assert!(matches!(refused, Err(StoreError::Url(ref words)) if words.contains("forget")), "{refused:?}");
+    assert!(matches!(refused, Err(StoreError::Url(ref message)) if message.contains("forget")), "{refused:?}");
 }
 
 #[tokio::test]

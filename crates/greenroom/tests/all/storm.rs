@@ -1,5 +1,5 @@
 //! Three hundred requests at once on a small pool, a middling one and a large one, whose bots end when and how they
-//! like. A slot never has two bots and a bot never two slots, the cap holds, the line is served in its order, and in
+//! like. A slot never has two bots and a bot never two slots, the cap holds, the queue is served in its order, and in
 //! the end everyone has an end and every slot is free.
 
 use std::collections::{HashMap, HashSet};
@@ -63,20 +63,20 @@ impl Storm {
     }
 
     /// Everyone asks at once, each another user at another server than the one before.
-    async fn ask(&self, wishes: impl IntoIterator<Item = Value>) -> Vec<(Client, Value)> {
-        let mut asking = JoinSet::new();
-        for (number, wish) in wishes.into_iter().enumerate() {
+    async fn ask(&self, bot_requests: impl IntoIterator<Item = Value>) -> Vec<(Client, Value)> {
+        let mut requests = JoinSet::new();
+        for (number, bot_request) in bot_requests.into_iter().enumerate() {
             let user = self.users[number % USERS].on(&self.servers[number % self.servers.len()].url);
-            asking.spawn(async move {
-                let bot = user.ask(wish).await;
+            requests.spawn(async move {
+                let bot = user.ask(bot_request).await;
                 (user, bot)
             });
         }
-        asking.join_all().await
+        requests.join_all().await
     }
 
     /// Who waits, from the first to the last.
-    async fn line(&self) -> Vec<Value> {
+    async fn queue(&self) -> Vec<Value> {
         let mut queue = self.servers[0].admin().get("/admin/queue").await;
         queue["entries"].as_array_mut().map(std::mem::take).unwrap()
     }
@@ -109,14 +109,14 @@ fn expect_one_each(pairs: &[(String, String)]) {
 }
 
 /// Those who waited together were served as they stood.
-fn expect_order(events: &[EventRow], line: &[Value]) {
+fn expect_order(events: &[EventRow], queue: &[Value]) {
     let served = events
         .iter()
         .filter(|event| event.kind == Kind::Assigned || event.reason.is_some() && event.kind == Kind::Created)
         .map(|event| event.bot_id.to_string());
-    let places: HashMap<&str, usize> =
-        line.iter().enumerate().map(|(place, entry)| (entry["bot_id"].as_str().unwrap(), place)).collect();
-    let served: Vec<usize> = served.filter_map(|bot| places.get(bot.as_str()).copied()).collect();
+    let positions: HashMap<&str, usize> =
+        queue.iter().enumerate().map(|(position, entry)| (entry["bot_id"].as_str().unwrap(), position)).collect();
+    let served: Vec<usize> = served.filter_map(|bot| positions.get(bot.as_str()).copied()).collect();
     assert!(served.is_sorted(), "{served:?}");
 }
 
@@ -138,16 +138,16 @@ async fn weather(storm: Storm, patience_ms: u64) {
     let stay = |number| json!({"meeting_url": meet_link(number), "config": {"life": "stays"}});
     let first = storm.ask((0..storm.slots).map(stay)).await;
     assert!(first.iter().all(|(_, bot)| bot["slot"].is_string()));
-    let wishes = (storm.slots..).take(REQUESTS).map(|number| {
+    let bot_requests = (storm.slots..).take(REQUESTS).map(|number| {
         json!({"meeting_url": meet_link(number), "priority": 50 * dice(3), "queue_timeout_ms": patience_ms,
                "config": any_life()})
     });
-    let asked = storm.ask(wishes).await;
+    let asked = storm.ask(bot_requests).await;
     assert!(asked.iter().all(|(_, bot)| bot["status"] == "queued" && bot["queue_position"].is_i64()));
-    let line = storm.line().await;
-    assert_eq!(line.len(), REQUESTS);
-    assert!(line.iter().map(|entry| entry["position"].as_u64().unwrap()).eq(1..=REQUESTS as u64));
-    assert!(line.iter().map(|entry| entry["priority"].as_i64().unwrap()).is_sorted());
+    let queue = storm.queue().await;
+    assert_eq!(queue.len(), REQUESTS);
+    assert!(queue.iter().map(|entry| entry["position"].as_u64().unwrap()).eq(1..=REQUESTS as u64));
+    assert!(queue.iter().map(|entry| entry["priority"].as_i64().unwrap()).is_sorted());
 
     let mut leaving = JoinSet::new();
     for (user, bot) in first {
@@ -158,9 +158,9 @@ async fn weather(storm: Storm, patience_ms: u64) {
 
     let events = storm.events().await;
     expect_no_two_at_once(&events);
-    expect_order(&events, &line);
+    expect_order(&events, &queue);
     for (user, asked) in &asked {
-        let bot = user.look_at(asked["id"].as_str().unwrap()).await;
+        let bot = user.show_bot(asked["id"].as_str().unwrap()).await;
         expect_own_end(&bot, asked);
     }
     until("every slot is idle", async || {

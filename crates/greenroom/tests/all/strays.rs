@@ -3,7 +3,7 @@
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use crate::support::{Backend, Venue, found, process_pool, until};
+use crate::support::{Backend, ServerFixture, found, process_pool, until};
 
 const BOT: &str = r#"
     echo '{"event": "joined"}'
@@ -13,11 +13,11 @@ const BOT: &str = r#"
 const BY_HAND: &str = "[sync]\ninterval = \"1h\"\ngrace = \"1ms\"\n";
 const HOT: &str = "standby = \"running\"\nmin_idle = 2\nmax_slots = 2";
 
-async fn venue(backend: Backend, settings: &str) -> Venue {
-    let venue = Venue::open(backend, &format!("{BY_HAND}{}", process_pool("meet", settings, BOT))).await;
+async fn fixture(backend: Backend, settings: &str) -> ServerFixture {
+    let fixture = ServerFixture::open(backend, &format!("{BY_HAND}{}", process_pool("meet", settings, BOT))).await;
     // After the one at the start, which would count as a look.
     until("sync has run", async || {
-        let keepers = venue.admin.get("/admin/keepers").await;
+        let keepers = fixture.admin.get("/admin/keepers").await;
         keepers["keepers"]
             .as_array()
             .unwrap()
@@ -25,11 +25,11 @@ async fn venue(backend: Backend, settings: &str) -> Venue {
             .any(|keeper| keeper["name"] == "sync" && keeper["last_run"].is_string())
     })
     .await;
-    venue
+    fixture
 }
 
-async fn sync(venue: &Venue) -> Value {
-    let (status, did) = venue.admin.post("/admin/sync/run", json!({})).await;
+async fn sync(fixture: &ServerFixture) -> Value {
+    let (status, did) = fixture.admin.post("/admin/sync/run", json!({})).await;
     assert!(status.is_success(), "{did}");
     did
 }
@@ -39,9 +39,9 @@ async fn sync(venue: &Venue) -> Value {
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
 async fn what_no_slot_knows_is_removed_and_what_is_another_installations_is_not(#[case] backend: Backend) {
-    let (ours, theirs) = (venue(backend, HOT).await, venue(backend, HOT).await);
-    for venue in [&ours, &theirs] {
-        venue.until_slots(2, 0).await;
+    let (ours, theirs) = (fixture(backend, HOT).await, fixture(backend, HOT).await);
+    for fixture in [&ours, &theirs] {
+        fixture.until_slots(2, 0).await;
     }
     let agent = ours.agent("pool-meet-002").await;
     // A row is lost, as by a backup that is older than the slot.
@@ -59,32 +59,32 @@ async fn what_no_slot_knows_is_removed_and_what_is_another_installations_is_not(
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
 async fn a_hot_slot_whose_agent_died_while_it_was_idle_has_another_before_a_bot_comes(#[case] backend: Backend) {
-    let venue = venue(backend, HOT).await;
-    venue.until_slots(2, 0).await;
-    let before = venue.agent("pool-meet-001").await;
+    let fixture = fixture(backend, HOT).await;
+    fixture.until_slots(2, 0).await;
+    let before = fixture.agent("pool-meet-001").await;
     before.kill();
     until("it is missed", async || {
-        sync(&venue).await;
-        venue.database.agent("pool-meet-001").is_some_and(|agent| agent.pid != before.pid)
+        sync(&fixture).await;
+        fixture.database.agent("pool-meet-001").is_some_and(|agent| agent.pid != before.pid)
     })
     .await;
-    venue.until_slots(2, 0).await;
-    let bot = venue.active(1).await;
-    venue.leave(&bot).await;
+    fixture.until_slots(2, 0).await;
+    let bot = fixture.active(1).await;
+    fixture.leave(&bot).await;
 }
 
 #[tokio::test]
 async fn what_runs_in_a_slot_that_stands_stopped_is_ended_and_a_live_bot_is_not() {
-    let venue = venue(Backend::Sqlite, "max_slots = 2").await;
-    let (first, second) = (venue.active(1).await, venue.active(2).await);
+    let fixture = fixture(Backend::Sqlite, "max_slots = 2").await;
+    let (first, second) = (fixture.active(1).await, fixture.active(2).await);
     let slot = first["slot"].as_str().unwrap();
     // The store believes that its bot is gone, and the slot free since long ago.
-    venue.database.execute("UPDATE slots SET status = 'idle', bot_id = NULL, status_since = '2020-01-01T00:00:00.000000Z' WHERE number = 1").await;
+    fixture.database.execute("UPDATE slots SET status = 'idle', bot_id = NULL, status_since = '2020-01-01T00:00:00.000000Z' WHERE number = 1").await;
     assert_eq!(slot, "pool-meet-001");
-    assert_eq!(sync(&venue).await["waiting"], 1, "half of a pool is not ended at once");
-    assert_eq!(sync(&venue).await["stopped"], 1);
-    assert!(!venue.database.running().iter().any(|process| process.slot == slot));
-    let second = venue.user.look_at(second["id"].as_str().unwrap()).await;
+    assert_eq!(sync(&fixture).await["waiting"], 1, "half of a pool is not ended at once");
+    assert_eq!(sync(&fixture).await["stopped"], 1);
+    assert!(!fixture.database.running().iter().any(|process| process.slot == slot));
+    let second = fixture.user.show_bot(second["id"].as_str().unwrap()).await;
     assert_eq!(second["status"], "active");
-    venue.leave(&second).await;
+    fixture.leave(&second).await;
 }

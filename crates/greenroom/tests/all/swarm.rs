@@ -2,11 +2,11 @@
 
 use rstest::rstest;
 
-use crate::support::{OBEDIENT, Recipe, Scene, Swarm, found, meet_link, until};
+use crate::support::{DockerFixture, OBEDIENT, Recipe, Swarm, found, meet_link, until};
 
 /// A server with one pool on a swarm. `settings` are lines of the pool's configuration, `section` those of its own.
-async fn scene(swarm: &Swarm, image: &str, settings: &str, section: &str) -> Scene {
-    Scene::start(swarm.manager(), "swarm", image, settings, section).await
+async fn fixture(swarm: &Swarm, image: &str, settings: &str, section: &str) -> DockerFixture {
+    DockerFixture::start(swarm.manager(), "swarm", image, settings, section).await
 }
 
 #[rstest]
@@ -19,27 +19,27 @@ async fn twenty_bots_live_on_a_swarm_while_the_server_is_killed_and_nothing_is_l
     let swarm = Swarm::single().await;
     let image = swarm.image(&Recipe::bot(OBEDIENT)).await;
     let settings = format!("standby = \"{standby}\"\nmax_slots = 5\nmin_idle = 2");
-    let (scene, slots) = scene(&swarm, &image, &settings, "").await.twenty_lives().await;
+    let (fixture, slots) = fixture(&swarm, &image, &settings, "").await.twenty_lives().await;
     // Each slot has its service, and there is no other.
-    let services = scene.ours.services().await;
+    let services = fixture.ours.services().await;
     let mut names: Vec<String> =
         services.iter().map(|service| service.spec.as_ref().unwrap().name.clone().unwrap()).collect();
     names.sort();
     assert_eq!(names, slots);
     let running = if standby == "running" { slots.len() } else { 0 };
-    until("only what waits runs", async || scene.ours.running().await.len() == running).await;
+    until("only what waits runs", async || fixture.ours.running().await.len() == running).await;
 }
 
 #[tokio::test]
 async fn a_bot_on_a_swarm_goes_on_elsewhere_when_its_node_dies() {
     let mut swarm = Swarm::of(3).await;
     let image = swarm.image(&Recipe::bot(OBEDIENT)).await;
-    let scene = scene(&swarm, &image, "max_slots = 3", "").await;
+    let fixture = fixture(&swarm, &image, "max_slots = 3", "").await;
     // One of them is on a node that does not manage the swarm, which would die with it.
     let mut bots = Vec::new();
     let (bot, slot, node) = loop {
-        let bot = scene.user.bot(&meet_link(bots.len())).await;
-        let shown = scene.user.until(&bot, "active").await;
+        let bot = fixture.user.bot(&meet_link(bots.len())).await;
+        let shown = fixture.user.until(&bot, "active").await;
         bots.push(bot.clone());
         let slot = shown["slot"].as_str().unwrap().to_owned();
         let node = found("it is known where it runs", async || swarm.runs_on(&slot).await.pop()).await;
@@ -47,19 +47,19 @@ async fn a_bot_on_a_swarm_goes_on_elsewhere_when_its_node_dies() {
             break (bot, slot, node);
         }
     };
-    let before = scene.user.look_at(&bot).await;
+    let before = fixture.user.show_bot(&bot).await;
     swarm.node_mut(&node).kill().await;
     let after =
         found("it runs on another node", async || swarm.runs_on(&slot).await.into_iter().find(|now| *now != node))
             .await;
     assert_ne!(after, node);
     // It is the same bot, under the same connection, and hears what it is told.
-    scene.user.stop(&bot).await;
-    let ended = scene.user.until(&bot, "completed").await;
+    fixture.user.stop(&bot).await;
+    let ended = fixture.user.until(&bot, "completed").await;
     assert_eq!(ended["reason"], "stopped");
     assert_eq!(ended["connection_id"], before["connection_id"]);
     found("its slot is free again", async || {
-        let slots = scene.slots().await;
+        let slots = fixture.slots().await;
         slots.into_iter().find(|it| it["name"] == slot.as_str() && it["status"] == "idle")
     })
     .await;
@@ -69,27 +69,27 @@ async fn a_bot_on_a_swarm_goes_on_elsewhere_when_its_node_dies() {
 async fn a_swarm_without_room_is_told_in_its_own_words() {
     let swarm = Swarm::single().await;
     let image = swarm.image(&Recipe::bot(OBEDIENT)).await;
-    let scene = scene(&swarm, &image, "max_slots = 1", "memory = \"900g\"").await;
-    let bot = scene.user.bot(&meet_link(1)).await;
+    let fixture = fixture(&swarm, &image, "max_slots = 1", "memory = \"900g\"").await;
+    let bot = fixture.user.bot(&meet_link(1)).await;
     let said = found("the swarm has said why", async || {
-        let deployments = scene.server.admin().get("/admin/deployments").await;
+        let deployments = fixture.server.admin().get("/admin/deployments").await;
         deployments["entries"][0]["last_error"].as_str().map(str::to_owned)
     })
     .await;
     assert!(said.contains("no suitable node (insufficient resources on 1 node)"), "{said}");
-    scene.user.stop(&bot).await;
-    scene.user.until(&bot, "completed").await;
+    fixture.user.stop(&bot).await;
+    fixture.user.until(&bot, "completed").await;
 }
 
 #[tokio::test]
 async fn a_service_of_a_swarm_whose_task_ends_at_once_fails_its_bot_with_the_last_lines() {
     let swarm = Swarm::single().await;
     let image = swarm.image(&Recipe::script("echo no licence found >&2; exit 4")).await;
-    let scene = scene(&swarm, &image, "max_slots = 1", "").await;
-    let bot = scene.user.bot(&meet_link(1)).await;
-    let bot = scene.user.until(&bot, "failed").await;
+    let fixture = fixture(&swarm, &image, "max_slots = 1", "").await;
+    let bot = fixture.user.bot(&meet_link(1)).await;
+    let bot = fixture.user.until(&bot, "failed").await;
     assert_eq!(bot["reason"], "deploy_failed");
-    let answer = scene.slot_and_failures(1).await;
+    let answer = fixture.slot_and_failures(1).await;
     assert!(answer["slot"]["error_message"].as_str().unwrap().contains("(4)"), "{answer}");
     assert!(answer["failures"][0]["log"].as_str().unwrap().contains("no licence found"), "{answer}");
 }
@@ -98,11 +98,11 @@ async fn a_service_of_a_swarm_whose_task_ends_at_once_fails_its_bot_with_the_las
 async fn a_service_of_a_swarm_is_described_and_has_the_limits_of_its_pool() {
     let swarm = Swarm::single().await;
     let image = swarm.image(&Recipe::bot(OBEDIENT)).await;
-    let scene = scene(&swarm, &image, "max_slots = 1", "cpus = 0.5\nmemory = \"64m\"").await;
-    let bot = scene.user.bot(&meet_link(1)).await;
-    scene.user.until(&bot, "active").await;
+    let fixture = fixture(&swarm, &image, "max_slots = 1", "cpus = 0.5\nmemory = \"64m\"").await;
+    let bot = fixture.user.bot(&meet_link(1)).await;
+    fixture.user.until(&bot, "active").await;
     let spec = found("it is described", async || {
-        let spec = scene.ours.services().await.remove(0).spec.unwrap();
+        let spec = fixture.ours.services().await.remove(0).spec.unwrap();
         let described = spec.labels.as_ref().unwrap().get("greenroom.description").cloned().unwrap_or_default();
         described.starts_with(&format!("[BUSY] Bot #{bot}")).then_some(spec)
     })
@@ -113,5 +113,5 @@ async fn a_service_of_a_swarm_is_described_and_has_the_limits_of_its_pool() {
     assert_eq!((limits.nano_cpus, limits.memory_bytes), expected);
     assert_eq!((kept.nano_cpus, kept.memory_bytes), expected);
     // The change of its description has left it running.
-    assert_eq!(swarm.tasks(&scene.slot(1)).await.len(), 1);
+    assert_eq!(swarm.tasks(&fixture.slot(1)).await.len(), 1);
 }

@@ -13,7 +13,7 @@ use greenroom::store::{Holder, Store};
 use rstest::rstest;
 use tokio_util::sync::CancellationToken;
 
-use crate::support::{Backend, House, PrivatePostgres, until};
+use crate::support::{Backend, CoreFixture, PrivatePostgres, until};
 
 fn failed(reason: &str) -> (Status, Option<String>) {
     (Status::Failed, Some(reason.to_owned()))
@@ -24,17 +24,17 @@ fn failed(reason: &str) -> (Status, Option<String>) {
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
 async fn a_bot_that_does_not_come_in_fails_after_ten_minutes_in_the_lobby_included(#[case] backend: Backend) {
-    let house = House::new(backend).await;
-    let (bot, voice) = house.started(1).await;
-    assert_eq!(house.after(300).await, 0);
+    let core = CoreFixture::new(backend).await;
+    let (bot, caller) = core.started(1).await;
+    assert_eq!(core.after(300).await, 0);
     // The lobby does not start the clock anew.
-    house.lifecycle.status(voice, Trigger::AwaitingAdmission { reason: None }).await.unwrap();
-    assert_eq!(house.after(299).await, 0);
-    assert_eq!(house.after(1).await, 1);
-    assert_eq!(house.stands(bot).await, failed("no_join"));
-    assert_eq!(house.after(9_999).await, 0, "an end is final");
-    let told = house.store.events_of_bot(bot).await.unwrap();
-    assert_eq!(told.last().unwrap().actor, greenroom::store::Actor::Keeper);
+    core.lifecycle.status(caller, Trigger::AwaitingAdmission { reason: None }).await.unwrap();
+    assert_eq!(core.after(299).await, 0);
+    assert_eq!(core.after(1).await, 1);
+    assert_eq!(core.stands(bot).await, failed("no_join"));
+    assert_eq!(core.after(9_999).await, 0, "an end is final");
+    let events = core.store.events_of_bot(bot).await.unwrap();
+    assert_eq!(events.last().unwrap().actor, greenroom::store::Actor::Keeper);
 }
 
 #[rstest]
@@ -42,17 +42,17 @@ async fn a_bot_that_does_not_come_in_fails_after_ten_minutes_in_the_lobby_includ
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
 async fn a_bot_in_the_meeting_lives_as_long_as_it_gives_heartbeats(#[case] backend: Backend) {
-    let house = House::new(backend).await;
-    let (bot, voice) = house.started(1).await;
-    house.lifecycle.joined(voice).await.unwrap();
+    let core = CoreFixture::new(backend).await;
+    let (bot, caller) = core.started(1).await;
+    core.lifecycle.joined(caller).await.unwrap();
     for _ in 0..30 {
-        assert_eq!(house.after(60).await, 0, "the lobby's patience is not the meeting's");
+        assert_eq!(core.after(60).await, 0, "the lobby's patience is not the meeting's");
         // Only gathered, not written: it counts all the same.
-        house.lifecycle.heartbeat(voice, &[]).await.unwrap();
+        core.lifecycle.heartbeat(caller, &[]).await.unwrap();
     }
-    assert_eq!(house.after(119).await, 0);
-    assert_eq!(house.after(4).await, 1);
-    assert_eq!(house.stands(bot).await, failed("heartbeat_lost"));
+    assert_eq!(core.after(119).await, 0);
+    assert_eq!(core.after(4).await, 1);
+    assert_eq!(core.stands(bot).await, failed("heartbeat_lost"));
 }
 
 #[rstest]
@@ -60,17 +60,17 @@ async fn a_bot_in_the_meeting_lives_as_long_as_it_gives_heartbeats(#[case] backe
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
 async fn a_bot_that_calls_for_help_in_the_meeting_has_ten_minutes_from_then(#[case] backend: Backend) {
-    let house = House::new(backend).await;
-    let (bot, voice) = house.started(1).await;
-    house.lifecycle.joined(voice).await.unwrap();
+    let core = CoreFixture::new(backend).await;
+    let (bot, caller) = core.started(1).await;
+    core.lifecycle.joined(caller).await.unwrap();
     for _ in 0..20 {
-        house.after(60).await;
-        house.lifecycle.heartbeat(voice, &[]).await.unwrap();
+        core.after(60).await;
+        core.lifecycle.heartbeat(caller, &[]).await.unwrap();
     }
-    house.lifecycle.status(voice, Trigger::NeedsHelp { reason: None }).await.unwrap();
-    assert_eq!(house.after(599).await, 0);
-    assert_eq!(house.after(1).await, 1);
-    assert_eq!(house.stands(bot).await, failed("no_join"));
+    core.lifecycle.status(caller, Trigger::NeedsHelp { reason: None }).await.unwrap();
+    assert_eq!(core.after(599).await, 0);
+    assert_eq!(core.after(1).await, 1);
+    assert_eq!(core.stands(bot).await, failed("no_join"));
 }
 
 #[rstest]
@@ -78,12 +78,12 @@ async fn a_bot_that_calls_for_help_in_the_meeting_has_ten_minutes_from_then(#[ca
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
 async fn a_bot_that_does_not_leave_is_taken_for_gone_after_the_grace(#[case] backend: Backend) {
-    let house = House::new(backend).await;
-    let (bot, _) = house.started(1).await;
-    house.lifecycle.stop(house.user, bot).await.unwrap();
-    assert_eq!(house.after(89).await, 0);
-    assert_eq!(house.after(1).await, 1);
-    assert_eq!(house.stands(bot).await, (Status::Completed, Some("stopped".to_owned())));
+    let core = CoreFixture::new(backend).await;
+    let (bot, _) = core.started(1).await;
+    core.lifecycle.stop(core.user, bot).await.unwrap();
+    assert_eq!(core.after(89).await, 0);
+    assert_eq!(core.after(1).await, 1);
+    assert_eq!(core.stands(bot).await, (Status::Completed, Some("stopped".to_owned())));
 }
 
 #[rstest]
@@ -91,21 +91,21 @@ async fn a_bot_that_does_not_leave_is_taken_for_gone_after_the_grace(#[case] bac
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
 async fn a_bot_that_spoke_between_the_look_and_the_act_lives(#[case] backend: Backend) {
-    let house = House::new(backend).await;
-    let (bot, voice) = house.started(1).await;
-    house.clock.advance(Duration::from_secs(700));
-    let since = house.clock.now().saturating_sub(Duration::from_secs(600)).unwrap();
-    assert_eq!(house.store.overdue(Overdue::NoJoin, since, None).await.unwrap(), [(house.user, bot)]);
-    house.lifecycle.joined(voice).await.unwrap();
-    assert!(!house.lifecycle.pass(bot, Overdue::NoJoin, since).await.unwrap());
-    assert_eq!(house.stands(bot).await.0, Status::Active);
+    let core = CoreFixture::new(backend).await;
+    let (bot, caller) = core.started(1).await;
+    core.clock.advance(Duration::from_secs(700));
+    let since = core.clock.now().saturating_sub(Duration::from_secs(600)).unwrap();
+    assert_eq!(core.store.overdue(Overdue::NoJoin, since, None).await.unwrap(), [(core.user, bot)]);
+    core.lifecycle.joined(caller).await.unwrap();
+    assert!(!core.lifecycle.pass(bot, Overdue::NoJoin, since).await.unwrap());
+    assert_eq!(core.stands(bot).await.0, Status::Active);
     // The same with a heartbeat.
-    house.clock.advance(Duration::from_secs(200));
-    let since = house.clock.now().saturating_sub(Duration::from_secs(120)).unwrap();
-    assert_eq!(house.store.overdue(Overdue::HeartbeatLost, since, None).await.unwrap(), [(house.user, bot)]);
-    house.lifecycle.heartbeat(voice, &[]).await.unwrap();
-    assert!(!house.lifecycle.pass(bot, Overdue::HeartbeatLost, since).await.unwrap());
-    assert_eq!(house.stands(bot).await.0, Status::Active);
+    core.clock.advance(Duration::from_secs(200));
+    let since = core.clock.now().saturating_sub(Duration::from_secs(120)).unwrap();
+    assert_eq!(core.store.overdue(Overdue::HeartbeatLost, since, None).await.unwrap(), [(core.user, bot)]);
+    core.lifecycle.heartbeat(caller, &[]).await.unwrap();
+    assert!(!core.lifecycle.pass(bot, Overdue::HeartbeatLost, since).await.unwrap());
+    assert_eq!(core.stands(bot).await.0, Status::Active);
 }
 
 #[rstest]
@@ -113,21 +113,21 @@ async fn a_bot_that_spoke_between_the_look_and_the_act_lives(#[case] backend: Ba
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
 async fn a_bot_that_is_assigned_anew_has_the_time_of_a_start_and_no_more(#[case] backend: Backend) {
-    let house = House::new(backend).await;
-    let (active, voice) = house.started(1).await;
-    house.lifecycle.joined(voice).await.unwrap();
+    let core = CoreFixture::new(backend).await;
+    let (active, caller) = core.started(1).await;
+    core.lifecycle.joined(caller).await.unwrap();
     for _ in 0..10 {
-        house.after(60).await;
-        house.lifecycle.heartbeat(voice, &[]).await.unwrap();
+        core.after(60).await;
+        core.lifecycle.heartbeat(caller, &[]).await.unwrap();
     }
-    let (starting, _) = house.started(2).await;
+    let (starting, _) = core.started(2).await;
     for bot in [active, starting] {
-        house.lifecycle.assign(bot).await.unwrap();
+        core.lifecycle.assign(bot).await.unwrap();
     }
-    assert_eq!(house.after(299).await, 0, "what it was before is not held against it");
-    assert_eq!(house.after(1).await, 2);
+    assert_eq!(core.after(299).await, 0, "what it was before is not held against it");
+    assert_eq!(core.after(1).await, 2);
     for bot in [active, starting] {
-        assert_eq!(house.stands(bot).await, failed("no_start"));
+        assert_eq!(core.stands(bot).await, failed("no_start"));
     }
 }
 
@@ -156,34 +156,34 @@ async fn a_time_without_the_database_is_not_held_against_bots_on_postgres() {
 
 #[tokio::test]
 async fn silence_counts_only_while_somebody_listened() {
-    let house = House::new(Backend::Sqlite).await;
-    let (bot, voice) = house.started(1).await;
-    house.lifecycle.joined(voice).await.unwrap();
+    let core = CoreFixture::new(Backend::Sqlite).await;
+    let (bot, caller) = core.started(1).await;
+    core.lifecycle.joined(caller).await.unwrap();
     // The server is away for an hour; its successor gives the bot the time to be heard again.
-    house.clock.advance(Duration::from_secs(3_600));
-    let listening = ListeningWindow::new(house.clock.clone());
-    let successor = Sweeper::new(house.lifecycle.clone(), Deadlines::default(), listening.clone());
+    core.clock.advance(Duration::from_secs(3_600));
+    let listening = ListeningWindow::new(core.clock.clone());
+    let successor = Sweeper::new(core.lifecycle.clone(), Deadlines::default(), listening.clone());
     let swept = async || successor.run().await.unwrap().counts["failed"];
     let listen = |seconds| {
         for _ in 0..seconds {
-            house.clock.advance(Duration::from_secs(1));
+            core.clock.advance(Duration::from_secs(1));
             listening.tick();
         }
     };
     assert_eq!(swept().await, 0);
     listen(60);
-    house.lifecycle.heartbeat(voice, &[]).await.unwrap();
+    core.lifecycle.heartbeat(caller, &[]).await.unwrap();
     for _ in 0..2 {
         listen(60);
         assert_eq!(swept().await, 0);
     }
     // It stands still for an hour itself, as a stopped process does.
-    house.clock.advance(Duration::from_secs(3_600));
+    core.clock.advance(Duration::from_secs(3_600));
     listening.tick();
     assert_eq!(swept().await, 0);
     for _ in 0..2 {
         listen(62);
         swept().await;
     }
-    assert_eq!(house.stands(bot).await, failed("heartbeat_lost"));
+    assert_eq!(core.stands(bot).await, failed("heartbeat_lost"));
 }

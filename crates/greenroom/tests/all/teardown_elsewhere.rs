@@ -9,7 +9,7 @@ use serde_json::json;
 use crate::pool_removal::{other_pool, pools, start_again};
 use crate::support::{
     Backend, COOLIFY_TOKEN, CoolifyFake, CoolifyFault, CoolifyOperation, CoolifySettings, Database, NomadFake,
-    NomadFault, NomadOperation, Process, Venue, meet_link,
+    NomadFault, NomadOperation, Process, ServerFixture, meet_link,
 };
 
 /// More than one command makes.
@@ -104,24 +104,24 @@ impl Elsewhere {
     }
 
     /// A server with the pool, two slots that are idle and one with a bot, in which nothing runs that would call back.
-    async fn venue(&self) -> (Venue, String) {
-        let venue = Venue::open(Backend::Sqlite, &(self.pool() + &other_pool())).await;
-        venue.until_slots(2, 0).await;
-        let bot = venue.user.ask(json!({"meeting_url": meet_link(1)})).await;
-        venue.until_slots(2, 1).await;
+    async fn fixture(&self) -> (ServerFixture, String) {
+        let fixture = ServerFixture::open(Backend::Sqlite, &(self.pool() + &other_pool())).await;
+        fixture.until_slots(2, 0).await;
+        let bot = fixture.user.ask(json!({"meeting_url": meet_link(1)})).await;
+        fixture.until_slots(2, 1).await;
         assert_eq!(self.slots(), 3);
-        (venue, bot["id"].as_str().unwrap().to_owned())
+        (fixture, bot["id"].as_str().unwrap().to_owned())
     }
 }
 
 async fn greenroom(
     folder: &Path,
     database: &Database,
-    words: &[&str],
+    arguments: &[&str],
     secret: Option<&(&str, String)>,
 ) -> (bool, String) {
     let mut command = Process::command();
-    command.args(words).args(["--database", &database.url]).current_dir(folder);
+    command.args(arguments).args(["--database", &database.url]).current_dir(folder);
     command.envs(secret.map(|(name, value)| (*name, value)));
     let output = command.output().await.unwrap();
     let said = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap()).concat();
@@ -138,7 +138,7 @@ async fn stored_slots(database: &Database) -> usize {
 #[tokio::test]
 async fn a_pool_that_left_is_removed_with_its_slots_once_the_provider_deletes_them(#[case] kind: Kind) {
     let elsewhere = Elsewhere::start(kind).await;
-    let (Venue { server, database, user, .. }, bot) = elsewhere.venue().await;
+    let (ServerFixture { server, database, user, .. }, bot) = elsewhere.fixture().await;
     let (server, _) = start_again(server, &database, &other_pool()).await;
     let (folder, secret) = (database.folder.path(), elsewhere.secret());
     let remove = ["pools", "remove", "meet"];
@@ -163,7 +163,7 @@ async fn a_pool_that_left_is_removed_with_its_slots_once_the_provider_deletes_th
     assert!(well && said.contains("Removed 3 slots and the pool meet"), "{said}");
     assert_eq!((elsewhere.slots(), stored_slots(&database).await), (0, 0));
     assert_eq!(pools(&server).await, ["other"]);
-    let bot = user.on(&server.url).look_at(&bot).await;
+    let bot = user.on(&server.url).show_bot(&bot).await;
     assert_eq!((&bot["status"], &bot["reason"]), (&json!("completed"), &json!("stopped")), "{bot}");
     elsewhere.expect_no_fault();
 }
@@ -174,7 +174,7 @@ async fn a_pool_that_left_is_removed_with_its_slots_once_the_provider_deletes_th
 #[tokio::test]
 async fn nothing_is_left_elsewhere_after_down_and_what_is_not_deleted_is_kept(#[case] kind: Kind) {
     let elsewhere = Elsewhere::start(kind).await;
-    let (Venue { server, database, user, .. }, bot) = elsewhere.venue().await;
+    let (ServerFixture { server, database, user, .. }, bot) = elsewhere.fixture().await;
     server.terminate().await;
     assert!(server.wait().await);
     let folder = database.folder.path();
@@ -197,19 +197,19 @@ async fn nothing_is_left_elsewhere_after_down_and_what_is_not_deleted_is_kept(#[
     elsewhere.expect_no_fault();
 
     let server = Process::start_with(&database, &[]).await;
-    let bot = user.on(&server.url).look_at(&bot).await;
+    let bot = user.on(&server.url).show_bot(&bot).await;
     assert_eq!((&bot["status"], &bot["reason"]), (&json!("completed"), &json!("stopped")), "{bot}");
 }
 
 #[tokio::test]
 async fn a_provider_that_is_away_is_named_by_pools_remove() {
     let elsewhere = Elsewhere::start(Kind::Nomad).await;
-    let (Venue { server, database, .. }, _) = elsewhere.venue().await;
+    let (ServerFixture { server, database, .. }, _) = elsewhere.fixture().await;
     let (_server, _) = start_again(server, &database, &other_pool()).await;
     let secret = elsewhere.secret();
     drop(elsewhere);
-    let words = ["pools", "remove", "meet", "--yes", "--force"];
-    let (well, said) = greenroom(database.folder.path(), &database, &words, Some(&secret)).await;
+    let arguments = ["pools", "remove", "meet", "--yes", "--force"];
+    let (well, said) = greenroom(database.folder.path(), &database, &arguments, Some(&secret)).await;
     assert!(!well && said.contains("the provider is away: "), "{said}");
     assert_eq!(stored_slots(&database).await, 3);
 }
@@ -220,7 +220,7 @@ async fn a_provider_that_is_away_for_a_moment_is_asked_again_by_down() {
     // Something between answers for it, once for each slot.
     fake.break_next(CoolifyOperation::Delete, CoolifyFault::Page(502), 3);
     let elsewhere = Elsewhere::Coolify(fake);
-    let (Venue { server, database, .. }, _) = elsewhere.venue().await;
+    let (ServerFixture { server, database, .. }, _) = elsewhere.fixture().await;
     server.terminate().await;
     assert!(server.wait().await);
     let (well, said) = greenroom(database.folder.path(), &database, &["down", "--yes"], None).await;

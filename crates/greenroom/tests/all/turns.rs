@@ -12,29 +12,29 @@ use serde_json::json;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use crate::support::{Backend, Client, Database, House, Plan, Process, Reader, found, meet_link, pool, until};
+use crate::support::{Backend, Client, CoreFixture, Database, Plan, Process, Reader, found, meet_link, pool, until};
 
 /// About a second, on a machine that does other things too. Without a bound on who stands still it would be five and more.
 const ABOUT_A_SECOND: Duration = Duration::from_secs(3);
 
-async fn house() -> House {
+async fn core() -> CoreFixture {
     let plan = Plan::of([PoolRow { max_slots: 50, ..pool("meet") }]);
-    House::planned(Arc::new(Database::new(Backend::Postgres).await), &plan).await
+    CoreFixture::planned(Arc::new(Database::new(Backend::Postgres).await), &plan).await
 }
 
 #[tokio::test]
 async fn a_replica_on_postgres_that_waits_for_its_turn_in_vain_places_without_turns_for_a_while() {
-    let house = house().await;
-    house.reserved(0).await;
-    let turn = house.database.open().await.take_placement_turn().await.unwrap().expect("nobody else has it");
+    let core = core().await;
+    core.reserved(0).await;
+    let turn = core.database.open().await.take_placement_turn().await.unwrap().expect("nobody else has it");
     let begun = Instant::now();
-    house.reserved(1).await;
+    core.reserved(1).await;
     let waited = begun.elapsed();
     assert!(waited > Duration::from_millis(900), "it waited for its turn: {waited:?}");
     assert!(waited < ABOUT_A_SECOND, "{waited:?}");
     let begun = Instant::now();
     for number in 2..7 {
-        house.reserved(number).await;
+        core.reserved(number).await;
     }
     let five = begun.elapsed();
     assert!(five < ABOUT_A_SECOND, "each would have waited for a second: {five:?}");
@@ -43,17 +43,17 @@ async fn a_replica_on_postgres_that_waits_for_its_turn_in_vain_places_without_tu
 
 #[tokio::test]
 async fn who_stands_still_with_the_token_on_postgres_holds_others_up_for_a_second() {
-    let house = house().await;
-    house.reserved(0).await;
-    let other = house.database.open().await;
+    let core = core().await;
+    core.reserved(0).await;
+    let other = core.database.open().await;
     let held = other.hold_token().await.unwrap();
     let begun = Instant::now();
-    house.reserved(1).await;
+    core.reserved(1).await;
     assert!(begun.elapsed() < ABOUT_A_SECOND, "{:?}", begun.elapsed());
     drop(held);
-    let changing = other.begin_changing(&Changed::user(house.user), house.clock.now()).await.unwrap();
+    let changing = other.begin_changing(&Changed::user(core.user), core.clock.now()).await.unwrap();
     let begun = Instant::now();
-    house.reserved(2).await;
+    core.reserved(2).await;
     assert!(begun.elapsed() < ABOUT_A_SECOND, "{:?}", begun.elapsed());
     assert!(changing.commit().await.is_err(), "what stood still is not written");
 }

@@ -71,7 +71,7 @@ async fn whichever_call_hears_that_the_runner_has_ended_the_machine_ends() {
     for name in ["beat", "assignment", "acknowledge", "release"] {
         let server = Server::start().await;
         let folder = tempfile::tempdir().unwrap();
-        server.tell(name, 410, gone(), None);
+        server.script(name, 410, gone(), None);
         if name == "acknowledge" || name == "release" {
             server.claim(&server.bot());
         }
@@ -90,7 +90,7 @@ async fn a_machine_that_cannot_be_ended_is_a_failure() {
     for (command, says) in [("no-such-program now", "cannot be ended"), ("false", "was not ended")] {
         let server = Server::start().await;
         let folder = tempfile::tempdir().unwrap();
-        server.tell("register", 410, gone(), None);
+        server.script("register", 410, gone(), None);
         let arguments = ["runner", "--end-command", command, "--", "true"];
         let ended = crate::agent::Agent::start_exactly(for_runner(&server, folder.path()), &arguments).end().await;
         assert_eq!(ended.code, Some(1));

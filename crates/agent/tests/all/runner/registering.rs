@@ -17,10 +17,10 @@ async fn a_machine_registers_as_soon_as_the_server_and_its_group_know_it() {
     server.go_away().await;
     let agent = start(for_runner(&server, folder.path()), &[], "exit 0");
     agent.until_logged("registering: no connection").await;
-    server.tell("register", 503, json!({}), None);
-    server.tell("register", 404, problem("not_found"), None);
-    server.tell("register", 409, problem("already_registered"), None);
-    server.tell("register", 200, json!("a page of a proxy"), None);
+    server.script("register", 503, json!({}), None);
+    server.script("register", 404, problem("not_found"), None);
+    server.script("register", 409, problem("already_registered"), None);
+    server.script("register", 200, json!("a page of a proxy"), None);
     server.come_back().await;
     server.until_called("beat").await;
     let calls = server.calls();
@@ -42,7 +42,7 @@ async fn a_machine_registers_as_soon_as_the_server_and_its_group_know_it() {
 async fn a_token_that_is_not_the_pools_is_final() {
     let server = Server::start().await;
     let folder = tempfile::tempdir().unwrap();
-    server.tell("register", 401, problem("unauthorized"), None);
+    server.script("register", 401, problem("unauthorized"), None);
     let ended = start(for_runner(&server, folder.path()), &[], "exit 0").end().await;
     assert_eq!((ended.code, ended.stdout.as_str()), (Some(1), ""));
     assert!(ended.stderr.contains("does not accept GREENROOM_RUNNER_TOKEN"), "{}", ended.stderr);
@@ -53,7 +53,7 @@ async fn a_token_that_is_not_the_pools_is_final() {
 async fn a_machine_that_has_ended_for_the_server_ends() {
     let server = Server::start().await;
     let folder = tempfile::tempdir().unwrap();
-    server.tell("register", 410, problem("runner_ended"), None);
+    server.script("register", 410, problem("runner_ended"), None);
     let ended = start(for_runner(&server, folder.path()), &[], "exit 0").end().await;
     assert_eq!((ended.code, ended.stdout.trim()), (Some(0), MACHINE_ENDS));
     assert_eq!(server.course(), ["register"]);
@@ -63,7 +63,7 @@ async fn a_machine_that_has_ended_for_the_server_ends() {
 async fn a_machine_that_is_not_told_what_it_is_asks_its_metadata() {
     let server = Server::start().await;
     let folder = tempfile::tempdir().unwrap();
-    server.tell("metadata-token", 503, json!(""), None);
+    server.script("metadata-token", 503, json!(""), None);
     let mut command = for_runner(&server, folder.path());
     command.env_remove("GREENROOM_INSTANCE_ID");
     let agent = start(command, &[], "exit 0");
@@ -106,7 +106,7 @@ async fn a_runner_that_the_server_has_forgotten_registers_again() {
     for forgotten in ["beat", "assignment"] {
         let server = Server::start().await;
         let folder = tempfile::tempdir().unwrap();
-        server.tell(forgotten, 401, problem("unauthorized"), None);
+        server.script(forgotten, 401, problem("unauthorized"), None);
         let agent = start(for_runner(&server, folder.path()), &[], "exit 0");
         server.until_called_times("register", 2).await;
         server.claim(&server.bot());

@@ -162,8 +162,8 @@ async fn an_acknowledgement_and_a_release_are_tried_until_they_are_heard() {
     let server = Server::start().await;
     let folder = tempfile::tempdir().unwrap();
     for name in ["acknowledge", "release"] {
-        server.tell(name, 0, json!(null), None);
-        server.tell(name, 503, json!({}), None);
+        server.script(name, 0, json!(null), None);
+        server.script(name, 503, json!({}), None);
     }
     let agent = start(for_runner(&server, folder.path()), &[], "exit 0");
     server.claim(&server.bot());
@@ -207,7 +207,7 @@ async fn a_server_that_is_away_at_a_bots_end_hears_of_it_and_gets_the_runner_bac
 async fn a_runner_that_was_given_back_by_others_waits_for_the_next() {
     let server = Server::start().await;
     let folder = tempfile::tempdir().unwrap();
-    server.tell("release", 409, json!({"code": "stale_run", "detail": "so it is"}), None);
+    server.script("release", 409, json!({"code": "stale_run", "detail": "so it is"}), None);
     let gate = Gate::new().await;
     let agent = start(for_runner(&server, folder.path()), &["--leave-grace", "50ms"], &gate.pass());
     server.claim(&server.bot());

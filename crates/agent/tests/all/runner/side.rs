@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::request::Request;
-use crate::server::{Answer, Data, Server, State};
+use crate::server::{Data, Server, State, TestResponse};
 
 pub const POOL_TOKEN: &str = "grp_the-token-of-the-pool";
 pub const OWN_TOKEN: &str = "grr_the-token-of-the-runner";
@@ -102,19 +102,19 @@ pub fn name(path: &str) -> Option<&'static str> {
     })
 }
 
-pub fn assignment(state: &State, is_last_look: bool) -> Option<Answer> {
+pub fn assignment(state: &State, is_last_poll: bool) -> Option<TestResponse> {
     match &state.machine.run {
         Some((_, data)) => Some((200, data.clone(), None)),
-        None if is_last_look => Some((204, Value::Null, None)),
+        None if is_last_poll => Some((204, Value::Null, None)),
         None => None,
     }
 }
 
-fn problem(status: u16, code: &str) -> Answer {
+fn problem(status: u16, code: &str) -> TestResponse {
     (status, json!({"code": code, "detail": "so it is"}), None)
 }
 
-pub fn answer(request: &Request, name: &str, body: &Value, state: &mut State) -> Answer {
+pub fn answer(request: &Request, name: &str, body: &Value, state: &mut State) -> TestResponse {
     if request.path.starts_with("/latest/") {
         return metadata(request, name, state);
     }
@@ -159,7 +159,7 @@ pub fn answer(request: &Request, name: &str, body: &Value, state: &mut State) ->
     (200, success, None)
 }
 
-fn metadata(request: &Request, name: &str, state: &mut State) -> Answer {
+fn metadata(request: &Request, name: &str, state: &mut State) -> TestResponse {
     let header = |name: &str| request.metadata_headers.get(name).map(String::as_str);
     let asked_well = match name {
         "metadata-token" => request.method == "PUT" && header("x-aws-ec2-metadata-token-ttl-seconds").is_some(),

@@ -5,7 +5,7 @@ use crate::planner::bot::{OpenBot, Queued};
 use crate::planner::bugs::{Bug, has};
 use crate::planner::changes::{NewBot, NewKey};
 use crate::planner::draft::Draft;
-use crate::planner::job::{Answer, Refusal, ReserveRequest};
+use crate::planner::job::{JobAnswer, Refusal, ReserveRequest};
 use crate::planner::queue::QueueOrder;
 use crate::planner::snapshot::KnownKey;
 use crate::planner::{Outcome, bot::AtMeeting};
@@ -22,7 +22,7 @@ pub fn apply(draft: &mut Draft<'_>, job: usize, request: &ReserveRequest) -> Out
             join_queue(draft, job, request);
             Outcome::Admitted(request.id)
         }
-        Err(refusal) => Outcome::Done(Answer::Reserve(Err(refusal))),
+        Err(refusal) => Outcome::Done(JobAnswer::Reserve(Err(refusal))),
     }
 }
 

@@ -94,9 +94,9 @@ impl Draft<'_> {
 
     /// The place of a bot in the queue of its platform; the first is 1.
     pub fn position(&self, bot: &OpenBot) -> i64 {
-        let place = bot.order();
-        let base = self.base.queue().before(bot.platform, place).filter(|bot| self.untouched(*bot)).count();
-        count(1 + base + self.queue.before(bot.platform, place).count())
+        let order = bot.order();
+        let base = self.base.queue().before(bot.platform, order).filter(|bot| self.untouched(*bot)).count();
+        count(1 + base + self.queue.before(bot.platform, order).count())
     }
 
     /// Under `fair`: the turn of a bot that begins to wait. It is after those of its user that wait already, and with the

@@ -103,12 +103,12 @@ impl<'a> Draft<'a> {
             if has(Bug::SizeIgnored) {
                 size = Default::default();
             }
-            let place = pool.place;
+            let position = pool.config_position;
             if let Some((mut turn, name)) = self.first_of(at) {
                 if has(Bug::LeastRecentReversed) {
                     turn = self.last_of(at).unwrap_or(turn);
                 }
-                let order = (provisioned, size, place, turn);
+                let order = (provisioned, size, position, turn);
                 if best.as_ref().is_none_or(|(known, _)| order < *known) {
                     best = Some((order, self.name_of(at, turn).unwrap_or(name)));
                 }

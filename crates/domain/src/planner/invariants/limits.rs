@@ -19,14 +19,14 @@ pub enum Limited {
     /// Running bots.
     Running(UserId),
     /// Running bots, and those that leave: twice as many.
-    Open(UserId),
+    RunningOrStopping(UserId),
     Slots(String),
 }
 
 impl Limited {
     pub fn kind(&self) -> &'static str {
         match self {
-            Limited::Running(_) | Limited::Open(_) => "limit_passed",
+            Limited::Running(_) | Limited::RunningOrStopping(_) => "limit_passed",
             Limited::Slots(_) => "pool_overgrown",
         }
     }
@@ -36,7 +36,7 @@ impl fmt::Display for Limited {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Limited::Running(user) => write!(f, "running bots of user {user}"),
-            Limited::Open(user) => write!(f, "running and stopping bots of user {user}"),
+            Limited::RunningOrStopping(user) => write!(f, "running and stopping bots of user {user}"),
             Limited::Slots(pool) => write!(f, "slots of pool {pool}"),
         }
     }
@@ -61,7 +61,7 @@ pub fn usages_of<'a>(
         let (limit, counts) = (user.max_concurrent_bots, snapshot.counts(id));
         usages.insert(Limited::Running(id), Usage { count: counts.running, limit });
         let open = Usage { count: counts.running + counts.stopping, limit: limit.saturating_mul(2) };
-        usages.insert(Limited::Open(id), open);
+        usages.insert(Limited::RunningOrStopping(id), open);
     }
     for PoolState { pool, .. } in pools.into_iter().filter_map(|name| snapshot.pool(name)) {
         usages.insert(Limited::Slots(pool.name.clone()), Usage { count: pool.slots, limit: pool.max_slots });

@@ -29,31 +29,36 @@ fn sorted<T: Ord>(mut all: Vec<T>) -> Vec<T> {
 }
 
 /// What the plan says, against what the reference was told. `after` is the reference after it.
-pub fn told(world: &World, changes: &Changes, told: &ExpectedPlan, after: &Reference) -> Result<(), String> {
-    same("answers", &changes.answers, &told.answers)?;
+pub fn same_plan(
+    world: &World,
+    changes: &Changes,
+    expected_plan: &ExpectedPlan,
+    after: &Reference,
+) -> Result<(), String> {
+    same("answers", &changes.answers, &expected_plan.answers)?;
     let new = changes.new_bots.iter().map(|new| (new.job, new.id, new.is_awaited)).collect();
-    same("new bots", &new, &told.new_bots)?;
-    same("new keys", &changes.new_keys, &told.new_keys)?;
+    same("new bots", &new, &expected_plan.new_bots)?;
+    same("new keys", &changes.new_keys, &expected_plan.new_keys)?;
     let grants = changes.grants.iter().map(|grant| (grant.bot, grant.slot.clone(), grant.is_awaited));
-    same("grants", &sorted(grants.collect()), &sorted(told.grants.clone()))?;
-    same("ends", &changes.ends, &told.ends)?;
-    let (mut events, mut expected) = (changes.events.clone(), told.events.clone());
+    same("grants", &sorted(grants.collect()), &sorted(expected_plan.grants.clone()))?;
+    same("ends", &changes.ends, &expected_plan.ends)?;
+    let (mut events, mut expected) = (changes.events.clone(), expected_plan.events.clone());
     events.sort_by_key(|event| event.bot_id);
     expected.sort_by_key(|event| event.bot_id);
     same("events", &events, &expected)?;
-    let (mut asked, mut expected) = (changes.deployments.clone(), told.asked.clone());
+    let (mut asked, mut expected) = (changes.deployments.clone(), expected_plan.asked.clone());
     asked.sort_by(|one, other| one.slot.cmp(&other.slot));
     expected.sort_by(|one, other| one.slot.cmp(&other.slot));
     same("deployments", &asked, &expected)?;
-    same("cancelled deployments", &changes.cancelled_deployments, &told.cancelled)?;
-    same("released deployments", &changes.released_deployments, &told.released)?;
-    same("returned", &changes.returned, &told.returned)?;
+    same("cancelled deployments", &changes.cancelled_deployments, &expected_plan.cancelled)?;
+    same("released deployments", &changes.released_deployments, &expected_plan.released)?;
+    same("returned", &changes.returned, &expected_plan.returned)?;
     let reconnected: Vec<_> = changes.reconnected.iter().map(|one| one.bot).collect();
-    same("reconnected", &reconnected, &told.reconnected)?;
-    same("awaited", &changes.awaited, &told.awaited)?;
-    same("unfinished", &changes.unfinished, &told.unfinished)?;
+    same("reconnected", &reconnected, &expected_plan.reconnected)?;
+    same("awaited", &changes.awaited, &expected_plan.awaited)?;
+    same("unfinished", &changes.unfinished, &expected_plan.unfinished)?;
     queue_moves(world, changes, after)?;
-    actions(world, changes, told, after)?;
+    actions(world, changes, expected_plan, after)?;
     consistent(world, changes)
 }
 
@@ -68,11 +73,11 @@ fn queue_moves(world: &World, changes: &Changes, after: &Reference) -> Result<()
     same("left the queue", &sorted(changes.left_queue.clone()), &left)
 }
 
-fn actions(world: &World, changes: &Changes, told: &ExpectedPlan, after: &Reference) -> Result<(), String> {
-    let mut expected: Vec<Action> = told.woken.iter().cloned().map(Action::WakeAgent).collect();
-    expected.extend(told.to_clear.iter().copied().map(Action::Clear));
-    expected.extend(told.gate_moves.then_some(Action::PassGate));
-    expected.extend(told.refill.then_some(Action::RefillPools));
+fn actions(world: &World, changes: &Changes, expected_plan: &ExpectedPlan, after: &Reference) -> Result<(), String> {
+    let mut expected: Vec<Action> = expected_plan.woken.iter().cloned().map(Action::WakeAgent).collect();
+    expected.extend(expected_plan.to_clear.iter().copied().map(Action::Clear));
+    expected.extend(expected_plan.gate_moves.then_some(Action::PassGate));
+    expected.extend(expected_plan.refill.then_some(Action::RefillPools));
     expected.extend((!changes.queued.is_empty()).then_some(Action::WatchQueue));
     for slot in &after.slots {
         let before = world.reference.slot(&slot.name);

@@ -7,7 +7,7 @@ use super::database::{Database, OutsideChanges};
 use super::random::Random;
 use super::world::World;
 use super::{compare, database, jobs, outside};
-use crate::planner::{Answer, Ids, Job, invariants, plan};
+use crate::planner::{Ids, Job, JobAnswer, invariants, plan};
 
 /// The database that a history is written to as well, where there is one.
 type Beside<'a> = Option<&'a mut dyn Database>;
@@ -51,7 +51,7 @@ pub struct Failure {
 
 impl Failure {
     /// What happened in a history that failed, and how it did.
-    pub fn tell(&self, history: &History) -> String {
+    pub fn describe(&self, history: &History) -> String {
         let Failure { step, what, trace } = self;
         let (seed, steps) = (history.seed, history.steps.len());
         format!("{}\nhistory {seed} fails at step {step} of {steps}: {what}", trace.join("\n"))
@@ -230,8 +230,8 @@ fn batch(world: &mut World, jobs: &[Job], fate: Fate, database: &mut Beside<'_>)
     let ids = Ids::new(world.now, world.ids);
     let changes = plan(&world.snapshot, jobs, world.now, ids, &world.settings);
     let mut after = world.reference.clone();
-    let told = after.run(jobs, world.now, &world.settings);
-    compare::told(world, &changes, &told, &after)?;
+    let expected_plan = after.run(jobs, world.now, &world.settings);
+    compare::same_plan(world, &changes, &expected_plan, &after)?;
     if let Some(seen) = &mut world.seen {
         for (job, answer) in jobs.iter().zip(&changes.answers) {
             *seen.entry(kind(job, answer)).or_default() += 1;
@@ -260,7 +260,7 @@ fn batch(world: &mut World, jobs: &[Job], fate: Fate, database: &mut Beside<'_>)
 }
 
 /// What kind of job it is, and how it was answered: `Cleared true`.
-fn kind(job: &Job, answer: &Answer) -> String {
+fn kind(job: &Job, answer: &JobAnswer) -> String {
     let job = match job {
         Job::Slot(_, event) => format!("{event:?}"),
         Job::End(end) => match &end.cause {
@@ -270,20 +270,20 @@ fn kind(job: &Job, answer: &Answer) -> String {
         job => format!("{job:?}"),
     };
     let answer = match answer {
-        Answer::Reserve(Ok(reserved)) => {
-            let place = if reserved.queue_position.is_some() { "waits" } else { "placed" };
-            format!("{place} new={}", reserved.is_new)
+        JobAnswer::Reserve(Ok(reserved)) => {
+            let outcome = if reserved.queue_position.is_some() { "waits" } else { "placed" };
+            format!("{outcome} new={}", reserved.is_new)
         }
-        Answer::Reserve(Err(refusal)) => format!("{refusal:?}"),
-        Answer::End(Ok(status)) => format!("{status:?}"),
-        Answer::End(Err(refusal)) => format!("{refusal:?}"),
-        Answer::Slot(fits) => format!("{fits}"),
-        Answer::KeepWarm(report) => {
+        JobAnswer::Reserve(Err(refusal)) => format!("{refusal:?}"),
+        JobAnswer::End(Ok(status)) => format!("{status:?}"),
+        JobAnswer::End(Err(refusal)) => format!("{refusal:?}"),
+        JobAnswer::Slot(fits) => format!("{fits}"),
+        JobAnswer::KeepWarm(report) => {
             let [made, let_go] = [report.made, report.let_go].map(|count| count.min(1));
             let [stopped, replaced] = [report.stopped, report.replaced].map(|count| count.min(1));
             format!("made={made} let_go={let_go} stopped={stopped} replaced={replaced}")
         }
-        Answer::Nothing => String::new(),
+        JobAnswer::Nothing => String::new(),
     };
     let word = |text: &str| text.split([' ', '(', '{']).next().unwrap_or_default().to_owned();
     if answer.contains('=') { format!("{} {answer}", word(&job)) } else { format!("{} {}", word(&job), word(&answer)) }

@@ -76,34 +76,34 @@ fn pass_gate(world: &mut World, random: &mut Random) -> String {
     let at = usize::try_from(random.below(count)).unwrap_or(0);
     let Some((slot, found)) = world.reference.deployments.get_mut(at) else { return "nobody at the gate".to_owned() };
     if found.state == GateState::Active && random.percent(60) {
-        (found.state, found.holder) = (GateState::Again, None);
+        (found.state, found.holder) = (GateState::Retry, None);
     } else {
         (found.state, found.holder) = (GateState::Active, Some(random.uuid()));
     }
-    let told = format!("at the gate: {slot} {found:?}");
+    let description = format!("at the gate: {slot} {found:?}");
     let known = world.snapshot.facts.deployments.get_mut(slot);
     if let Some(known) = known {
         known.clone_from(found);
     }
-    told
+    description
 }
 
 fn limit(world: &mut World, random: &mut Random) -> String {
     let Some((id, mut user)) = random.pick(&world.reference.users).cloned() else { return String::new() };
     user.max_concurrent_bots = random.int(7);
     user.min_priority = if random.percent(30) { 50 } else { 0 };
-    let told = format!("user {id} may have {}", user.max_concurrent_bots);
+    let description = format!("user {id} may have {}", user.max_concurrent_bots);
     world.set_user(id, user);
-    told
+    description
 }
 
 fn resize(world: &mut World, random: &mut Random) -> String {
     let Some(mut pool) = random.pick(&world.reference.pools).cloned() else { return String::new() };
     pool.max_slots = random.int(5);
     pool.min_idle = random.int(3).min(pool.max_slots);
-    let told = format!("pool {} has up to {} slots, {} idle", pool.name, pool.max_slots, pool.min_idle);
+    let description = format!("pool {} has up to {} slots, {} idle", pool.name, pool.max_slots, pool.min_idle);
     world.set_pool(pool);
-    told
+    description
 }
 
 /// Another configuration: attributes, expiry, or whether the pool is in it at all.
@@ -120,12 +120,12 @@ fn configure(world: &mut World, random: &mut Random) -> String {
         }
         _ => {
             let number = pool.name.rsplit('-').next().and_then(|number| number.parse::<i64>().ok());
-            pool.place = if pool.place.is_some() { None } else { number };
+            pool.config_position = if pool.config_position.is_some() { None } else { number };
         }
     }
-    let told = format!("configured: {pool:?}");
+    let description = format!("configured: {pool:?}");
     world.set_pool(pool);
-    told
+    description
 }
 
 /// An operator gives an idle slot to a bot that waits.
@@ -142,13 +142,13 @@ fn by_hand(world: &mut World, random: &mut Random) -> String {
     slot.stopped = false;
     bot.wait_until = bot.queued.take().map(|queued| queued.timeout_at);
     (bot.slot, bot.pool, bot.connection) = (Some(slot.name.clone()), Some(slot.pool.clone()), Some(connection));
-    let told = format!("by hand: {} to {}", slot.name, bot.id);
+    let description = format!("by hand: {} to {}", slot.name, bot.id);
     world.snapshot.set_slot(&slot.name, Some(slot.clone()));
     if let Some(known) = world.reference.slots.iter_mut().find(|known| known.name == slot.name) {
         *known = slot;
     }
     world.set_bot(bot);
-    told
+    description
 }
 
 /// Sets the clock, forwards mostly.

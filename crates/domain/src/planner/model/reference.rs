@@ -11,7 +11,7 @@ use uuid::Uuid;
 
 use crate::planner::bot::{EndedBot, OpenBot};
 use crate::planner::changes::{BotEnd, GateState, NewDeployment, NewEvent, NewKey, ReleasedDeployment, Returned};
-use crate::planner::job::{Answer, Reserved, WarmReport};
+use crate::planner::job::{JobAnswer, Reserved, WarmReport};
 use crate::planner::snapshot::{Deployment, User};
 use crate::planner::{Job, Settings};
 use crate::{Attributes, BotId, ConnectionId, Platform, Pool, Slot, SlotName, UserId, slot};
@@ -35,7 +35,7 @@ pub struct Reference {
 /// What a batch comes to, besides the state that it leaves.
 #[derive(Clone, Debug, Default)]
 pub struct ExpectedPlan {
-    pub answers: Vec<Answer>,
+    pub answers: Vec<JobAnswer>,
     /// The job, the bot, and whether an agent waits for it.
     pub new_bots: Vec<(usize, BotId, bool)>,
     pub new_keys: Vec<NewKey>,
@@ -57,7 +57,7 @@ pub struct ExpectedPlan {
 
 /// An answer that is known at once, or at the end.
 enum Later {
-    Now(Answer),
+    Now(JobAnswer),
     Bot(BotId, bool),
     Warm,
 }
@@ -66,7 +66,7 @@ pub struct Batch<'a> {
     pub all: &'a mut Reference,
     pub now: Timestamp,
     pub settings: &'a Settings,
-    pub told: ExpectedPlan,
+    pub expected_plan: ExpectedPlan,
     /// Slots that came free in this batch and that nobody has got yet.
     pub loose: Vec<SlotName>,
     /// Platforms whose queue is served.
@@ -81,7 +81,7 @@ impl Reference {
             all: self,
             now,
             settings,
-            told: ExpectedPlan::default(),
+            expected_plan: ExpectedPlan::default(),
             loose: Vec::new(),
             served: Vec::new(),
             runners: Vec::new(),
@@ -93,10 +93,10 @@ impl Reference {
             later.push(match job {
                 Job::Reserve(request) => match batch.reserve(number, request) {
                     Ok((bot, is_new)) => Later::Bot(bot, is_new),
-                    Err(refusal) => Later::Now(Answer::Reserve(Err(refusal))),
+                    Err(refusal) => Later::Now(JobAnswer::Reserve(Err(refusal))),
                 },
-                Job::End(end) => Later::Now(Answer::End(batch.end(end))),
-                Job::Slot(name, event) => Later::Now(Answer::Slot(batch.happens(name, event))),
+                Job::End(end) => Later::Now(JobAnswer::End(batch.end(end))),
+                Job::Slot(name, event) => Later::Now(JobAnswer::Slot(batch.happens(name, event))),
                 Job::KeepWarm => {
                     keeps_warm = true;
                     batch.served.extend(Platform::ALL);
@@ -105,11 +105,11 @@ impl Reference {
                 Job::RetryWaiting(attributes) => {
                     batch.runners.push(attributes.clone());
                     batch.served.extend(Platform::ALL);
-                    Later::Now(Answer::Nothing)
+                    Later::Now(JobAnswer::Nothing)
                 }
                 Job::ServeQueues => {
                     batch.served.extend(Platform::ALL);
-                    Later::Now(Answer::Nothing)
+                    Later::Now(JobAnswer::Nothing)
                 }
             });
         }
@@ -124,27 +124,27 @@ impl Reference {
                 batch.keep_warm(&name);
             }
         }
-        for (_, id, _) in batch.told.new_bots.clone() {
+        for (_, id, _) in batch.expected_plan.new_bots.clone() {
             if batch.all.bot(id).is_some_and(|bot| bot.slot.is_none()) {
                 batch.tells_created(id, None);
             }
         }
-        let (warm, mut told) = (batch.warm, std::mem::take(&mut batch.told));
-        told.answers = later
+        let (warm, mut expected_plan) = (batch.warm, std::mem::take(&mut batch.expected_plan));
+        expected_plan.answers = later
             .into_iter()
             .map(|later| match later {
                 Later::Now(answer) => answer,
-                Later::Bot(bot, is_new) => Answer::Reserve(Ok(self.reserved(bot, is_new))),
-                Later::Warm => Answer::KeepWarm(warm),
+                Later::Bot(bot, is_new) => JobAnswer::Reserve(Ok(self.reserved(bot, is_new))),
+                Later::Warm => JobAnswer::KeepWarm(warm),
             })
             .collect();
-        for asked in &told.asked {
+        for asked in &expected_plan.asked {
             if self.deployment(&asked.slot).is_none() {
                 let waits = Deployment { bot: asked.bot, state: GateState::Waiting, holder: None };
                 self.deployments.push((asked.slot.clone(), waits));
             }
         }
-        told
+        expected_plan
     }
 
     fn reserved(&self, id: BotId, is_new: bool) -> Reserved {
@@ -154,7 +154,7 @@ impl Reference {
         let queue = self.queue(bot.platform);
         let position = queue.iter().position(|other| *other == id).map_or(0, |at| at as i64 + 1);
         let mut pools: Vec<&Pool> = self.pools.iter().filter(|pool| pool.platform == bot.platform).collect();
-        pools.sort_by_key(|pool| (pool.place.is_none(), pool.place, pool.name.clone()));
+        pools.sort_by_key(|pool| (pool.config_position.is_none(), pool.config_position, pool.name.clone()));
         pools.retain(|pool| could_fit(pool, bot));
         let pools = pools.iter().map(|pool| (pool.mean_hold_ms, pool.slots));
         let estimated_wait_ms = slot::estimated_wait_ms(position, pools);

@@ -53,9 +53,9 @@ impl Batch<'_> {
             returns: 0,
             queued: None,
         };
-        let served = |pool: &&Pool| pool.platform == request.platform && pool.place.is_some();
+        let served = |pool: &&Pool| pool.platform == request.platform && pool.config_position.is_some();
         let mut pools: Vec<Pool> = self.all.pools.iter().filter(served).cloned().collect();
-        pools.sort_by_key(|pool| pool.place);
+        pools.sort_by_key(|pool| pool.config_position);
         if pools.is_empty() {
             return Err(Refusal::NoPool(request.platform));
         }
@@ -85,11 +85,11 @@ impl Batch<'_> {
         bot.queued = Some(Queued { pool: first.name.clone(), queued_at: self.now, timeout_at, not_before: None });
         self.all.came += 1;
         self.all.bots.push(bot);
-        self.told.new_bots.push((job, request.id, false));
+        self.expected_plan.new_bots.push((job, request.id, false));
         if let Some((key, body_hash)) = request.idempotency.clone() {
             let key = NewKey { user: request.user, key, body_hash, bot: request.id };
             self.all.keys.push(key.clone());
-            self.told.new_keys.push(key);
+            self.expected_plan.new_keys.push(key);
         }
         self.served.push(request.platform);
         Ok((request.id, true))
@@ -98,7 +98,7 @@ impl Batch<'_> {
     /// A bot was made, and has got this slot if it got one at once.
     pub fn tells_created(&mut self, id: BotId, reason: Option<String>) {
         let Some(user_id) = self.all.bot(id).map(|bot| bot.user) else { return };
-        self.told.events.push(NewEvent {
+        self.expected_plan.events.push(NewEvent {
             bot_id: id,
             user_id,
             kind: Kind::Created,
@@ -169,7 +169,7 @@ impl Batch<'_> {
         let Some(bot) = open else { return Err(EndRefusal::NoSuchBot) };
         let said_so = matches!(end.cause, EndCause::Exited { .. });
         let text = reason.as_ref().map(ToString::to_string);
-        self.told.events.push(NewEvent {
+        self.expected_plan.events.push(NewEvent {
             bot_id: bot.id,
             user_id: bot.user,
             kind: Kind::StatusChanged,
@@ -184,13 +184,13 @@ impl Batch<'_> {
         let not_begun = matches!(gate, Some((_, GateState::Waiting)));
         if let Some((slot, _)) = &gate {
             self.all.deployments.retain(|(name, _)| name != slot);
-            self.told.gate_moves = true;
+            self.expected_plan.gate_moves = true;
         }
         let (from, at_gate) = (bot.status, gate);
         let fault = Fault::of_end(from, to, reason.as_ref());
         let error = error.or_else(|| end_error(&bot, to, reason.as_ref(), exit_code));
         let user = bot.user;
-        self.told.ends.push(BotEnd { bot: bot.id, user, from, to, reason, fault, error, exit_code, at_gate });
+        self.expected_plan.ends.push(BotEnd { bot: bot.id, user, from, to, reason, fault, error, exit_code, at_gate });
         self.leave_slot(&bot, end, not_begun, to);
         Ok(to)
     }
@@ -199,7 +199,7 @@ impl Batch<'_> {
     fn leave_slot(&mut self, bot: &OpenBot, end: &EndBot, not_begun: bool, to: Status) {
         let Some(name) = bot.slot.clone() else { return };
         let Some(slot) = self.all.slot(&name).cloned() else {
-            self.told.to_clear.push(bot.id);
+            self.expected_plan.to_clear.push(bot.id);
             return;
         };
         if slot.bot_id != Some(bot.id) {
@@ -225,7 +225,7 @@ impl Batch<'_> {
             set(self, |slot| slot.token_number += 1);
         } else {
             set(self, |slot| slot.awaits_clearing = slot.status == SlotStatus::Busy);
-            self.told.to_clear.push(bot.id);
+            self.expected_plan.to_clear.push(bot.id);
         }
     }
 }

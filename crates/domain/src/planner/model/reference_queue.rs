@@ -23,7 +23,7 @@ fn size(pool: &Pool, slot: &Attributes, required: Option<&Requirements>) -> Opti
 impl Batch<'_> {
     /// Each of those who wait, in their order, gets the best of what is there for it.
     pub fn serve(&mut self, platform: Platform) {
-        if !self.all.pools.iter().any(|pool| pool.platform == platform && pool.place.is_some()) {
+        if !self.all.pools.iter().any(|pool| pool.platform == platform && pool.config_position.is_some()) {
             return;
         }
         let mut runners = self.runners.clone();
@@ -33,7 +33,7 @@ impl Batch<'_> {
         let mut given = 0;
         for id in self.all.queue(platform) {
             if given == crate::planner::MOST_AT_ONCE {
-                self.told.unfinished = true;
+                self.expected_plan.unfinished = true;
                 return;
             }
             let Some(bot) = self.all.bot(id).cloned() else { continue };
@@ -76,12 +76,17 @@ impl Batch<'_> {
         let mut fitting = Vec::new();
         for slot in self.all.slots.iter().filter(|slot| self.is_free(slot)) {
             let Some(pool) = self.all.pool(&slot.pool) else { continue };
-            let Some(place) = pool.place.filter(|_| pool.platform == bot.platform) else { continue };
+            let Some(config_position) = pool.config_position.filter(|_| pool.platform == bot.platform) else {
+                continue;
+            };
             let provisioned = pool.provider == "ec2";
             let Some(size) = size(pool, &slot.attributes, bot.requirements.as_ref()) else { continue };
             let to_start = !(pool.hot && slot.status == SlotStatus::Idle && !slot.stopped);
             if may_provision || !provisioned {
-                fitting.push(((provisioned, size, place, to_start, slot.last_used_at, slot.number), slot.name.clone()));
+                fitting.push((
+                    (provisioned, size, config_position, to_start, slot.last_used_at, slot.number),
+                    slot.name.clone(),
+                ));
             }
         }
         fitting.into_iter().min().map(|(_, name)| name)
@@ -94,8 +99,10 @@ impl Batch<'_> {
             let provisioned = pool.provider == "ec2";
             let size = size(pool, &attributes_of_new(pool), bot.requirements.as_ref());
             let has_room = pool.slots < pool.max_slots;
-            if let (Some(place), Some(size), true, true) = (pool.place, size, has_room, may_provision || !provisioned) {
-                fitting.push(((provisioned, size, place), pool.name.clone()));
+            if let (Some(config_position), Some(size), true, true) =
+                (pool.config_position, size, has_room, may_provision || !provisioned)
+            {
+                fitting.push(((provisioned, size, config_position), pool.name.clone()));
             }
         }
         let (_, pool) = fitting.into_iter().min()?;
@@ -153,7 +160,7 @@ impl Batch<'_> {
             slot.error_message = None;
             slot.description = slot::busy(id, now);
         }
-        self.told.refill |= pool.min_idle > 0;
+        self.expected_plan.refill |= pool.min_idle > 0;
         if awaited {
             self.wake(name);
         } else {
@@ -165,13 +172,13 @@ impl Batch<'_> {
             bot.connection = Self::new_connection();
             bot.wait_until = bot.queued.take().map(|queued| queued.timeout_at);
         }
-        match self.told.new_bots.iter_mut().find(|(_, new, _)| *new == id) {
+        match self.expected_plan.new_bots.iter_mut().find(|(_, new, _)| *new == id) {
             Some(new) => {
                 new.2 = awaited;
                 self.tells_created(id, Some(name.to_string()));
             }
             None => {
-                self.told.grants.push((id, name.clone(), awaited));
+                self.expected_plan.grants.push((id, name.clone(), awaited));
                 self.tells(id, Kind::Assigned, name.to_string());
             }
         }
@@ -182,7 +189,7 @@ impl Batch<'_> {
         for name in self.loose.clone() {
             let Some(slot) = self.all.slot(&name).cloned() else { continue };
             let Some(pool) = self.all.pool(&slot.pool).cloned() else { continue };
-            let served = |other: &Pool| other.platform == pool.platform && other.place.is_some();
+            let served = |other: &Pool| other.platform == pool.platform && other.config_position.is_some();
             if self.all.pools.iter().any(served) {
                 self.make_ready(&slot, &pool);
             }
@@ -205,7 +212,7 @@ impl Batch<'_> {
     }
 
     pub fn keep_warm(&mut self, name: &str) {
-        let Some(pool) = self.all.pool(name).filter(|pool| pool.place.is_some()).cloned() else { return };
+        let Some(pool) = self.all.pool(name).filter(|pool| pool.config_position.is_some()).cloned() else { return };
         let provisioned = pool.provider == "ec2";
         let of_pool =
             |batch: &Self| -> Vec<Slot> { batch.all.slots.iter().filter(|slot| slot.pool == name).cloned().collect() };

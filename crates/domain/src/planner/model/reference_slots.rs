@@ -40,7 +40,7 @@ impl Batch<'_> {
             SlotEvent::Started { bot, provider_ref, recipe, holder } => {
                 self.release(name, *bot, *holder);
                 if bot_id == *bot && status != Error {
-                    self.told.awaited.extend(bot);
+                    self.expected_plan.awaited.extend(bot);
                     if let Some(slot) = self.slot_mut(name) {
                         slot.provider_ref = Some(provider_ref.clone());
                         slot.recipe = recipe.clone();
@@ -73,10 +73,10 @@ impl Batch<'_> {
                     return false;
                 }
                 self.all.deployments.retain(|(of, _)| of != name);
-                self.told.reconnected.retain(|other| other != bot);
-                self.told.awaited.retain(|other| other != bot);
-                self.told.returned.push(Returned { bot: *bot, slot: name.clone(), holder: *holder });
-                self.told.gate_moves = true;
+                self.expected_plan.reconnected.retain(|other| other != bot);
+                self.expected_plan.awaited.retain(|other| other != bot);
+                self.expected_plan.returned.push(Returned { bot: *bot, slot: name.clone(), holder: *holder });
+                self.expected_plan.gate_moves = true;
                 self.empties(name, status);
             }
             SlotEvent::Silent { bot, generation } => {
@@ -88,7 +88,7 @@ impl Batch<'_> {
                 if let Some(bot) = self.bot_mut(*bot) {
                     bot.connection = Self::new_connection();
                 }
-                self.told.reconnected.push(*bot);
+                self.expected_plan.reconnected.push(*bot);
                 self.ends_tokens(name);
                 self.ask(name, Some(*bot));
             }
@@ -213,7 +213,7 @@ impl Batch<'_> {
         let Some(bot) = self.all.bot(id) else { return };
         let (user_id, reason, actor) = (bot.user, Some(reason), Actor::Greenroom);
         let (from, to) = kind.statuses();
-        self.told.events.push(NewEvent { bot_id: id, user_id, kind, from, to, reason, actor });
+        self.expected_plan.events.push(NewEvent { bot_id: id, user_id, kind, from, to, reason, actor });
     }
 
     /// Nothing of its bot is in it any more. One that was to go has none then; any other comes free.
@@ -257,7 +257,7 @@ impl Batch<'_> {
     /// Nobody has it, and the next may.
     pub fn comes_free(&mut self, name: &SlotName, agent_waits: bool) {
         let Some(pool) = self.all.slot(name).and_then(|slot| self.all.pool(&slot.pool)).cloned() else { return };
-        self.told.asked.retain(|asked| asked.slot != *name);
+        self.expected_plan.asked.retain(|asked| asked.slot != *name);
         let must_start = pool.hot && !agent_waits;
         self.put(name, if must_start { SlotStatus::Creating } else { SlotStatus::Idle });
         let new = super::reference_queue::attributes_of_new(&pool);
@@ -308,28 +308,28 @@ impl Batch<'_> {
         let Some(pool) = self.all.slot(name).and_then(|slot| self.all.pool(&slot.pool)) else { return };
         let (pool, host) = (pool.name.clone(), pool.host.clone());
         let timeout_at = self.now + self.settings.deploy_timeout;
-        self.told.asked.push(NewDeployment { slot: name.clone(), pool, host, bot, timeout_at });
-        self.told.gate_moves = true;
+        self.expected_plan.asked.push(NewDeployment { slot: name.clone(), pool, host, bot, timeout_at });
+        self.expected_plan.gate_moves = true;
     }
 
     pub fn leaves_gate(&mut self, name: &SlotName) {
         self.all.deployments.retain(|(of, _)| of != name);
-        self.told.asked.retain(|asked| asked.slot != *name);
-        if !self.told.cancelled.contains(name) {
-            self.told.cancelled.push(name.clone());
+        self.expected_plan.asked.retain(|asked| asked.slot != *name);
+        if !self.expected_plan.cancelled.contains(name) {
+            self.expected_plan.cancelled.push(name.clone());
         }
-        self.told.gate_moves = true;
+        self.expected_plan.gate_moves = true;
     }
 
     fn release(&mut self, name: &SlotName, bot: Option<BotId>, holder: uuid::Uuid) {
         self.all.deployments.retain(|(of, found)| of != name || found.bot != bot || found.holder != Some(holder));
-        self.told.released.push(ReleasedDeployment { slot: name.clone(), bot, holder });
-        self.told.gate_moves = true;
+        self.expected_plan.released.push(ReleasedDeployment { slot: name.clone(), bot, holder });
+        self.expected_plan.gate_moves = true;
     }
 
     pub fn wake(&mut self, name: &SlotName) {
-        if !self.told.woken.contains(name) {
-            self.told.woken.push(name.clone());
+        if !self.expected_plan.woken.contains(name) {
+            self.expected_plan.woken.push(name.clone());
         }
     }
 

@@ -14,7 +14,7 @@ fn must_agree(seed: u64, batches: usize) {
         return;
     }
     let (small, failure) = history.shrink();
-    panic!("{}\n`scripts/model seed {seed}` runs it again", failure.tell(&small));
+    panic!("{}\n`scripts/model seed {seed}` runs it again", failure.describe(&small));
 }
 
 fn number(name: &str, otherwise: u64) -> u64 {

@@ -163,7 +163,7 @@ fn pool(random: &mut Random, number: i64) -> Pool {
         recycle_after: random.int(3),
         max_slots: 1 + random.int(4),
         min_idle: if random.percent(40) { random.int(3) } else { 0 },
-        place: (!random.percent(8)).then_some(number),
+        config_position: (!random.percent(8)).then_some(number),
         slots: 0,
         mean_hold_ms: None,
         attribute_sets,

@@ -15,7 +15,7 @@ fn a_slot_of_another_platform_is_not_given() {
 
 #[test]
 fn the_smallest_slot_that_meets_the_requirements_is_given() {
-    let of = |name, place, cpu| Pool { attribute_sets: vec![cpus(cpu)], ..pool(name, place, 3) };
+    let of = |name, position, cpu| Pool { attribute_sets: vec![cpus(cpu)], ..pool(name, position, 3) };
     let mut planner = Planner::new(&[of("eight", 0, 8), of("four", 1, 4), of("two", 2, 2)]);
     for name in ["eight", "four", "two"] {
         planner.add_idle(name, 1, |_| {});

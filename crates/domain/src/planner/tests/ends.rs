@@ -13,7 +13,7 @@ fn running(of: Pool) -> (Planner, SlotName) {
 
 fn ended(changes: &Changes) -> &Result<Status, EndRefusal> {
     match &changes.answers[0] {
-        Answer::End(ended) => ended,
+        JobAnswer::End(ended) => ended,
         answer => panic!("{answer:?}"),
     }
 }
@@ -119,9 +119,9 @@ fn a_slot_whose_bot_never_passed_the_gate_goes_to_the_next() {
 #[test]
 fn a_deployment_that_is_tried_again_leaves_a_slot_to_be_cleared() {
     let (mut planner, name) = running(pool("cold", 0, 1));
-    planner.snapshot.facts.deployments.get_mut(&name).unwrap().state = GateState::Again;
+    planner.snapshot.facts.deployments.get_mut(&name).unwrap().state = GateState::Retry;
     let changes = planner.run(&[give_up(1, Overdue::DeployTimeout)]);
-    assert_eq!(changes.ends[0].at_gate, Some((name, GateState::Again)));
+    assert_eq!(changes.ends[0].at_gate, Some((name, GateState::Retry)));
     assert!(changes.actions.contains(&Action::Clear(bot(1))));
 }
 
@@ -130,7 +130,7 @@ fn a_deployment_that_was_cancelled_before_in_the_plan_is_not_given_up() {
     let (mut planner, name) = running(pool("cold", 0, 1));
     let broken = SlotEvent::Broken { bot: Some(bot(1)), message: "no".to_owned() };
     let changes = planner.run(&[Job::Slot(name, broken), give_up(1, Overdue::DeployTimeout)]);
-    assert_eq!(changes.answers[1], Answer::End(Ok(Status::Reserved)));
+    assert_eq!(changes.answers[1], JobAnswer::End(Ok(Status::Reserved)));
     assert!(changes.ends.is_empty());
 }
 
@@ -152,9 +152,9 @@ fn a_late_or_stale_or_repeated_end_changes_nothing() {
     assert_eq!(ended(&planner.run(&[stale])), &Err(EndRefusal::StaleConnection));
     let (exit, other) = (planner.exits(1, 0), planner.exits(1, 1));
     let changes = planner.run(&[exit.clone(), exit.clone(), other.clone()]);
-    assert_eq!(changes.answers[1], Answer::End(Ok(Status::Completed)), "a repeat holds");
+    assert_eq!(changes.answers[1], JobAnswer::End(Ok(Status::Completed)), "a repeat holds");
     let refused = EndRefusal::Ended { status: Status::Completed, reason: Some("finished".to_owned()) };
-    assert_eq!(changes.answers[2], Answer::End(Err(refused.clone())));
+    assert_eq!(changes.answers[2], JobAnswer::End(Err(refused.clone())));
     assert_eq!((changes.ends.len(), changes.events.len()), (1, 1));
     let changes = planner.run(&[exit]);
     assert_eq!((ended(&changes), changes.is_empty()), (&Ok(Status::Completed), true));

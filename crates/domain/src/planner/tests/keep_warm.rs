@@ -30,7 +30,7 @@ fn what_is_broken_is_replaced_once_and_then_waited_for() {
 
 #[test]
 fn nothing_is_made_ahead_where_slots_are_provisioned_per_bot_or_the_pool_is_gone() {
-    let gone = Pool { min_idle: 1, place: None, ..pool("gone", 0, 2) };
+    let gone = Pool { min_idle: 1, config_position: None, ..pool("gone", 0, 2) };
     let mut planner = Planner::new(&[Pool { min_idle: 1, ..runner_pool("ec2", 0, 2) }, gone]);
     assert!(planner.run(&[Job::KeepWarm]).is_empty());
 }
@@ -53,7 +53,7 @@ fn a_slot_that_came_free_in_the_same_plan_can_be_let_go() {
     planner.run(&[reserve(request(1, 1))]);
     planner.snapshot.set_pool("hot", Some(Pool { max_slots: 0, slots: 1, ..hot_pool("hot", 0, 0) }));
     let changes = planner.run(&[planner.exits(1, 0), Job::KeepWarm]);
-    assert_eq!(changes.answers[1], Answer::KeepWarm(WarmReport { let_go: 1, ..WarmReport::default() }));
+    assert_eq!(changes.answers[1], JobAnswer::KeepWarm(WarmReport { let_go: 1, ..WarmReport::default() }));
     assert_eq!(planner.slot(&slot("hot", 1)).status, SlotStatus::Draining);
 }
 
@@ -91,7 +91,7 @@ fn the_attributes_of_a_pool_are_those_that_its_idle_slots_have_after_the_plan() 
 
 fn report(changes: &Changes) -> WarmReport {
     match &changes.answers[0] {
-        Answer::KeepWarm(report) => *report,
+        JobAnswer::KeepWarm(report) => *report,
         other => panic!("{other:?}"),
     }
 }

@@ -22,7 +22,7 @@ use uuid::Uuid;
 
 use super::bot::OpenBot;
 use super::changes::{Action, GateState};
-use super::job::{Answer, EndBot, EndCause, EndRefusal, Refusal, ReserveRequest, Reserved, SlotEvent, WarmReport};
+use super::job::{EndBot, EndCause, EndRefusal, JobAnswer, Refusal, ReserveRequest, Reserved, SlotEvent, WarmReport};
 use super::snapshot::{Deployment, User};
 use super::{Changes, Ids, Job, QueueOrder, Settings, Snapshot, plan};
 use crate::lifecycle::Overdue;
@@ -52,7 +52,7 @@ fn slot(pool: &str, number: i64) -> SlotName {
 }
 
 /// A pool of stopped slots of google_meet.
-fn pool(name: &str, place: i64, max_slots: i64) -> Pool {
+fn pool(name: &str, position: i64, max_slots: i64) -> Pool {
     Pool {
         name: name.to_owned(),
         platform: Platform::GoogleMeet,
@@ -62,7 +62,7 @@ fn pool(name: &str, place: i64, max_slots: i64) -> Pool {
         recycle_after: 1,
         max_slots,
         min_idle: 0,
-        place: Some(place),
+        config_position: Some(position),
         slots: 0,
         mean_hold_ms: None,
         attribute_sets: vec![Attributes::default()],
@@ -72,12 +72,12 @@ fn pool(name: &str, place: i64, max_slots: i64) -> Pool {
     }
 }
 
-fn hot_pool(name: &str, place: i64, max_slots: i64) -> Pool {
-    Pool { hot: true, recycle_after: 0, ..pool(name, place, max_slots) }
+fn hot_pool(name: &str, position: i64, max_slots: i64) -> Pool {
+    Pool { hot: true, recycle_after: 0, ..pool(name, position, max_slots) }
 }
 
-fn runner_pool(name: &str, place: i64, max_slots: i64) -> Pool {
-    Pool { provider: "ec2".to_owned(), ..pool(name, place, max_slots) }
+fn runner_pool(name: &str, position: i64, max_slots: i64) -> Pool {
+    Pool { provider: "ec2".to_owned(), ..pool(name, position, max_slots) }
 }
 
 fn cpus(cpu: u32) -> Attributes {
@@ -232,25 +232,25 @@ fn exits_under(connection: ConnectionId, number: u64, exit_code: i64) -> Job {
 
 fn refusal(changes: &Changes, job: usize) -> &Refusal {
     match &changes.answers[job] {
-        Answer::Reserve(Err(refusal)) => refusal,
+        JobAnswer::Reserve(Err(refusal)) => refusal,
         answer => panic!("{answer:?}"),
     }
 }
 
 fn reserved(changes: &Changes, job: usize) -> &Reserved {
     match &changes.answers[job] {
-        Answer::Reserve(Ok(reserved)) => reserved,
+        JobAnswer::Reserve(Ok(reserved)) => reserved,
         answer => panic!("{answer:?}"),
     }
 }
 
 fn fits(changes: &Changes) -> bool {
-    changes.answers == [Answer::Slot(true)]
+    changes.answers == [JobAnswer::Slot(true)]
 }
 
 fn warm(changes: &Changes) -> (u64, u64) {
     match changes.answers[0] {
-        Answer::KeepWarm(WarmReport { made, let_go, .. }) => (made, let_go),
+        JobAnswer::KeepWarm(WarmReport { made, let_go, .. }) => (made, let_go),
         ref answer => panic!("{answer:?}"),
     }
 }

@@ -3,7 +3,7 @@
 use super::*;
 
 /// A pool with one slot, which bot 1 has.
-fn full() -> Planner {
+fn full_pool() -> Planner {
     let mut planner = Planner::new(&[hot_pool("hot", 0, 1)]);
     planner.add_idle("hot", 1, |_| {});
     planner.run(&[reserve(request(1, 1))]);
@@ -23,7 +23,7 @@ fn next(planner: &mut Planner) -> BotId {
 
 #[test]
 fn the_queue_is_served_by_priority_and_then_by_arrival() {
-    let mut planner = full();
+    let mut planner = full_pool();
     let of = |number, priority| reserve(ReserveRequest { priority, ..request(number, 1) });
     let changes = planner.run(&[of(2, 100), of(3, 10), of(4, 100)]);
     let positions: Vec<_> = (0..3).map(|job| reserved(&changes, job).queue_position.unwrap()).collect();
@@ -37,7 +37,7 @@ fn the_queue_is_served_by_priority_and_then_by_arrival() {
 #[test]
 fn who_needs_what_is_not_there_holds_up_nobody() {
     let large = Pool { max_slots: 0, attribute_sets: vec![cpus(8)], ..pool("large", 1, 0) };
-    let mut planner = full();
+    let mut planner = full_pool();
     planner.snapshot.set_pool("large", Some(large));
     let needs = ReserveRequest { requirements: needs_cpus(8), priority: 1, ..request(2, 1) };
     planner.run(&[reserve(needs), reserve(request(3, 1))]);
@@ -47,7 +47,7 @@ fn who_needs_what_is_not_there_holds_up_nobody() {
 
 #[test]
 fn many_bots_of_one_user_do_not_keep_the_first_of_another_waiting() {
-    let mut planner = full().fair();
+    let mut planner = full_pool().fair();
     let many: Vec<Job> = (2..512).map(|number| reserve(request(number, 1))).collect();
     planner.run(&many);
     let changes = planner.run(&[reserve(request(1000, 2)), reserve(request(1001, 2))]);
@@ -61,14 +61,14 @@ fn many_bots_of_one_user_do_not_keep_the_first_of_another_waiting() {
 
 #[test]
 fn without_fair_the_same_user_is_served_by_arrival() {
-    let mut planner = full();
+    let mut planner = full_pool();
     planner.run(&[reserve(request(2, 1)), reserve(request(3, 1)), reserve(request(4, 2))]);
     assert_eq!([2, 3, 4].map(bot), [(); 3].map(|()| next(&mut planner)));
 }
 
 #[test]
 fn the_estimate_is_the_position_divided_by_the_rate_of_free_slots() {
-    let mut planner = full();
+    let mut planner = full_pool();
     planner.wait(60);
     planner.run(&[reserve(request(2, 1))]);
     next(&mut planner);
@@ -80,13 +80,13 @@ fn the_estimate_is_the_position_divided_by_the_rate_of_free_slots() {
 fn a_bot_for_which_there_is_no_room_goes_back_to_its_place_and_is_passed_over_for_a_while() {
     let mut planner = Planner::new(&[runner_pool("ec2", 0, 1)]);
     planner.run(&[reserve(request(1, 1)), reserve(request(2, 1))]);
-    let place = slot("ec2", 1);
+    let slot_name = slot("ec2", 1);
     let wait_until = planner.bot(1).wait_until;
-    let holder = planner.pass_gate(&place);
-    let full = |holder| SlotEvent::NoCapacity { bot: bot(1), holder, message: "full".to_owned() };
-    assert!(!fits(&planner.event(&place, full(Uuid::nil()))), "another holds the deployment");
+    let holder = planner.pass_gate(&slot_name);
+    let no_capacity = |holder| SlotEvent::NoCapacity { bot: bot(1), holder, message: "full".to_owned() };
+    assert!(!fits(&planner.event(&slot_name, no_capacity(Uuid::nil()))), "another holds the deployment");
     planner.wait(1);
-    let changes = planner.event(&place, full(holder));
+    let changes = planner.event(&slot_name, no_capacity(holder));
     assert_eq!((changes.queued, changes.returned.len()), (vec![bot(1)], 1));
     assert_eq!(planner.slot_of(2), None, "who waits for the same behind it would find out the same");
     let back = planner.bot(1).queued.clone().unwrap();
@@ -94,7 +94,7 @@ fn a_bot_for_which_there_is_no_room_goes_back_to_its_place_and_is_passed_over_fo
     assert_eq!(back.not_before, Some(planner.now + Duration::from_secs(3)));
     planner.wait(3);
     planner.run(&[Job::ServeQueues]);
-    assert_eq!(planner.slot_of(1), Some(place), "the first, once its time has come");
+    assert_eq!(planner.slot_of(1), Some(slot_name), "the first, once its time has come");
 }
 
 #[test]
@@ -104,9 +104,9 @@ fn a_runner_that_comes_free_is_for_the_first_that_it_fits() {
     let with = |number, cpu| reserve(ReserveRequest { requirements: needs_cpus(cpu), ..request(number, 1) });
     planner.run(&[with(1, 8), with(2, 2)]);
     for number in 1..=2 {
-        let place = planner.slot_of(number).unwrap();
-        let holder = planner.pass_gate(&place);
-        planner.event(&place, SlotEvent::NoCapacity { bot: bot(number), holder, message: "full".to_owned() });
+        let slot_name = planner.slot_of(number).unwrap();
+        let holder = planner.pass_gate(&slot_name);
+        planner.event(&slot_name, SlotEvent::NoCapacity { bot: bot(number), holder, message: "full".to_owned() });
     }
     let changes = planner.run(&[Job::RetryWaiting(cpus(2))]);
     assert_eq!(changes.grants.len(), 1);

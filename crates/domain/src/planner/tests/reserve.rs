@@ -104,17 +104,17 @@ fn the_same_request_under_one_idempotency_key_is_one_bot() {
 fn a_request_whose_commit_was_not_heard_of_is_not_admitted_twice() {
     let mut planner = Planner::new(&[pool("cold", 0, 5)]);
     planner.run(&[reserve(request(1, 1))]);
-    let again = planner.run(&[reserve(request(1, 1))]);
-    assert!(reserved(&again, 0).is_new && again.is_empty());
+    let second = planner.run(&[reserve(request(1, 1))]);
+    assert!(reserved(&second, 0).is_new && second.is_empty());
     planner.run(&[planner.exits(1, 0)]);
-    let again = planner.run(&[reserve(request(1, 1))]);
-    assert!(again.is_empty(), "it has ended meanwhile");
+    let second = planner.run(&[reserve(request(1, 1))]);
+    assert!(second.is_empty(), "it has ended meanwhile");
 }
 
 #[test]
 fn what_no_pool_serves_or_no_slot_could_meet_is_refused() {
-    let gone = Pool { place: None, ..pool("gone", 0, 5) };
-    let teams = Pool { platform: Platform::Teams, place: None, ..pool("teams", 0, 5) };
+    let gone = Pool { config_position: None, ..pool("gone", 0, 5) };
+    let teams = Pool { platform: Platform::Teams, config_position: None, ..pool("teams", 0, 5) };
     let mut planner = Planner::new(&[pool("cold", 1, 5), gone, teams]);
     let on = |number, platform| reserve(ReserveRequest { platform, ..request(number, 1) });
     let large = reserve(ReserveRequest { requirements: needs_cpus(64), ..request(3, 1) });

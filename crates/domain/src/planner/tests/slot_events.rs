@@ -158,8 +158,8 @@ fn a_bot_that_was_silent_and_goes_back_is_written_once() {
     let name = slot("ec2", 1);
     let holder = planner.pass_gate(&name);
     let silent = SlotEvent::Silent { bot: bot(1), generation: 1 };
-    let full = SlotEvent::NoCapacity { bot: bot(1), holder, message: message() };
-    let changes = planner.run(&[Job::Slot(name.clone(), silent), Job::Slot(name, full)]);
+    let no_capacity = SlotEvent::NoCapacity { bot: bot(1), holder, message: message() };
+    let changes = planner.run(&[Job::Slot(name.clone(), silent), Job::Slot(name, no_capacity)]);
     assert_eq!((changes.returned.len(), changes.reconnected.len(), changes.deployments.len()), (1, 0, 0));
 }
 

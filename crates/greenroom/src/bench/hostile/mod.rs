@@ -22,7 +22,7 @@ use probe::Latencies;
 use server::Server;
 
 /// How long the latencies are measured alone, for each second under attack.
-const ALONE_SHARE: u32 = 2;
+const BASELINE_SHARE: u32 = 2;
 /// The server has this time to answer normally again after an attack.
 const SETTLES_WITHIN: Duration = Duration::from_secs(10);
 const ANSWERS_WITHIN: Duration = Duration::from_millis(250);
@@ -46,7 +46,7 @@ pub struct Options {
 /// One line of the table.
 struct Measured {
     attack: &'static str,
-    alone: Latencies,
+    baseline: Latencies,
     during: Latencies,
     /// The most that was resident, in MiB.
     memory: u64,
@@ -85,12 +85,12 @@ async fn measure(options: &Options, database: &Database) -> Done<Vec<Measured>> 
             server.kill().await?;
             server = Server::start(&binary, &database.url, options.memory_mib).await?;
         }
-        let alone = probe::measure(server.address, &prepared, options.time / ALONE_SHARE).await;
+        let baseline = probe::measure(server.address, &prepared, options.time / BASELINE_SHARE).await;
         server.forget_peak();
         let attacker = attack.begin(server.address, &prepared.attacker_key);
         let during = probe::measure(server.address, &prepared, options.time).await;
         let did = attacker.end().await;
-        let mut line = Measured { attack: attack.name(), alone, during, memory: server.peak_mib(), did };
+        let mut line = Measured { attack: attack.name(), baseline, during, memory: server.peak_mib(), did };
         if let Some(end) = server.has_ended() {
             line.did = format!("{}; {end}", line.did);
             server = Server::start(&binary, &database.url, options.memory_mib).await?;
@@ -122,7 +122,7 @@ fn table(measured: &[Measured]) -> Vec<String> {
         ),
     ];
     for line in measured {
-        let [get, beat] = [(&line.alone.gets, &line.during.gets), (&line.alone.beats, &line.during.beats)];
+        let [get, beat] = [(&line.baseline.gets, &line.during.gets), (&line.baseline.beats, &line.during.beats)];
         lines.push(format!(
             "{:<14} {:>24} {:>26} {:>24} {:>26} {:>9} {:>7}  {}",
             line.attack,
@@ -138,7 +138,7 @@ fn table(measured: &[Measured]) -> Vec<String> {
     lines
 }
 
-fn ratio(alone: &[f64], during: &[f64], share: f64) -> String {
-    let (alone, during) = (percentile(alone, share), percentile(during, share));
-    format!("{alone:.1} > {during:.1} ({:.1}x)", during / alone)
+fn ratio(baseline: &[f64], during: &[f64], share: f64) -> String {
+    let (baseline, during) = (percentile(baseline, share), percentile(during, share));
+    format!("{baseline:.1} > {during:.1} ({:.1}x)", during / baseline)
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use super::server::Prepared;
-use crate::bench::client::{Answer, Client};
+use crate::bench::client::{Client, HttpResponse};
 use crate::bench::figures::milliseconds;
 
 const READERS: usize = 2;
@@ -95,7 +95,7 @@ async fn send(client: &mut Client, prepared: &Prepared, call: Call) -> Option<()
     match call {
         Call::Get => {
             let path = format!("GET /bots/{}", prepared.bot);
-            let answer: Answer = client.send(&path, &prepared.user_key, None, "", 200).await.ok()?;
+            let answer: HttpResponse = client.send(&path, &prepared.user_key, None, "", 200).await.ok()?;
             (answer.bot.status == "active").then_some(())
         }
         Call::Beat => {

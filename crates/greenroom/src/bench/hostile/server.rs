@@ -14,12 +14,12 @@ use tokio::process::{Child, Command};
 use uuid::Uuid;
 
 use crate::bench::Done;
-use crate::bench::client::{Answer, Client};
+use crate::bench::client::{Client, HttpResponse};
 
 const ADMIN_TOKEN: &str = "the-admin-token-of-the-benchmark";
 const STARTS_WITHIN: Duration = Duration::from_secs(60);
 const STOPS_WITHIN: Duration = Duration::from_secs(30);
-const LOOK_AT_MEMORY: Duration = Duration::from_millis(50);
+const MEMORY_SAMPLE_INTERVAL: Duration = Duration::from_millis(50);
 /// One slot on a Docker Engine that is not there: the first bot has it for ever, all others wait in the queue.
 const SETTINGS: [&str; 6] = [
     "pool.0.name=bench",
@@ -91,7 +91,7 @@ impl Server {
                     let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL);
                     return;
                 }
-                tokio::time::sleep(LOOK_AT_MEMORY).await;
+                tokio::time::sleep(MEMORY_SAMPLE_INTERVAL).await;
             }
         });
     }
@@ -182,8 +182,8 @@ pub async fn prepare(address: SocketAddr, bots: usize) -> Done<Prepared> {
 
     // The first has the only slot.
     let ask = |number: usize| json!({"meeting_url": meeting(number)}).to_string();
-    let _: Answer = client.send("POST /bots", &user_key, None, &ask(0), 201).await?;
-    let asked: Answer = client.send("POST /bots", &user_key, None, &ask(1), 201).await?;
+    let _: HttpResponse = client.send("POST /bots", &user_key, None, &ask(0), 201).await?;
+    let asked: HttpResponse = client.send("POST /bots", &user_key, None, &ask(1), 201).await?;
     let path = format!("POST /admin/bots/{}/assignment", asked.bot.id);
     let Assigned { connection_id, token } = client.send(&path, ADMIN_TOKEN, None, "{}", 201).await?;
     for callback in ["started", "joined"] {
@@ -195,18 +195,18 @@ pub async fn prepare(address: SocketAddr, bots: usize) -> Done<Prepared> {
     for number in 0..bots {
         let body =
             json!({"meeting_url": meeting(100 + number), "config": {"x": document}, "metadata": {"x": document}});
-        let asked: Answer = client.send("POST /bots", &attacker_key, None, &body.to_string(), 201).await?;
+        let asked: HttpResponse = client.send("POST /bots", &attacker_key, None, &body.to_string(), 201).await?;
         let path = format!("DELETE /bots/{}", asked.bot.id);
         let _: Value = client.send(&path, &attacker_key, None, "", 202).await?;
     }
     // The one that it may have, so that every further one is refused.
-    let _: Answer = client.send("POST /bots", &attacker_key, None, &ask(2), 201).await?;
+    let _: HttpResponse = client.send("POST /bots", &attacker_key, None, &ask(2), 201).await?;
     Ok(Prepared { user_key, bot: asked.bot.id, bot_token: token, connection_id, attacker_key })
 }
 
 /// A meeting of its own for each number.
 pub fn meeting(number: usize) -> String {
-    let letter = |place: u32| char::from(b'a' + u8::try_from(number / 26_usize.pow(place) % 26).unwrap_or(0));
+    let letter = |digit: u32| char::from(b'a' + u8::try_from(number / 26_usize.pow(digit) % 26).unwrap_or(0));
     let code: String = (0..4).map(letter).collect();
     format!("https://meet.google.com/abc-{code}-xyz")
 }

@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 use super::shared::{AssignedEvents, Shared};
 use super::{LoadReport, LoadSpec};
 use crate::bench::Done;
-use crate::bench::client::{Answer, Client, Status};
+use crate::bench::client::{Client, HttpResponse, Status};
 
 pub async fn run(spec: &LoadSpec) -> Done<LoadReport> {
     let shared = Shared::new(spec, None);
@@ -59,13 +59,13 @@ impl BurstClient {
         let meeting = self.shared.next_meeting();
         let body = format!("{{\"meeting_url\": \"https://meet.google.com/{meeting}\"}}");
         let asked = self.connection.send("POST /bots", &self.key, Some(&meeting), &body, 201).await;
-        let Answer { mut bot } = asked?;
+        let HttpResponse { mut bot } = asked?;
         self.shared.answered();
         if bot.slot.is_none() {
             self.shared.queued();
             self.events.until_assigned(bot.id).await?;
             let call = format!("GET /bots/{}", bot.id);
-            bot = self.connection.send::<Answer>(&call, &self.key, None, "", 200).await?.bot;
+            bot = self.connection.send::<HttpResponse>(&call, &self.key, None, "", 200).await?.bot;
             self.shared.answered();
         }
         self.shared.latency(begun.elapsed());

@@ -9,7 +9,7 @@ use tokio::task::JoinSet;
 use super::shared::{AssignedEvents, Shared};
 use super::{LoadReport, LoadSpec};
 use crate::bench::Done;
-use crate::bench::client::{Answer, Bot, Client, Status};
+use crate::bench::client::{Bot, Client, HttpResponse, Status};
 
 /// A request that is not answered in this time is sent again, where requests are.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(10);
@@ -77,7 +77,7 @@ impl PlacingClient {
         let meeting = self.shared.next_meeting();
         let body = format!("{{\"meeting_url\": \"https://meet.google.com/{meeting}\"}}");
         let (key, begun) = (self.key.clone(), Instant::now());
-        let Answer { mut bot } = self.send("POST /bots", &key, Some(&meeting), &body, &[201, 200]).await?;
+        let HttpResponse { mut bot } = self.send("POST /bots", &key, Some(&meeting), &body, &[201, 200]).await?;
         self.shared.latency(begun.elapsed());
         if self.retry {
             self.shared.acknowledged(bot.id);
@@ -106,7 +106,7 @@ impl PlacingClient {
         if self.retry {
             // A stream would break with its server.
             loop {
-                let Answer { bot } = self.send(&call, &key, None, "", &[200]).await?;
+                let HttpResponse { bot } = self.send(&call, &key, None, "", &[200]).await?;
                 if bot.slot.is_some() {
                     return Ok(bot);
                 }
@@ -116,14 +116,14 @@ impl PlacingClient {
         if self.events.is_none() {
             self.events = Some(AssignedEvents::open(self.addresses[self.at], &key).await?);
             // The slot may have come before the stream.
-            let Answer { bot } = self.send(&call, &key, None, "", &[200]).await?;
+            let HttpResponse { bot } = self.send(&call, &key, None, "", &[200]).await?;
             if bot.slot.is_some() {
                 return Ok(bot);
             }
         }
         let events = self.events.clone().ok_or("no stream of events")?;
         events.until_assigned(bot.id).await?;
-        let Answer { bot } = self.send(&call, &key, None, "", &[200]).await?;
+        let HttpResponse { bot } = self.send(&call, &key, None, "", &[200]).await?;
         Ok(bot)
     }
 
@@ -139,7 +139,7 @@ impl PlacingClient {
             let sent = self.send_once(call, token, key, body, expected);
             match tokio::time::timeout(ANSWERED_WITHIN, sent).await {
                 Ok(Ok(answer)) => return Ok(answer),
-                Ok(Err(Failed::Answer(error))) => return Err(error),
+                Ok(Err(Failed::HttpResponse(error))) => return Err(error),
                 Ok(Err(Failed::Connection(error))) if !self.retry => return Err(error.into()),
                 Err(_) if !self.retry => return Err(format!("{call} was not answered").into()),
                 Ok(Err(Failed::Connection(_))) | Err(_) => self.turn_to_another().await,
@@ -178,15 +178,15 @@ impl PlacingClient {
             return Err(if self.retry && status == 503 {
                 Failed::Connection(std::io::Error::other(error))
             } else {
-                Failed::Answer(error.into())
+                Failed::HttpResponse(error.into())
             });
         }
-        serde_json::from_slice(answer).map_err(|error| Failed::Answer(error.into()))
+        serde_json::from_slice(answer).map_err(|error| Failed::HttpResponse(error.into()))
     }
 }
 
 enum Failed {
     /// It may be sent again.
     Connection(std::io::Error),
-    Answer(Box<dyn std::error::Error + Send + Sync>),
+    HttpResponse(Box<dyn std::error::Error + Send + Sync>),
 }

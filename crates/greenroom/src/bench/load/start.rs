@@ -14,7 +14,7 @@ use uuid::Uuid;
 use super::shared::{Shared, meeting};
 use super::{LoadReport, LoadSpec};
 use crate::bench::Done;
-use crate::bench::client::{Answer, Client};
+use crate::bench::client::{Client, HttpResponse};
 
 /// How long all of them may take.
 const RUN_WITHIN: Duration = Duration::from_secs(120);
@@ -22,7 +22,7 @@ const RUN_WITHIN: Duration = Duration::from_secs(120);
 pub async fn run(spec: &LoadSpec, bots: usize) -> Done<LoadReport> {
     let shared = Shared::new(spec, None);
     let socket = UdpSocket::bind("127.0.0.1:0").await?;
-    let tell = socket.local_addr()?.to_string();
+    let report_to = socket.local_addr()?.to_string();
     let address = *spec.addresses.first().ok_or("no address")?;
     let mut connections = Vec::new();
     for _ in 0..spec.clients {
@@ -32,7 +32,7 @@ pub async fn run(spec: &LoadSpec, bots: usize) -> Done<LoadReport> {
     let (next, begun) = (Arc::new(AtomicUsize::new(0)), shared.begin());
     let mut clients = JoinSet::new();
     for (number, mut connection) in connections.into_iter().enumerate() {
-        let (next, asked, tell) = (next.clone(), asked.clone(), tell.clone());
+        let (next, asked, report_to) = (next.clone(), asked.clone(), report_to.clone());
         let (key, first_meeting) = (spec.keys[number % spec.keys.len()].clone(), spec.first_meeting);
         clients.spawn(async move {
             loop {
@@ -41,9 +41,9 @@ pub async fn run(spec: &LoadSpec, bots: usize) -> Done<LoadReport> {
                     return Done::Ok(());
                 }
                 let url = format!("https://meet.google.com/{}", meeting(first_meeting + number as u64));
-                let body = json!({"meeting_url": url, "config": {"tell": tell}}).to_string();
+                let body = json!({"meeting_url": url, "config": {"report_to": report_to}}).to_string();
                 let sent = Instant::now();
-                let Answer { bot } = connection.send("POST /bots", &key, None, &body, 201).await?;
+                let HttpResponse { bot } = connection.send("POST /bots", &key, None, &body, 201).await?;
                 let _ = asked.send((bot.id, sent, bot.slot.is_some()));
             }
         });

@@ -28,13 +28,13 @@ const LONGEST_PAGE: usize = 200;
 
 /// What Coolify answered.
 #[derive(Debug)]
-pub struct Answer {
+pub struct CoolifyResponse {
     pub text: String,
     /// When it was asked: the answer is no older than this.
     pub asked: Instant,
 }
 
-impl Answer {
+impl CoolifyResponse {
     pub fn json(&self) -> Result<Value, Failure> {
         serde_json::from_str(&self.text)
             .map_err(|_| Failure::Lost(format!("Coolify answered something that is no JSON: {}", page(&self.text))))
@@ -50,7 +50,7 @@ pub enum Failure {
     Away(String),
     /// Coolify itself refused it, and did not do it. What stands between us and Coolify may refuse as well, for a while:
     /// that is not told from a lost answer.
-    Refused { status: StatusCode, message: String, words: String, fields: Vec<String> },
+    Refused { status: StatusCode, message: String, text: String, fields: Vec<String> },
     /// It was not done, because Coolify has had enough: everybody holds back.
     TooMany,
     /// It was not even asked.
@@ -82,17 +82,17 @@ impl Failure {
     pub fn of_all(self) -> ProviderError {
         let is_final = self.is(StatusCode::UNAUTHORIZED);
         let error = ProviderError::from(self);
-        if is_final { error } else { ProviderError { may_help: true, ..error } }
+        if is_final { error } else { ProviderError { retryable: true, ..error } }
     }
 }
 
 impl From<Failure> for ProviderError {
     fn from(failure: Failure) -> Self {
         match failure {
-            Failure::Lost(words) => ProviderError::again(words),
-            Failure::Away(words) => ProviderError::unavailable(words),
-            Failure::Refused { words, .. } => ProviderError::never(words),
-            Failure::TooMany => ProviderError::again("Coolify takes no more requests for a while"),
+            Failure::Lost(text) => ProviderError::transient(text),
+            Failure::Away(text) => ProviderError::unavailable(text),
+            Failure::Refused { text, .. } => ProviderError::permanent(text),
+            Failure::TooMany => ProviderError::transient("Coolify takes no more requests for a while"),
             Failure::NotAsked(error) => error,
         }
     }
@@ -106,7 +106,7 @@ pub struct Api {
     token: SecretString,
     budget: Budget,
     /// The part of it that looks may use, which all replicas share.
-    looks: Budget,
+    listing_budget: Budget,
     try_again: Duration,
     /// How long nobody asks when Coolify has had enough and does not say for how long.
     enough: Duration,
@@ -118,7 +118,7 @@ pub struct Api {
 
 impl Api {
     /// `url` with or without the path of the interface.
-    pub fn new(url: &str, token: SecretString, budget: Budget, looks: Budget, pace: &Pace) -> Self {
+    pub fn new(url: &str, token: SecretString, budget: Budget, listing_budget: Budget, pace: &Pace) -> Self {
         let client = Client::builder()
             .connect_timeout(CONNECT_WITHIN)
             .timeout(ANSWER_WITHIN)
@@ -129,7 +129,7 @@ impl Api {
         let base = format!("{}{BASE}", address(url));
         let (posts, heard) = (AtomicBool::new(true), Mutex::default());
         let (try_again, enough) = (pace.try_again, pace.enough);
-        Self { client, base, token, budget, looks, try_again, enough, posts, heard }
+        Self { client, base, token, budget, listing_budget, try_again, enough, posts, heard }
     }
 
     pub fn budget(&self) -> &Budget {
@@ -153,7 +153,7 @@ impl Api {
         method: Method,
         path: &str,
         body: Option<&Value>,
-    ) -> Result<Answer, Failure> {
+    ) -> Result<CoolifyResponse, Failure> {
         loop {
             self.turn(urgency).await?;
             match self.ask_now(method.clone(), path, body).await {
@@ -171,7 +171,7 @@ impl Api {
         method: Method,
         path: &str,
         body: Option<&Value>,
-    ) -> Result<Answer, Failure> {
+    ) -> Result<CoolifyResponse, Failure> {
         let mut tries = 1;
         loop {
             match self.ask(urgency, method.clone(), path, body).await {
@@ -184,7 +184,7 @@ impl Api {
         }
     }
 
-    pub async fn get(&self, urgency: Urgency, path: &str) -> Result<Answer, Failure> {
+    pub async fn get(&self, urgency: Urgency, path: &str) -> Result<CoolifyResponse, Failure> {
         self.ask_again(urgency, Method::GET, path, None).await
     }
 
@@ -206,10 +206,10 @@ impl Api {
 
     /// Asks for something that everyone shares. Its turn is one of the looks' own first, so that replicas that all look
     /// leave the rest of the budget to what was looked for.
-    pub async fn look(&self, path: &str) -> Result<Answer, ProviderError> {
+    pub async fn list(&self, path: &str) -> Result<CoolifyResponse, ProviderError> {
         let mut tries = 1;
         loop {
-            self.looks.turn(Urgency::Free).await?;
+            self.listing_budget.turn(Urgency::Free).await?;
             // What frees slots waits for nothing more urgent than this, and a look is never for one alone.
             match self.ask(Urgency::Free, Method::GET, path, None).await {
                 Err(Failure::Lost(_) | Failure::Away(_)) if tries < TRIES => {
@@ -222,7 +222,7 @@ impl Api {
     }
 
     /// Starts or stops something, by the method that this Coolify takes.
-    pub async fn act(&self, urgency: Urgency, path: &str) -> Result<Answer, Failure> {
+    pub async fn act(&self, urgency: Urgency, path: &str) -> Result<CoolifyResponse, Failure> {
         let posts = self.posts.load(Ordering::Relaxed);
         let method = |posts| if posts { Method::POST } else { Method::GET };
         match self.ask(urgency, method(posts), path, None).await {
@@ -238,9 +238,9 @@ impl Api {
     }
 
     /// Asks once, in a turn that was taken.
-    pub async fn ask_now(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Answer, Failure> {
+    pub async fn ask_now(&self, method: Method, path: &str, body: Option<&Value>) -> Result<CoolifyResponse, Failure> {
         let client = self.client.as_ref().map_err(|error| {
-            Failure::NotAsked(ProviderError::never(format!("this machine cannot speak HTTPS: {error}")))
+            Failure::NotAsked(ProviderError::permanent(format!("this machine cannot speak HTTPS: {error}")))
         })?;
         let mut request = client
             .request(method, format!("{}/{path}", self.base))
@@ -262,7 +262,7 @@ impl Api {
         let text = response.text().await.map_err(lost)?;
         if status.is_success() {
             *self.heard.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
-            return Ok(Answer { text, asked });
+            return Ok(CoolifyResponse { text, asked });
         }
         Err(self.refusal(status, &headers, &text))
     }
@@ -276,21 +276,21 @@ impl Api {
         }
         let Some(message) = message.filter(|_| status.is_client_error() && status != StatusCode::REQUEST_TIMEOUT)
         else {
-            let words = format!("Coolify failed: {said}");
-            return if matches!(status.as_u16(), 502..=504) { Failure::Away(words) } else { Failure::Lost(words) };
+            let text = format!("Coolify failed: {said}");
+            return if matches!(status.as_u16(), 502..=504) { Failure::Away(text) } else { Failure::Lost(text) };
         };
-        let words = match status {
+        let text = match status {
             StatusCode::UNAUTHORIZED => format!("Coolify does not accept the token: {said}"),
             StatusCode::FORBIDDEN => format!("Coolify does not let this token do that: {said}"),
             _ => said,
         };
-        Failure::Refused { status, message, words, fields }
+        Failure::Refused { status, message, text, fields }
     }
 
     /// Words that may be kept, whatever Coolify repeats in them.
-    fn hidden(&self, words: String) -> String {
+    fn hidden(&self, text: String) -> String {
         let token = self.token.expose_secret();
-        if !token.is_empty() && words.contains(token) { words.replace(token, "…") } else { words }
+        if !token.is_empty() && text.contains(token) { text.replace(token, "…") } else { text }
     }
 }
 
@@ -349,13 +349,13 @@ fn page(text: &str) -> String {
 
 /// An error of the way there, down to its first cause.
 fn with_causes(error: &dyn std::error::Error) -> String {
-    let mut words = error.to_string();
+    let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
-        words.push_str(&format!(": {error}"));
+        text.push_str(&format!(": {error}"));
         cause = error.source();
     }
-    words
+    text
 }
 
 #[cfg(test)]

@@ -31,7 +31,7 @@ impl Application {
     fn read(value: &Value, installation: &str) -> Result<Option<Self>, ProviderError> {
         let text = |name: &str| value[name].as_str().unwrap_or_default().to_owned();
         if !value.is_object() || text("uuid").is_empty() {
-            return Err(ProviderError::again("Coolify's list of applications has something in it that is none"));
+            return Err(ProviderError::transient("Coolify's list of applications has something in it that is none"));
         }
         let options = text("custom_docker_run_options");
         let is_ours = |marks: &Marks| marks.installation == installation && marks.are_of(&text("uuid"));
@@ -77,7 +77,7 @@ impl Application {
 
 /// Reads those of this installation out of the list of all.
 pub fn applications(body: &Value, installation: &str) -> Result<Vec<Application>, ProviderError> {
-    let list = body.as_array().ok_or_else(|| ProviderError::again("Coolify's list of applications is no list"))?;
+    let list = body.as_array().ok_or_else(|| ProviderError::transient("Coolify's list of applications is no list"))?;
     let mut ours = Vec::new();
     for value in list {
         ours.extend(Application::read(value, installation)?);
@@ -88,38 +88,38 @@ pub fn applications(body: &Value, installation: &str) -> Result<Vec<Application>
 
 /// A deployment that is queued or in progress.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Open {
+pub struct OpenDeployment {
     pub uuid: String,
     /// Where it is shown, which names its application.
     url: String,
 }
 
-impl Open {
+impl OpenDeployment {
     pub fn is_of(&self, application: &str) -> bool {
         self.url.split('/').any(|part| part == application)
     }
 }
 
 /// Reads the list of deployments. Coolify now and then answers an object whose names are numbers.
-pub fn open_deployments(body: &Value) -> Result<Vec<Open>, ProviderError> {
+pub fn open_deployments(body: &Value) -> Result<Vec<OpenDeployment>, ProviderError> {
     let values: Vec<&Value> = match body {
         Value::Array(list) => list.iter().collect(),
         Value::Object(numbered) if numbered.keys().all(|key| key.parse::<u64>().is_ok()) => numbered.values().collect(),
-        _ => return Err(ProviderError::again("Coolify's list of deployments is no list")),
+        _ => return Err(ProviderError::transient("Coolify's list of deployments is no list")),
     };
     let read = |value: &Value| {
         let text = |name: &str| Some(value[name].as_str()?.to_owned());
         let (uuid, url) = text("deployment_uuid").zip(text("deployment_url"))?;
-        Some(Open { uuid, url })
+        Some(OpenDeployment { uuid, url })
     };
-    let all: Option<Vec<Open>> = values.into_iter().map(read).collect();
-    all.ok_or_else(|| ProviderError::again("Coolify's list of deployments has something in it that is none"))
+    let all: Option<Vec<OpenDeployment>> = values.into_iter().map(read).collect();
+    all.ok_or_else(|| ProviderError::transient("Coolify's list of deployments has something in it that is none"))
 }
 
 /// How a deployment stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Stage {
-    Open,
+pub enum DeploymentState {
+    Unfinished,
     Finished,
     /// It came to nothing, and how it says so.
     Ended {
@@ -128,12 +128,12 @@ pub enum Stage {
     },
 }
 
-impl Stage {
+impl DeploymentState {
     pub fn read(body: &Value) -> Self {
         match body["status"].as_str().unwrap_or_default() {
-            "queued" | "in_progress" => Stage::Open,
-            "finished" => Stage::Finished,
-            other => Stage::Ended { status: other.to_owned(), lines: log(body) },
+            "queued" | "in_progress" => DeploymentState::Unfinished,
+            "finished" => DeploymentState::Finished,
+            other => DeploymentState::Ended { status: other.to_owned(), lines: log(body) },
         }
     }
 }

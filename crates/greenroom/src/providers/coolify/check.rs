@@ -15,11 +15,11 @@ impl CoolifyProvider {
         let config = &self.recipe.config;
         let version = match self.coolify.api.get(Urgency::Wanted, "version").await {
             Ok(answer) => answer.text.trim().trim_matches('"').to_owned(),
-            Err(Failure::Refused { status: StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN, words, .. }) => {
+            Err(Failure::Refused { status: StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN, text, .. }) => {
                 let there = Check::good("reachable", format!("Coolify answers at {}", config.api_url));
-                return vec![there, Check::bad("token", words)];
+                return vec![there, Check::bad("token", text)];
             }
-            Err(failure) => return vec![Check::bad("reachable", ProviderError::from(failure).words)],
+            Err(failure) => return vec![Check::bad("reachable", ProviderError::from(failure).message)],
         };
         let mut checks = vec![
             Check::good("reachable", format!("Coolify {version} at {}", config.api_url)),
@@ -42,7 +42,7 @@ impl CoolifyProvider {
             Err(refused) if refused.is_absent("Project") => {
                 return vec![Check::bad("project", format!("there is no project {project}"))];
             }
-            Err(failure) => return vec![Check::bad("project", ProviderError::from(failure).words)],
+            Err(failure) => return vec![Check::bad("project", ProviderError::from(failure).message)],
         };
         let name = |value: &Value| value["name"].as_str().unwrap_or_default().to_owned();
         let there = Check::good("project", format!("{} is there", name(&found)));
@@ -68,7 +68,7 @@ impl CoolifyProvider {
             Err(refused) if refused.is_absent("Server") => {
                 return Check::bad("server", format!("there is no server {server}"));
             }
-            Err(failure) => return Check::bad("server", ProviderError::from(failure).words),
+            Err(failure) => return Check::bad("server", ProviderError::from(failure).message),
         };
         let name = found["name"].as_str().unwrap_or(server);
         // Where they are depends on the version.
@@ -82,12 +82,12 @@ impl CoolifyProvider {
     }
 
     async fn check_applications(&self, slots: u32) -> Check {
-        let found = self.coolify.look(Needs::Applications).await;
-        let told = found.map(|look| {
+        let found = self.coolify.listing(Needs::Applications).await;
+        let counts = found.map(|listing| {
             let (all, running) =
-                (look.applications.len(), look.applications.iter().filter(|one| !one.has_ended()).count());
+                (listing.applications.len(), listing.applications.iter().filter(|one| !one.has_ended()).count());
             format!("{all} are of this installation, {running} of them running; this pool may have {slots}")
         });
-        Check::of("applications", told)
+        Check::of("applications", counts)
     }
 }

@@ -16,23 +16,23 @@ use super::watch::Needs;
 use crate::providers::budget::Urgency;
 
 /// How often an application is looked for that is not there, before nobody is thought to need a description.
-const LOOKED_FOR: u32 = 30;
+const LIST_ATTEMPTS: u32 = 30;
 
 #[derive(Debug, Default)]
 pub struct Descriptions(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    waiting: BTreeMap<SlotName, Waiting>,
+    waiting: BTreeMap<SlotName, PendingDescription>,
     next: u64,
     is_sending: bool,
 }
 
 #[derive(Debug)]
-struct Waiting {
+struct PendingDescription {
     text: String,
     /// Who has waited longest goes first.
-    place: u64,
+    order: u64,
     /// How often there was nothing to describe, or it could not be said.
     tries: u32,
     not_before: Instant,
@@ -53,7 +53,7 @@ impl Descriptions {
         let mut state = self.state();
         let now = Instant::now();
         let due = state.waiting.iter().filter(|(_, waiting)| waiting.not_before <= now);
-        if let Some((slot, _)) = due.min_by_key(|(_, waiting)| waiting.place) {
+        if let Some((slot, _)) = due.min_by_key(|(_, waiting)| waiting.order) {
             return Some(Ok(slot.clone()));
         }
         let later = state.waiting.values().map(|waiting| waiting.not_before).min();
@@ -73,7 +73,7 @@ impl Coolify {
 
     /// Says again what a request was to take along and did not, unless something newer waits.
     pub fn describe_again(self: &Arc<Self>, slot: &SlotName, text: String, tries: u32) {
-        if tries < LOOKED_FOR {
+        if tries < LIST_ATTEMPTS {
             let not_before = Instant::now() + self.pace.describe_again;
             self.describe_from(slot, text, tries, not_before, |state| !state.waiting.contains_key(slot));
         }
@@ -94,8 +94,8 @@ impl Coolify {
                 return;
             }
             state.next += 1;
-            let place = state.waiting.get(slot).map_or(state.next, |waiting| waiting.place);
-            state.waiting.insert(slot.clone(), Waiting { text, place, tries, not_before });
+            let order = state.waiting.get(slot).map_or(state.next, |waiting| waiting.order);
+            state.waiting.insert(slot.clone(), PendingDescription { text, order, tries, not_before });
             !std::mem::replace(&mut state.is_sending, true)
         };
         if is_first {
@@ -108,7 +108,7 @@ impl Coolify {
             match next {
                 Ok(slot) => self.send_description(&slot).await,
                 Err(later) => {
-                    let soon = Instant::now() + self.pace.look_every;
+                    let soon = Instant::now() + self.pace.list_every;
                     tokio::time::sleep_until(later.min(soon)).await;
                 }
             }
@@ -119,8 +119,8 @@ impl Coolify {
         let uuid = match self.watch.known(slot) {
             Some(application) => Some(application.uuid),
             // Another replica may have made it.
-            None => match self.watch.look(Instant::now(), Needs::Applications).await {
-                Ok(look) => look.of(slot).next().map(|application| application.uuid.clone()),
+            None => match self.watch.listing(Instant::now(), Needs::Applications).await {
+                Ok(listing) => listing.of(slot).next().map(|application| application.uuid.clone()),
                 Err(_) => None,
             },
         };
@@ -129,13 +129,15 @@ impl Coolify {
             tokio::time::sleep(self.pace.describe_again).await;
             return;
         }
-        let Some(Waiting { text, tries, .. }) = self.descriptions.state().waiting.remove(slot) else { return };
+        let Some(PendingDescription { text, tries, .. }) = self.descriptions.state().waiting.remove(slot) else {
+            return;
+        };
         let Some(uuid) = uuid else { return self.describe_again(slot, text, tries + 1) };
         let body = json!({ "description": cut(&text) });
         match self.api.ask_now(Method::PATCH, &format!("applications/{uuid}"), Some(&body)).await {
             Ok(_) => {}
-            Err(Failure::Refused { words, status, .. }) if status != reqwest::StatusCode::NOT_FOUND => {
-                tracing::warn!(%slot, error = words, "slot description not written at Coolify");
+            Err(Failure::Refused { text, status, .. }) if status != reqwest::StatusCode::NOT_FOUND => {
+                tracing::warn!(%slot, error = text, "slot description not written at Coolify");
             }
             // It is said as long as it takes, also when there is something else under the name by now.
             Err(Failure::TooMany | Failure::Lost(_) | Failure::Away(_)) => self.describe_again(slot, text, 0),

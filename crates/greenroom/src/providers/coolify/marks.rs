@@ -51,28 +51,28 @@ impl Marks {
 
     /// The same options with these marks; those of a person stay as they are.
     pub fn written_into(&self, options: &str) -> String {
-        let mut words: Vec<String> = Vec::new();
+        let mut parts: Vec<String> = Vec::new();
         let mut given = options.split_whitespace().peekable();
         while let Some(word) = given.next() {
             if word == LABEL && given.peek().is_some_and(|label| is_ours(label)) {
                 given.next();
             } else {
-                words.push(word.to_owned());
+                parts.push(word.to_owned());
             }
         }
         let Self { installation, slot, recipe, own, start } = self;
         let fixed =
             [(INSTALLATION, installation), (SLOT, slot), (RECIPE, recipe)].map(|(name, value)| (name, Some(value)));
         for (name, value) in fixed.into_iter().chain([(OWN, own.as_ref()), (START, start.as_ref())]) {
-            words.extend(value.map(|value| format!("{LABEL} {name}={value}")));
+            parts.extend(value.map(|value| format!("{LABEL} {name}={value}")));
         }
-        words.join(" ")
+        parts.join(" ")
     }
 }
 
 fn labels(options: &str) -> impl Iterator<Item = &str> {
-    let words = options.split_whitespace();
-    words.clone().zip(words.skip(1)).filter(|(option, _)| *option == LABEL).map(|(_, label)| label)
+    let parts = options.split_whitespace();
+    parts.clone().zip(parts.skip(1)).filter(|(option, _)| *option == LABEL).map(|(_, label)| label)
 }
 
 fn is_ours(label: &str) -> bool {

@@ -39,19 +39,19 @@ use self::api::Api;
 use self::application::Application;
 use self::descriptions::Descriptions;
 use self::recipe::Recipe;
-use self::watch::{Look, Needs, Watch};
+use self::watch::{Listing, Needs, Watch};
 use super::budget::{Budget, Urgency};
 use super::check::Check;
 use super::{Found, LogLine, Provider, ProviderError, Spec, Stopped, last};
 use crate::config::provider::CoolifyConfig;
 
 /// The part of the budget that looks may use: one of so many.
-const LOOKS_SHARE: u32 = 5;
+const LISTINGS_SHARE: u32 = 5;
 /// The requests that a look makes at most.
-const LOOK_COSTS: u32 = 2;
+const LISTING_COST: u32 = 2;
 /// So many looks may follow on each other before their share of the budget is used: it is given out evenly, because a pause
 /// in the looks is one in all that waits for them.
-const LOOKS_AT_ONCE: u32 = 2;
+const LISTINGS_AT_ONCE: u32 = 2;
 const MINUTE: Duration = Duration::from_secs(60);
 /// What Coolify calls an application when there is none.
 const APPLICATION: &str = "Application";
@@ -64,9 +64,9 @@ const LOG_LINES: u32 = 1_000;
 #[derive(Clone, Debug)]
 pub struct Pace {
     /// No two looks begin within this.
-    pub look_every: Duration,
+    pub list_every: Duration,
     /// How long after an act the first look is taken that could see it.
-    pub look_after: Duration,
+    pub list_after: Duration,
     /// Before something is asked again whose answer was lost.
     pub try_again: Duration,
     /// Before a start is asked for again that was not queued.
@@ -78,7 +78,7 @@ pub struct Pace {
     /// How long Coolify may take to do what it has queued: a stop that is carried out later would end the next bot.
     pub settled_after: Duration,
     /// How long who only looks waits for an answer.
-    pub looked_within: Duration,
+    pub listed_within: Duration,
     /// How long nobody asks when Coolify has had enough and does not say for how long.
     pub enough: Duration,
     /// How long a description waits for a start that takes it along.
@@ -93,18 +93,18 @@ impl Pace {
     /// As fast as a budget of so many requests in so long allows. All waits are parts of that time, so that a test can
     /// have a short minute.
     pub fn of(most: u32, time: Duration) -> Self {
-        let look_every = (time * LOOK_COSTS * LOOKS_SHARE / most.max(1)).max(time / 60);
+        let list_every = (time * LISTING_COST * LISTINGS_SHARE / most.max(1)).max(time / 60);
         Self {
-            look_every,
-            look_after: look_every / 3,
+            list_every,
+            list_after: list_every / 3,
             try_again: time / 120,
             queue_again: time / 12,
             shown_within: time * 2,
             ended_within: time * 11 / 6,
             settled_after: time / 12,
-            looked_within: time * 5 / 12,
+            listed_within: time * 5 / 12,
             enough: time,
-            describe_after: look_every * 2,
+            describe_after: list_every * 2,
             describe_again: time / 6,
             ping_every: time,
         }
@@ -136,9 +136,9 @@ struct Memory {
 
 impl Coolify {
     pub fn new(config: &CoolifyConfig, installation: String, budget: Budget, pace: Pace) -> Arc<Self> {
-        let looks = budget.part("looks", LOOKS_AT_ONCE * LOOK_COSTS, pace.look_every * LOOKS_AT_ONCE);
-        let api = Arc::new(Api::new(&config.api_url, config.api_token.clone(), budget, looks, &pace));
-        let watch = Arc::new(Watch::new(api.clone(), installation.clone(), pace.look_every));
+        let listing_budget = budget.part("looks", LISTINGS_AT_ONCE * LISTING_COST, pace.list_every * LISTINGS_AT_ONCE);
+        let api = Arc::new(Api::new(&config.api_url, config.api_token.clone(), budget, listing_budget, &pace));
+        let watch = Arc::new(Watch::new(api.clone(), installation.clone(), pace.list_every));
         let (descriptions, pinged, memory) = Default::default();
         Arc::new(Self { api, watch, descriptions, installation, pace, pinged, memory })
     }
@@ -153,26 +153,26 @@ impl Coolify {
         if let Some(application) = self.watch.known(slot) {
             return Ok(Some(application));
         }
-        Ok(self.look(Needs::Applications).await?.of(slot).next().cloned())
+        Ok(self.listing(Needs::Applications).await?.of(slot).next().cloned())
     }
 
     fn memory(&self) -> MutexGuard<'_, Memory> {
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn look(&self, needs: Needs) -> Result<Arc<Look>, ProviderError> {
-        self.watch.look(Instant::now(), needs).await
+    async fn listing(&self, needs: Needs) -> Result<Arc<Listing>, ProviderError> {
+        self.watch.listing(Instant::now(), needs).await
     }
 
     /// The applications as they are now, for whoever does nothing about them.
-    async fn applications(&self) -> Result<Arc<Look>, ProviderError> {
+    async fn applications(&self) -> Result<Arc<Listing>, ProviderError> {
         let late = "Coolify's list of applications could not be had in time";
-        self.in_time(self.pace.looked_within, late, self.look(Needs::Applications)).await
+        self.in_time(self.pace.listed_within, late, self.listing(Needs::Applications)).await
     }
 
     /// A look that can see what was just done.
-    async fn look_after(&self, needs: Needs) -> Result<Arc<Look>, ProviderError> {
-        self.watch.look(Instant::now() + self.pace.look_after, needs).await
+    async fn later_listing(&self, needs: Needs) -> Result<Arc<Listing>, ProviderError> {
+        self.watch.listing(Instant::now() + self.pace.list_after, needs).await
     }
 
     /// Whether something runs in an application, by what its server says and not by what Coolify remembers: that may be
@@ -201,7 +201,7 @@ impl Coolify {
         if let Ok(done) = tokio::time::timeout(time, work).await {
             return done;
         }
-        Err(ProviderError::again(match self.api.budget().held() {
+        Err(ProviderError::transient(match self.api.budget().held() {
             Some(wait) => format!("{late}: it takes no more requests for another {} s", wait.as_secs() + 1),
             None => late.to_owned(),
         }))
@@ -223,7 +223,7 @@ impl Coolify {
             return answer.clone();
         }
         let asked = async { self.api.is_there().await.map_err(ProviderError::from) };
-        let answer = self.in_time(self.pace.looked_within, "no request could be made in time", asked).await;
+        let answer = self.in_time(self.pace.listed_within, "no request could be made in time", asked).await;
         // Another replica may have been told, and the wait for a turn has shown it.
         let answer = if self.api.budget().held().is_some() { Ok(()) } else { answer };
         *pinged = Some((Instant::now(), answer.clone()));
@@ -266,8 +266,8 @@ impl Provider for CoolifyProvider {
     }
 
     async fn create(&self, spec: &Spec) -> Result<String, ProviderError> {
-        let look = self.coolify.look(Needs::Applications).await?;
-        let mut application = self.there(spec, &look).await?;
+        let listing = self.coolify.listing(Needs::Applications).await?;
+        let mut application = self.there(spec, &listing).await?;
         // A start would say it along with what it is for.
         if application.marks.own.is_none() {
             self.mark(&mut application, None).await?;
@@ -289,9 +289,9 @@ impl Provider for CoolifyProvider {
     }
 
     async fn list(&self) -> Result<Vec<Found>, ProviderError> {
-        let look = self.coolify.applications().await?;
+        let listing = self.coolify.applications().await?;
         let mut found: Vec<Found> = Vec::new();
-        for application in &look.applications {
+        for application in &listing.applications {
             match found.last_mut().filter(|last| last.slot == application.slot) {
                 // The first of several is the one that is kept, and what runs in the others runs in the slot.
                 Some(kept) => kept.running |= !application.has_ended(),
@@ -302,10 +302,10 @@ impl Provider for CoolifyProvider {
     }
 
     async fn inspect(&self, slot: &SlotName) -> Result<Option<Found>, ProviderError> {
-        let look = self.coolify.applications().await?;
-        let mut found = look.of(slot).next().map(Application::found);
+        let listing = self.coolify.applications().await?;
+        let mut found = listing.of(slot).next().map(Application::found);
         if let Some(found) = &mut found {
-            found.running |= look.of(slot).any(|application| !application.has_ended());
+            found.running |= listing.of(slot).any(|application| !application.has_ended());
         }
         Ok(found)
     }

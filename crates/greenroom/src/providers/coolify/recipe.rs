@@ -39,8 +39,8 @@ impl Recipe {
     fn text(&self) -> String {
         let CoolifyConfig { project_uuid, server_uuid, environment_name, destination_uuid, .. } = &self.config;
         let CoolifyConfig { image, tag, cpus, memory, env, .. } = &self.config;
-        let place = format!("{project_uuid:?}{server_uuid:?}{environment_name:?}{destination_uuid:?}");
-        format!("{place}{image:?}{tag:?}{cpus:?}{memory:?}{env:?}")
+        let location = format!("{project_uuid:?}{server_uuid:?}{environment_name:?}{destination_uuid:?}");
+        format!("{location}{image:?}{tag:?}{cpus:?}{memory:?}{env:?}")
     }
 
     /// The marks of an application that was never started.
@@ -71,13 +71,13 @@ impl Recipe {
             "is_consistent_container_name_enabled": true,
             "stop_grace_period": GRACE,
         });
-        let wishes = [
+        let optional_settings = [
             ("destination_uuid", destination_uuid.clone()),
             ("description", description.map(cut)),
             ("limits_memory", memory.map(amount)),
             ("limits_cpus", cpus.map(|cpus| cpus.to_string())),
         ];
-        for (name, value) in wishes {
+        for (name, value) in optional_settings {
             if let Some(value) = value {
                 body[name] = value.into();
             }

@@ -9,10 +9,10 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::api::Failure;
-use super::application::{Application, Stage};
+use super::application::{Application, DeploymentState};
 use super::marks::{self, Marks};
 use super::recipe::{DISPENSABLE, cut};
-use super::watch::{Look, Needs};
+use super::watch::{Listing, Needs};
 use super::{APPLICATION, CoolifyProvider};
 use crate::providers::budget::Urgency;
 use crate::providers::{ProviderError, Spec};
@@ -37,8 +37,8 @@ const PASSING: [&str; 12] = [
 
 impl CoolifyProvider {
     /// The application of a slot, as it is to be made; made if it is not there, and with its variables.
-    pub(super) async fn there(&self, spec: &Spec, look: &Look) -> Result<Application, ProviderError> {
-        let mut all = look.of(&spec.slot);
+    pub(super) async fn there(&self, spec: &Spec, listing: &Listing) -> Result<Application, ProviderError> {
+        let mut all = listing.of(&spec.slot);
         let Some(kept) = all.next().cloned() else { return self.make(spec).await };
         for other in all {
             if other.was_started() {
@@ -67,8 +67,8 @@ impl CoolifyProvider {
                 }
                 let (Failure::Lost(_) | Failure::Away(_)) = &failure else { return Err(failure.into()) };
                 // It may have been made, and must not be made twice.
-                let look = self.coolify.look_after(Needs::Applications).await?;
-                look.of(&spec.slot).next().cloned().ok_or(failure)?
+                let listing = self.coolify.later_listing(Needs::Applications).await?;
+                listing.of(&spec.slot).next().cloned().ok_or(failure)?
             }
         };
         self.coolify.watch.note_made(made.clone());
@@ -81,8 +81,8 @@ impl CoolifyProvider {
         let mut is_repeated = false;
         loop {
             let path = "applications/dockerimage";
-            let wish = Value::Object(body.clone());
-            match self.coolify.api.ask(Urgency::Wanted, Method::POST, path, Some(&wish)).await {
+            let request = Value::Object(body.clone());
+            match self.coolify.api.ask(Urgency::Wanted, Method::POST, path, Some(&request)).await {
                 Ok(answer) => {
                     let uuid = answer.json()?["uuid"].as_str().map(str::to_owned);
                     return uuid.ok_or_else(|| Failure::Lost("Coolify does not name what it made".to_owned()));
@@ -114,18 +114,18 @@ impl CoolifyProvider {
     /// Makes what is wanted run in a slot, and nothing else. What runs for the same, or is being deployed, is left to.
     pub(super) async fn bring_to_run(&self, spec: &Spec) -> Result<String, ProviderError> {
         let coolify = &self.coolify;
-        let look = coolify.look(Needs::Deployments).await?;
+        let listing = coolify.listing(Needs::Deployments).await?;
         let wanted = marks::start(spec);
-        let mut application = match look.of(&spec.slot).next() {
+        let mut application = match listing.of(&spec.slot).next() {
             // Its variables and its image stay as they were made, so it goes if others are wanted by now.
             Some(old) if !self.is_as_made(old, spec) && old.marks.start.as_ref() != Some(&wanted) => {
                 coolify.delete(&spec.slot).await?;
                 self.make(spec).await?
             }
-            _ => self.there(spec, &look).await?,
+            _ => self.there(spec, &listing).await?,
         };
         let (is_open, is_wanted) =
-            (look.open(&application).next().is_some(), application.marks.start.as_ref() == Some(&wanted));
+            (listing.open(&application).next().is_some(), application.marks.start.as_ref() == Some(&wanted));
         let mut runs = is_open || !application.has_ended();
         if !runs && application.was_started() && !coolify.is_known_to_be_stopped(&application) {
             runs = coolify.truly_runs(&application, Urgency::Wanted).await?;
@@ -197,11 +197,11 @@ impl CoolifyProvider {
         let (coolify, slot) = (&self.coolify, &application.slot);
         let mut finished: Option<Instant> = None;
         loop {
-            let look: Arc<Look> = coolify.look_after(Needs::Deployments).await?;
-            let Some(seen) = look.of(slot).find(|seen| seen.uuid == application.uuid) else {
-                return Err(ProviderError::again(format!("the application of {slot} is gone")));
+            let listing: Arc<Listing> = coolify.later_listing(Needs::Deployments).await?;
+            let Some(seen) = listing.of(slot).find(|seen| seen.uuid == application.uuid) else {
+                return Err(ProviderError::transient(format!("the application of {slot} is gone")));
             };
-            if let Some(open) = look.open(seen).next() {
+            if let Some(open) = listing.open(seen).next() {
                 deployment = Some(open.uuid.clone());
                 continue;
             }
@@ -212,18 +212,18 @@ impl CoolifyProvider {
                 // Its status follows the deployment after a while.
                 if since.elapsed() > coolify.pace.shown_within {
                     let text = format!("Coolify has deployed it, but it does not run: its status is {}", seen.status);
-                    return Err(ProviderError::again(text));
+                    return Err(ProviderError::transient(text));
                 }
                 continue;
             }
-            let stage = match deployment.take() {
-                Some(uuid) => self.stage(&uuid).await?.map(|stage| (uuid, stage)),
+            let state = match deployment.take() {
+                Some(uuid) => self.state(&uuid).await?.map(|state| (uuid, state)),
                 None => None,
             };
-            match stage {
-                Some((uuid, Stage::Open)) => deployment = Some(uuid),
-                Some((_, Stage::Finished)) => finished = Some(Instant::now()),
-                Some((_, Stage::Ended { status, lines })) => return Err(failed(&status, lines)),
+            match state {
+                Some((uuid, DeploymentState::Unfinished)) => deployment = Some(uuid),
+                Some((_, DeploymentState::Finished)) => finished = Some(Instant::now()),
+                Some((_, DeploymentState::Ended { status, lines })) => return Err(failed(&status, lines)),
                 // It was not queued, whatever the answer was: the queue may be full.
                 None if asked < STARTED_AGAIN => {
                     tokio::time::sleep(coolify.pace.queue_again).await;
@@ -236,16 +236,16 @@ impl CoolifyProvider {
                 }
                 None => {
                     let text = "Coolify says that it starts it, and does not: its queue of deployments may be full";
-                    return Err(ProviderError::again(text));
+                    return Err(ProviderError::transient(text));
                 }
             }
         }
     }
 
     /// How a deployment stands; `None` when there is none of this name.
-    async fn stage(&self, uuid: &str) -> Result<Option<Stage>, ProviderError> {
+    async fn state(&self, uuid: &str) -> Result<Option<DeploymentState>, ProviderError> {
         match self.coolify.api.get(Urgency::Wanted, &format!("deployments/{uuid}")).await {
-            Ok(answer) => Ok(Some(Stage::read(&answer.json()?))),
+            Ok(answer) => Ok(Some(DeploymentState::read(&answer.json()?))),
             Err(refused) if refused.is_absent("Deployment") => Ok(None),
             Err(failure) => Err(failure.into()),
         }
@@ -255,17 +255,17 @@ impl CoolifyProvider {
 /// Why a deployment came to nothing.
 fn failed(status: &str, lines: Option<String>) -> ProviderError {
     let unread = "its log is shown only to a token that may read secrets";
-    let words = format!("the deployment ended {status}: {}", lines.as_deref().unwrap_or(unread));
+    let message = format!("the deployment ended {status}: {}", lines.as_deref().unwrap_or(unread));
     // One that was cancelled was not tried, and a reason that is not told may pass.
     let passes = |said: String| PASSING.iter().any(|word| said.contains(word));
-    let may_help = status != "failed" || lines.is_none_or(|lines| passes(lines.to_lowercase()));
-    if may_help { ProviderError::again(words) } else { ProviderError::never(words) }
+    let retryable = status != "failed" || lines.is_none_or(|lines| passes(lines.to_lowercase()));
+    if retryable { ProviderError::transient(message) } else { ProviderError::permanent(message) }
 }
 
 /// What is gone by now is made again by the next try.
 fn gone_again(failure: Failure, slot: &SlotName) -> ProviderError {
     match failure {
-        gone if gone.is_absent(APPLICATION) => ProviderError::again(format!("the application of {slot} is gone")),
+        gone if gone.is_absent(APPLICATION) => ProviderError::transient(format!("the application of {slot} is gone")),
         failure => failure.into(),
     }
 }

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::api::Failure;
 use super::application::Application;
-use super::watch::{Look, Needs};
+use super::watch::{Listing, Needs};
 use super::{APPLICATION, Coolify};
 use crate::providers::ProviderError;
 use crate::providers::budget::Urgency;
@@ -38,19 +38,19 @@ impl Coolify {
     }
 
     /// The same, with the look that saw it, and for as long as it takes.
-    async fn end(&self, slot: &SlotName) -> Result<Arc<Look>, ProviderError> {
+    async fn end(&self, slot: &SlotName) -> Result<Arc<Listing>, ProviderError> {
         let mut asks = Asks::new();
         // What is known to run is told to stop at once. What else there is of the slot is seen afterwards.
         let known = self.watch.known(slot).filter(Application::runs);
         if let Some(running) = &known {
             self.ask_to_stop(running, &mut asks).await?;
         }
-        let mut look = match known {
-            Some(_) => self.look_after(Needs::Deployments).await,
-            None => self.look(Needs::Deployments).await,
+        let mut listing = match known {
+            Some(_) => self.later_listing(Needs::Deployments).await,
+            None => self.listing(Needs::Deployments).await,
         };
         loop {
-            match look {
+            match listing {
                 Ok(seen) => {
                     let mut all_ended = true;
                     for application in seen.of(slot) {
@@ -61,17 +61,22 @@ impl Coolify {
                     }
                 }
                 // What frees a slot is not given up for one look that failed.
-                Err(error) if !error.may_help => return Err(error),
+                Err(error) if !error.retryable => return Err(error),
                 Err(_) => {}
             }
-            look = self.look_after(Needs::Deployments).await;
+            listing = self.later_listing(Needs::Deployments).await;
         }
     }
 
     /// Whether an application has ended, for certain; otherwise does what is to be done about it next. It has where it is
     /// shown as ended after a stop that was carried out, and its server says so too: Coolify writes the one also where
     /// it could not stop anything, and the other is true also of what is about to start again.
-    async fn has_ended(&self, application: &Application, seen: &Look, asks: &mut Asks) -> Result<bool, ProviderError> {
+    async fn has_ended(
+        &self,
+        application: &Application,
+        seen: &Listing,
+        asks: &mut Asks,
+    ) -> Result<bool, ProviderError> {
         let (uuid, is_shown) = (&application.uuid, application.has_ended());
         let mut is_open = false;
         for open in seen.open(application) {
@@ -89,7 +94,7 @@ impl Coolify {
         if !is_shown {
             self.memory().stopped.remove(uuid);
         }
-        let again = match asks.get(uuid) {
+        let ask_again = match asks.get(uuid) {
             None => true,
             Some(ask)
                 if is_shown && (ask.is_shown || (!ask.is_lost && ask.at.elapsed() >= self.pace.settled_after)) =>
@@ -100,7 +105,7 @@ impl Coolify {
                         return Ok(true);
                     }
                     Ok(true) => self.is_overdue(ask),
-                    Err(error) if !error.may_help => return Err(error),
+                    Err(error) if !error.retryable => return Err(error),
                     // The server may come back in time.
                     Err(_) => false,
                 }
@@ -108,7 +113,7 @@ impl Coolify {
             // Queued twice, a stop could be carried out the second time when the next bot runs.
             Some(ask) => ask.is_lost || (!is_shown && self.is_overdue(ask)),
         };
-        if again {
+        if ask_again {
             self.ask_to_stop(application, asks).await?;
         }
         Ok(false)
@@ -153,22 +158,22 @@ impl Coolify {
     }
 
     async fn end_and_delete(&self, slot: &SlotName) -> Result<(), ProviderError> {
-        let mut look: Result<Arc<Look>, ProviderError> = Ok(self.end(slot).await?);
+        let mut listing: Result<Arc<Listing>, ProviderError> = Ok(self.end(slot).await?);
         let mut asked: Option<Instant> = None;
         loop {
-            match look {
+            match listing {
                 Ok(seen) if seen.of(slot).next().is_none() => return Ok(()),
                 Ok(seen) => {
-                    let again = asked.is_none_or(|at| at.elapsed() > self.pace.ended_within / ASKED_AGAIN);
-                    for application in seen.of(slot).filter(|_| again) {
+                    let ask_again = asked.is_none_or(|at| at.elapsed() > self.pace.ended_within / ASKED_AGAIN);
+                    for application in seen.of(slot).filter(|_| ask_again) {
                         self.ask_to_delete(application).await?;
                         asked = Some(Instant::now());
                     }
                 }
-                Err(error) if !error.may_help => return Err(error),
+                Err(error) if !error.retryable => return Err(error),
                 Err(_) => {}
             }
-            look = self.look_after(Needs::Deployments).await;
+            listing = self.later_listing(Needs::Deployments).await;
         }
     }
 

@@ -9,28 +9,28 @@ use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
 use super::api::Api;
-use super::application::{self, Application, Open};
+use super::application::{self, Application, OpenDeployment};
 use crate::providers::ProviderError;
 
 /// What Coolify had of this installation at one moment.
 #[derive(Debug)]
-pub struct Look {
+pub struct Listing {
     /// It is no older than this.
     pub begun: Instant,
     /// By slot; of several for one slot, the one that is kept comes first.
     pub applications: Vec<Application>,
     /// Those of everyone; `None` when nobody asked for them.
-    deployments: Option<Vec<Open>>,
+    deployments: Option<Vec<OpenDeployment>>,
 }
 
-impl Look {
+impl Listing {
     /// The applications of a slot, the one that is kept first.
     pub fn of(&self, slot: &SlotName) -> impl Iterator<Item = &Application> {
         self.applications.iter().filter(move |application| application.slot == *slot)
     }
 
     /// Deployments of an application that are queued or in progress.
-    pub fn open(&self, application: &Application) -> impl Iterator<Item = &Open> {
+    pub fn open(&self, application: &Application) -> impl Iterator<Item = &OpenDeployment> {
         self.deployments.iter().flatten().filter(|open| open.is_of(&application.uuid))
     }
 }
@@ -55,33 +55,33 @@ pub struct Watch {
 
 #[derive(Debug, Default)]
 struct State {
-    waiting: Vec<Waiting>,
-    is_looking: bool,
+    waiting: Vec<ListingRequest>,
+    is_listing: bool,
     begun: Option<Instant>,
-    last: Option<Arc<Look>>,
+    last: Option<Arc<Listing>>,
     /// What was made since the last look began.
     made: Vec<(Instant, Application)>,
 }
 
 #[derive(Debug)]
-struct Waiting {
+struct ListingRequest {
     from: Instant,
     needs: Needs,
-    tell: oneshot::Sender<Result<Arc<Look>, ProviderError>>,
+    reply: oneshot::Sender<Result<Arc<Listing>, ProviderError>>,
 }
 
 /// Somebody looks, until this is dropped: then nobody is left waiting for a look that never comes.
-struct Looking {
+struct ListingTask {
     watch: Arc<Watch>,
     is_done: bool,
 }
 
-impl Drop for Looking {
+impl Drop for ListingTask {
     fn drop(&mut self) {
         // Whoever came after it was done has somebody else who looks.
         if !self.is_done {
             let mut state = self.watch.state();
-            state.is_looking = false;
+            state.is_listing = false;
             state.waiting.clear();
         }
     }
@@ -97,25 +97,25 @@ impl Watch {
     }
 
     /// The first look that begins at `from` or later.
-    pub async fn look(self: &Arc<Self>, from: Instant, needs: Needs) -> Result<Arc<Look>, ProviderError> {
-        let (tell, told) = oneshot::channel();
+    pub async fn listing(self: &Arc<Self>, from: Instant, needs: Needs) -> Result<Arc<Listing>, ProviderError> {
+        let (reply, answer) = oneshot::channel();
         let is_first = {
             let mut state = self.state();
-            state.waiting.push(Waiting { from, needs, tell });
-            !std::mem::replace(&mut state.is_looking, true)
+            state.waiting.push(ListingRequest { from, needs, reply });
+            !std::mem::replace(&mut state.is_listing, true)
         };
         if is_first {
-            tokio::spawn(keep_looking(Looking { watch: self.clone(), is_done: false }));
+            tokio::spawn(keep_listing(ListingTask { watch: self.clone(), is_done: false }));
         } else {
             self.joined.notify_one();
         }
-        told.await.unwrap_or_else(|_| Err(ProviderError::again("a look at Coolify was given up")))
+        answer.await.unwrap_or_else(|_| Err(ProviderError::transient("a look at Coolify was given up")))
     }
 
     /// The application of a slot as this process saw it last, which may be a while ago.
     pub fn known(&self, slot: &SlotName) -> Option<Application> {
         let state = self.state();
-        let seen = state.last.as_ref().and_then(|look| look.of(slot).next().cloned());
+        let seen = state.last.as_ref().and_then(|listing| listing.of(slot).next().cloned());
         seen.or_else(|| state.made.iter().find(|(_, made)| made.slot == *slot).map(|(_, made)| made.clone()))
     }
 
@@ -127,9 +127,9 @@ impl Watch {
     /// When to look next, and for what; `None` when nobody waits any more.
     fn next(&self) -> Option<(Instant, Needs)> {
         let mut state = self.state();
-        state.waiting.retain(|waiting| !waiting.tell.is_closed());
+        state.waiting.retain(|waiting| !waiting.reply.is_closed());
         let Some(first) = state.waiting.iter().map(|waiting| waiting.from).min() else {
-            state.is_looking = false;
+            state.is_listing = false;
             return None;
         };
         let at = state.begun.map_or(first, |begun| first.max(begun + self.every));
@@ -138,52 +138,52 @@ impl Watch {
         Some((at, needs.unwrap_or(Needs::Applications)))
     }
 
-    async fn take(&self, needs: Needs) -> Result<Look, ProviderError> {
+    async fn take(&self, needs: Needs) -> Result<Listing, ProviderError> {
         // Deployments first: what is neither open then nor running afterwards has not come to run.
         let deployments = match needs {
             Needs::Applications => None,
             Needs::Deployments => {
-                let answer = self.api.look("deployments").await?;
+                let answer = self.api.list("deployments").await?;
                 Some((answer.asked, application::open_deployments(&answer.json()?)?))
             }
         };
-        let answer = self.api.look("applications").await?;
+        let answer = self.api.list("applications").await?;
         let applications = application::applications(&answer.json()?, &self.installation)?;
         let begun = deployments.as_ref().map_or(answer.asked, |(asked, _)| *asked);
-        Ok(Look { begun, applications, deployments: deployments.map(|(_, open)| open) })
+        Ok(Listing { begun, applications, deployments: deployments.map(|(_, open)| open) })
     }
 
-    fn serve(&self, tried: Instant, taken: Result<Look, ProviderError>) {
+    fn serve(&self, tried: Instant, taken: Result<Listing, ProviderError>) {
         let mut state = self.state();
         state.begun = Some(tried);
         match taken {
-            Ok(look) => {
-                let look = Arc::new(look);
-                let has_deployments = look.deployments.is_some();
-                let serves = |waiting: &mut Waiting| {
-                    waiting.from <= look.begun && (has_deployments || waiting.needs == Needs::Applications)
+            Ok(listing) => {
+                let listing = Arc::new(listing);
+                let has_deployments = listing.deployments.is_some();
+                let serves = |waiting: &mut ListingRequest| {
+                    waiting.from <= listing.begun && (has_deployments || waiting.needs == Needs::Applications)
                 };
                 for waiting in state.waiting.extract_if(.., serves) {
                     // Who has gone away meanwhile is not told.
-                    let _ = waiting.tell.send(Ok(look.clone()));
+                    let _ = waiting.reply.send(Ok(listing.clone()));
                 }
-                state.made.retain(|(at, _)| *at >= look.begun);
-                state.last = Some(look);
+                state.made.retain(|(at, _)| *at >= listing.begun);
+                state.last = Some(listing);
             }
             Err(error) => {
                 for waiting in state.waiting.extract_if(.., |waiting| waiting.from <= tried) {
-                    let _ = waiting.tell.send(Err(error.clone()));
+                    let _ = waiting.reply.send(Err(error.clone()));
                 }
             }
         }
     }
 }
 
-async fn keep_looking(mut looking: Looking) {
-    let watch = looking.watch.clone();
+async fn keep_listing(mut task: ListingTask) {
+    let watch = task.watch.clone();
     loop {
         let Some((at, needs)) = watch.next() else {
-            looking.is_done = true;
+            task.is_done = true;
             return;
         };
         if at > Instant::now() {

@@ -13,7 +13,7 @@ use tokio::sync::OnceCell;
 
 use super::credentials;
 use crate::providers::check::Check;
-use crate::providers::words::with_causes;
+use crate::providers::error_text::with_causes;
 use crate::providers::{LogLine, Progress, ProviderError, Pulled, last};
 
 const DEFAULT_HOST: &str = "unix:///var/run/docker.sock";
@@ -54,7 +54,7 @@ impl Engine {
                     Some(("tcp" | "http", _)) => Docker::connect_with_http(&self.host, TIMEOUT, API_DEFAULT_VERSION),
                     _ => {
                         let text = format!("a Docker Engine is reached by unix:// or tcp://, not at {}", self.host);
-                        return Err(ProviderError::never(text));
+                        return Err(ProviderError::permanent(text));
                     }
                 };
                 let docker = docker.map_err(|error| self.unreachable(&error))?;
@@ -64,9 +64,9 @@ impl Engine {
     }
 
     fn unreachable(&self, error: &Error) -> ProviderError {
-        match words(error) {
-            error if error.may_help => ProviderError {
-                words: format!("the Docker Engine at {} does not answer: {}", self.host, error.words),
+        match provider_error(error) {
+            error if error.retryable => ProviderError {
+                message: format!("the Docker Engine at {} does not answer: {}", self.host, error.message),
                 ..error
             },
             error => error,
@@ -84,7 +84,10 @@ impl Engine {
         let memory = info.mem_total.and_then(|bytes| u64::try_from(bytes).ok());
         match (cpus, memory) {
             (Some(cpus), Some(memory)) => Ok(HostSize { cpus, memory }),
-            _ => Err(ProviderError::again(format!("the Docker Engine at {} does not say how large it is", self.host))),
+            _ => Err(ProviderError::transient(format!(
+                "the Docker Engine at {} does not say how large it is",
+                self.host
+            ))),
         }
     }
 
@@ -92,7 +95,7 @@ impl Engine {
         match self.docker().await?.inspect_image(image).await {
             Ok(_) => Ok(true),
             Err(error) if is_absent(&error) => Ok(false),
-            Err(error) => Err(words(&error)),
+            Err(error) => Err(provider_error(&error)),
         }
     }
 
@@ -102,9 +105,9 @@ impl Engine {
         let mut steps = Box::pin(self.docker().await?.create_image(Some(options), None, credentials));
         let mut layers = Layers::default();
         while let Some(step) = steps.next().await {
-            let step = step.map_err(|error| pull_words(image, &error))?;
+            let step = step.map_err(|error| pull_error(image, &error))?;
             if let Some(message) = step.error_detail.as_ref().and_then(|detail| detail.message.clone()) {
-                return Err(pull_words(image, &Error::DockerStreamError { error: message }));
+                return Err(pull_error(image, &Error::DockerStreamError { error: message }));
             }
             layers.note(&step);
             progress.say(said(&step));
@@ -121,7 +124,7 @@ impl Engine {
         };
         let version = match version {
             Ok(version) => version.version.unwrap_or_else(|| "of unknown version".to_owned()),
-            Err(error) => return vec![Check::bad("reachable", error.words)],
+            Err(error) => return vec![Check::bad("reachable", error.message)],
         };
         let reachable = Check::good("reachable", format!("Docker Engine {version} at {}", self.host));
         vec![reachable, self.check_image(image).await]
@@ -132,16 +135,16 @@ impl Engine {
             Ok(true) => Check::good("image", format!("{image} is there")),
             Ok(false) => match self.is_at_registry(image).await {
                 Ok(()) => Check::good("image", format!("{image} is not there yet, and can be pulled")),
-                Err(error) => Check::bad("image", error.words),
+                Err(error) => Check::bad("image", error.message),
             },
-            Err(error) => Check::bad("image", error.words),
+            Err(error) => Check::bad("image", error.message),
         }
     }
 
     async fn is_at_registry(&self, image: &str) -> Result<(), ProviderError> {
         let credentials = credentials::of(image).await;
         let found = self.docker().await?.inspect_registry_image(image, credentials).await;
-        found.map(drop).map_err(|error| pull_words(image, &error))
+        found.map(drop).map_err(|error| pull_error(image, &error))
     }
 }
 
@@ -194,7 +197,7 @@ pub async fn last_lines(lines: impl Stream<Item = Result<LogOutput, Error>>) -> 
         match line {
             Ok(line) => text.extend_from_slice(&line.into_bytes()),
             Err(error) if is_absent(&error) => return Ok(None),
-            Err(error) => return Err(words(&error)),
+            Err(error) => return Err(provider_error(&error)),
         }
     }
     Ok(last::lines(&String::from_utf8_lossy(&text)))
@@ -216,7 +219,7 @@ pub async fn timed_lines(lines: impl Stream<Item = Result<LogOutput, Error>>) ->
         match line {
             Ok(line) => text.extend_from_slice(&line.into_bytes()),
             Err(error) if is_absent(&error) => return Ok(Vec::new()),
-            Err(error) => return Err(words(&error)),
+            Err(error) => return Err(provider_error(&error)),
         }
         if text.len() > 2 * LOG_BYTES_MAX {
             text.drain(..text.len() - LOG_BYTES_MAX);
@@ -226,7 +229,7 @@ pub async fn timed_lines(lines: impl Stream<Item = Result<LogOutput, Error>>) ->
 }
 
 /// What an engine's error means: what it refuses stays refused, what it failed at may work later.
-pub fn words(error: &Error) -> ProviderError {
+pub fn provider_error(error: &Error) -> ProviderError {
     match error {
         Error::DockerResponseServerError { status_code, message } => {
             // What was removed by somebody meanwhile is made, or pulled, again.
@@ -235,23 +238,23 @@ pub fn words(error: &Error) -> ProviderError {
             if matches!(status_code, 502..=504) {
                 ProviderError::unavailable(message.trim())
             } else if is_gone || *status_code >= 500 || matches!(status_code, 408 | 409 | 429) {
-                ProviderError::again(message.trim())
+                ProviderError::transient(message.trim())
             } else {
-                ProviderError::never(message.trim())
+                ProviderError::permanent(message.trim())
             }
         }
-        Error::RequestTimeoutError => ProviderError::again("the Docker Engine did not answer in time"),
+        Error::RequestTimeoutError => ProviderError::transient("the Docker Engine did not answer in time"),
         Error::IOError { .. }
         | Error::HttpClientError { .. }
         | Error::HyperResponseError { .. }
         | Error::HyperLegacyError { .. } => ProviderError::unavailable(with_causes(error)),
-        other => ProviderError::again(with_causes(other)),
+        other => ProviderError::transient(with_causes(other)),
     }
 }
 
 /// Why an image could not be pulled. A registry that does not exist, or does not have or does not give the image, will not do
 /// so the next time either; trouble on the way there may pass.
-fn pull_words(image: &str, error: &Error) -> ProviderError {
+fn pull_error(image: &str, error: &Error) -> ProviderError {
     const FINAL: [&str; 7] = [
         "not found",
         "manifest unknown",
@@ -264,14 +267,14 @@ fn pull_words(image: &str, error: &Error) -> ProviderError {
     // A registry that has had enough of us denies what it gives later.
     const PASSING: [&str; 3] = ["toomanyrequests", "too many requests", "rate limit"];
     let error = match error {
-        Error::DockerStreamError { error } => ProviderError::again(error.as_str()),
-        other => words(other),
+        Error::DockerStreamError { error } => ProviderError::transient(error.as_str()),
+        other => provider_error(other),
     };
-    let lower = error.words.to_ascii_lowercase();
+    let lower = error.message.to_ascii_lowercase();
     let says = |any: &[&str]| any.iter().any(|word| lower.contains(word));
     ProviderError {
-        words: format!("the image {image} cannot be pulled: {}", error.words.trim()),
-        may_help: error.is_unavailable || !says(&FINAL) || says(&PASSING),
+        message: format!("the image {image} cannot be pulled: {}", error.message.trim()),
+        retryable: error.is_unavailable || !says(&FINAL) || says(&PASSING),
         ..error
     }
 }
@@ -356,14 +359,14 @@ mod tests {
     fn what_a_registry_does_not_have_is_not_asked_for_again() {
         let error = |status_code, message: &str| {
             let message = message.to_owned();
-            pull_words("bot", &Error::DockerResponseServerError { status_code, message })
+            pull_error("bot", &Error::DockerResponseServerError { status_code, message })
         };
-        assert!(!error(404, "manifest for bot:1 not found: manifest unknown").may_help);
-        assert!(!error(500, "unauthorized: authentication required").may_help);
-        assert!(!error(404, "pull access denied for bot, repository does not exist").may_help);
-        assert!(!error(500, "dial tcp: lookup registry.example: no such host").may_help);
-        assert!(error(500, "dial tcp: lookup registry.example: server misbehaving").may_help);
-        assert!(error(500, "toomanyrequests: access denied: You have reached your pull rate limit").may_help);
-        assert!(error(500, "dial tcp 10.0.0.1:5000: connect: connection refused").may_help);
+        assert!(!error(404, "manifest for bot:1 not found: manifest unknown").retryable);
+        assert!(!error(500, "unauthorized: authentication required").retryable);
+        assert!(!error(404, "pull access denied for bot, repository does not exist").retryable);
+        assert!(!error(500, "dial tcp: lookup registry.example: no such host").retryable);
+        assert!(error(500, "dial tcp: lookup registry.example: server misbehaving").retryable);
+        assert!(error(500, "toomanyrequests: access denied: You have reached your pull rate limit").retryable);
+        assert!(error(500, "dial tcp 10.0.0.1:5000: connect: connection refused").retryable);
     }
 }

@@ -24,7 +24,7 @@ use tokio::time::Instant;
 
 use self::container::{Container, Recipe};
 pub(super) use self::container::{made_of, recipe_of};
-use self::engine::{Engine, HostSize, INSTALLATION, is_absent, status, words};
+use self::engine::{Engine, HostSize, INSTALLATION, is_absent, provider_error, status};
 use super::check::Check;
 use super::{Found, Image, LogLine, Progress, Provider, ProviderError, Spec, Stopped};
 use crate::config::provider::DockerConfig;
@@ -33,9 +33,9 @@ use crate::config::provider::DockerConfig;
 const GRACE: i32 = 3;
 /// How long a container that was removed may take to be gone.
 const GONE_WITHIN: Duration = Duration::from_secs(20);
-const LOOK_AGAIN: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// A command that cannot work has mostly ended by then.
-const FIRST_LOOK: Duration = Duration::from_millis(100);
+const FIRST_CHECK: Duration = Duration::from_millis(100);
 /// How often a container is made once more when somebody else was at the same name.
 const MADE_AGAIN: usize = 3;
 const GIB: u64 = 1024 * 1024 * 1024;
@@ -56,7 +56,7 @@ impl DockerProvider {
         match self.engine.docker().await?.inspect_container(slot.as_str(), None).await {
             Ok(found) => Ok(Container::read(found, &self.recipe.installation)),
             Err(error) if is_absent(&error) => Ok(None),
-            Err(error) => Err(words(&error)),
+            Err(error) => Err(provider_error(&error)),
         }
     }
 
@@ -66,7 +66,7 @@ impl DockerProvider {
         match self.engine.docker().await?.create_container(Some(options), self.recipe.body(spec)).await {
             Ok(made) => Ok(Some(made.id)),
             Err(error) if status(&error) == Some(409) => Ok(None),
-            Err(error) => Err(words(&error)),
+            Err(error) => Err(provider_error(&error)),
         }
     }
 
@@ -80,17 +80,17 @@ impl DockerProvider {
             match docker.remove_container(id, Some(options)).await {
                 Err(error) if is_absent(&error) => return Ok(()),
                 // It is being removed already.
-                Err(error) if status(&error) != Some(409) => return Err(words(&error)),
-                Err(error) if begun.elapsed() > GONE_WITHIN => return Err(words(&error)),
+                Err(error) if status(&error) != Some(409) => return Err(provider_error(&error)),
+                Err(error) if begun.elapsed() > GONE_WITHIN => return Err(provider_error(&error)),
                 _ => {}
             }
             match docker.inspect_container(id, None).await {
                 Err(error) if is_absent(&error) => return Ok(()),
-                Err(error) => return Err(words(&error)),
+                Err(error) => return Err(provider_error(&error)),
                 Ok(_) if begun.elapsed() > GONE_WITHIN => {
-                    return Err(ProviderError::again(format!("the container {id} is not gone after its removal")));
+                    return Err(ProviderError::transient(format!("the container {id} is not gone after its removal")));
                 }
-                Ok(_) => tokio::time::sleep(LOOK_AGAIN).await,
+                Ok(_) => tokio::time::sleep(POLL_INTERVAL).await,
             }
         }
     }
@@ -109,24 +109,25 @@ impl DockerProvider {
             }
             if self.find(&spec.slot).await?.is_none() {
                 let text = format!("another container has the name {}, and is not of this installation", spec.slot);
-                return Err(ProviderError::never(text));
+                return Err(ProviderError::permanent(text));
             }
         }
-        Err(ProviderError::again(format!("others are at the container {} at the same time", spec.slot)))
+        Err(ProviderError::transient(format!("others are at the container {} at the same time", spec.slot)))
     }
 
     /// Whether what was started is still there a moment later. A command that ended in error says why.
-    async fn look_after(&self, id: &str) -> Result<(), ProviderError> {
-        tokio::time::sleep(FIRST_LOOK).await;
-        let found = self.engine.docker().await?.inspect_container(id, None).await.map_err(|error| words(&error))?;
+    async fn check_started(&self, id: &str) -> Result<(), ProviderError> {
+        tokio::time::sleep(FIRST_CHECK).await;
+        let found =
+            self.engine.docker().await?.inspect_container(id, None).await.map_err(|error| provider_error(&error))?;
         let Some(state) = found.state.filter(|state| state.running != Some(true)) else { return Ok(()) };
         match state.exit_code {
             None | Some(0) => Ok(()),
             // It was killed, but not for its memory: an engine that stops does so to all its containers.
             Some(code @ (137 | 143)) if state.oom_killed != Some(true) => {
-                Err(ProviderError::again(format!("its container was killed at once, with exit code {code}")))
+                Err(ProviderError::transient(format!("its container was killed at once, with exit code {code}")))
             }
-            Some(code) => Err(ProviderError::never(format!("its container ended at once, with exit code {code}"))),
+            Some(code) => Err(ProviderError::permanent(format!("its container ended at once, with exit code {code}"))),
         }
     }
 
@@ -138,13 +139,13 @@ impl DockerProvider {
     async fn check_room(&self, slots: u32) -> Check {
         let HostSize { cpus, memory } = match self.engine.size().await {
             Ok(size) => size,
-            Err(error) => return Check::bad("room", error.words),
+            Err(error) => return Check::bad("room", error.message),
         };
         let has = format!("{cpus} cpus and {:.1} GiB", memory as f64 / GIB as f64);
         let wants_too_much = self.recipe.config.cpus.is_some_and(|wanted| wanted > f64::from(cpus))
             || self.recipe.config.memory.is_some_and(|wanted| wanted > memory);
         if wants_too_much {
-            return Check::bad("room", format!("the host has {has}, and one slot wants more"));
+            return Check::bad("room", format!("the host has {has}, and one slot needs more"));
         }
         match self.recipe.config.memory {
             Some(each) if each * u64::from(slots) > memory => {
@@ -189,8 +190,13 @@ impl Provider for DockerProvider {
         if container.running {
             return Ok(container.id);
         }
-        self.engine.docker().await?.start_container(&container.id, None).await.map_err(|error| words(&error))?;
-        self.look_after(&container.id).await?;
+        self.engine
+            .docker()
+            .await?
+            .start_container(&container.id, None)
+            .await
+            .map_err(|error| provider_error(&error))?;
+        self.check_started(&container.id).await?;
         Ok(container.id)
     }
 
@@ -201,7 +207,7 @@ impl Provider for DockerProvider {
             match self.engine.docker().await?.stop_container(&container.id, Some(options)).await {
                 Ok(()) => {}
                 Err(error) if is_absent(&error) || status(&error) == Some(304) => {}
-                Err(error) => return Err(words(&error)),
+                Err(error) => return Err(provider_error(&error)),
             }
         }
         // One that was never started has nothing in it; but if it was made for a bot, its start may be on its way.
@@ -209,10 +215,10 @@ impl Provider for DockerProvider {
             self.remove(&container.id).await?;
             // The slot stays, with nothing of a bot in it. When it cannot be made, the next start does.
             if let Err(error) = self.make(&container.spec(slot)).await {
-                tracing::warn!(%slot, error = error.words, "container not recreated");
+                tracing::warn!(%slot, error = error.message, "container not recreated");
             }
         }
-        Ok(Stopped::Told)
+        Ok(Stopped::Reported)
     }
 
     async fn delete(&self, slot: &SlotName) -> Result<(), ProviderError> {
@@ -226,7 +232,8 @@ impl Provider for DockerProvider {
         let label = format!("{INSTALLATION}={}", self.recipe.installation);
         let filters = HashMap::from([("label".to_owned(), vec![label])]);
         let options = ListContainersOptionsBuilder::default().all(true).filters(&filters).build();
-        let listed = self.engine.docker().await?.list_containers(Some(options)).await.map_err(|error| words(&error))?;
+        let listed =
+            self.engine.docker().await?.list_containers(Some(options)).await.map_err(|error| provider_error(&error))?;
         let mut found: Vec<Found> = listed.into_iter().filter_map(container::listed).collect();
         found.sort_by(|left, right| left.slot.cmp(&right.slot));
         Ok(found)

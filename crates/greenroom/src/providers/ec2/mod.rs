@@ -22,7 +22,7 @@ use super::{Found, Provider, ProviderError, Spec, Stopped};
 pub use runners::Runners;
 
 /// How often to look whether an agent has taken its bot.
-const LOOK_AGAIN: Duration = Duration::from_millis(250);
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
 #[derive(Debug)]
 pub struct Ec2Provider {
@@ -48,7 +48,7 @@ impl Ec2Provider {
                 RunnerState::Claimed if Instant::now() < deadline => {}
                 _ => return Ok(false),
             }
-            tokio::time::sleep(LOOK_AGAIN).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
             match self.pool.runner_of(spec.slot.as_str()).await? {
                 Some(runner) => found = runner,
                 None => return Ok(false),
@@ -78,11 +78,11 @@ fn found(slot: SlotName, runner: &Runner) -> Found {
 
 impl From<AwsError> for ProviderError {
     fn from(error: AwsError) -> Self {
-        let words = error.to_string();
+        let message = error.to_string();
         match error {
-            AwsError::Unreachable { .. } => ProviderError::unavailable(words),
-            error if error.may_help() => ProviderError::again(words),
-            _ => ProviderError::never(words),
+            AwsError::Unreachable { .. } => ProviderError::unavailable(message),
+            error if error.retryable() => ProviderError::transient(message),
+            _ => ProviderError::permanent(message),
         }
     }
 }
@@ -123,13 +123,13 @@ impl Provider for Ec2Provider {
         }
         Err(match self.pool.ask_for_fresh(spec.requirements.as_ref(), slot).await? {
             Fresh::Coming { group, asked: true } => {
-                ProviderError::again(format!("no warm runner fits; a fresh one was asked of {group}"))
+                ProviderError::transient(format!("no warm runner fits; a fresh one was asked of {group}"))
             }
             Fresh::Coming { group, asked: false } => {
-                ProviderError::again(format!("no warm runner fits; one is on its way in {group}"))
+                ProviderError::transient(format!("no warm runner fits; one is on its way in {group}"))
             }
-            Fresh::Full { words } => ProviderError::full(words),
-            Fresh::Never { words } => ProviderError::never(words),
+            Fresh::NoCapacity { message } => ProviderError::no_capacity(message),
+            Fresh::Impossible { message } => ProviderError::permanent(message),
         })
     }
 

@@ -106,9 +106,9 @@ impl Allocation {
     pub fn state(&self) -> String {
         let Self { client_status, .. } = self;
         let node = self.node_name.as_deref().unwrap_or("a node");
-        let description = self.client_description.as_deref().filter(|words| !words.is_empty());
+        let description = self.client_description.as_deref().filter(|message| !message.is_empty());
         match (self.is_live(), self.ended()) {
-            (false, Some(event)) => format!("{client_status} on {node}: {}", event.words()),
+            (false, Some(event)) => format!("{client_status} on {node}: {}", event.message()),
             _ => match description {
                 Some(description) => format!("{client_status} on {node}: {description}"),
                 None => format!("{client_status} on {node}"),
@@ -126,24 +126,28 @@ impl Allocation {
     pub fn failure(&self) -> Result<(), ProviderError> {
         let node = self.node_name.as_deref().unwrap_or("a node");
         let Some(event) = self.ended() else {
-            return Err(ProviderError::again(format!("its allocation on {node} is {}", self.client_status)));
+            return Err(ProviderError::transient(format!("its allocation on {node} is {}", self.client_status)));
         };
-        let words = format!("on {node}: {}", event.words());
+        let message = format!("on {node}: {}", event.message());
         match event.r#type.as_str() {
             "Terminated" if event.exit_code == 0 => Ok(()),
-            "Terminated" => Err(ProviderError::never(format!("its task ended at once {words}"))),
-            "Failed Validation" => Err(ProviderError::never(format!("its task cannot run {words}"))),
+            "Terminated" => Err(ProviderError::permanent(format!("its task ended at once {message}"))),
+            "Failed Validation" => Err(ProviderError::permanent(format!("its task cannot run {message}"))),
             _ => {
-                let text = format!("its task could not be started {words}");
-                Err(if is_final(&event.words()) { ProviderError::never(text) } else { ProviderError::again(text) })
+                let text = format!("its task could not be started {message}");
+                Err(if is_final(&event.message()) {
+                    ProviderError::permanent(text)
+                } else {
+                    ProviderError::transient(text)
+                })
             }
         }
     }
 }
 
 impl Event {
-    fn words(&self) -> String {
-        let said = [&self.display_message, &self.driver_error].into_iter().find(|words| !words.is_empty());
+    fn message(&self) -> String {
+        let said = [&self.display_message, &self.driver_error].into_iter().find(|message| !message.is_empty());
         said.unwrap_or(&self.r#type).trim().to_owned()
     }
 }
@@ -159,11 +163,12 @@ pub fn newest<'a>(allocations: impl IntoIterator<Item = &'a Allocation>) -> Opti
 
 /// Whether what a driver says stays so on every node: the image, the command, or how they are written. Words such as "not
 /// found" mean that only where a pull or an execution is told of: a node that lacks its docker says them too.
-fn is_final(words: &str) -> bool {
-    let words = words.to_ascii_lowercase();
-    let says = |any: &[&str]| any.iter().any(|part| words.contains(part));
-    let is_about =
-        |what: &str, any: &[&str]| words.find(what).is_some_and(|at| any.iter().any(|part| words[at..].contains(part)));
+fn is_final(message: &str) -> bool {
+    let message = message.to_ascii_lowercase();
+    let says = |any: &[&str]| any.iter().any(|part| message.contains(part));
+    let is_about = |what: &str, any: &[&str]| {
+        message.find(what).is_some_and(|at| any.iter().any(|part| message[at..].contains(part)))
+    };
     // A registry that does not exist is not there the next time either.
     let unknown_registry = is_about("failed to pull", &["no such host"]) && !says(&["docker.sock", "docker daemon"]);
     unknown_registry
@@ -190,8 +195,8 @@ mod tests {
             "Failed to pull `team/bot`: Get \"https://registry\": dial tcp: lookup registry: no such host",
             "failed to parse config: Invalid label: No argument or block type is named \"imag\".",
         ];
-        for words in stays {
-            assert!(is_final(words), "{words}");
+        for message in stays {
+            assert!(is_final(message), "{message}");
         }
         let passes = [
             "Failed to pull `team/bot`: dial unix /var/run/docker.sock: connect: no such file or directory",
@@ -203,8 +208,8 @@ mod tests {
             "failed to build task directory: mkdir /opt/nomad/alloc/7f/bot: permission denied",
             "driver not found",
         ];
-        for words in passes {
-            assert!(!is_final(words), "{words}");
+        for message in passes {
+            assert!(!is_final(message), "{message}");
         }
     }
 }

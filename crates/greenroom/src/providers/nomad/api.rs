@@ -16,7 +16,7 @@ use super::job::{Job, Listed, Meta};
 use super::room::Node;
 use crate::config::provider::NomadConfig;
 use crate::providers::ProviderError;
-use crate::providers::words::with_causes;
+use crate::providers::error_text::with_causes;
 
 /// How often something is asked that Nomad has trouble with, in all.
 const ASKED_AT_MOST: usize = 4;
@@ -51,13 +51,13 @@ pub struct Api {
 }
 
 /// What Nomad answered, whatever it was.
-struct Answer {
+struct NomadResponse {
     status: StatusCode,
     next_token: Option<String>,
     text: String,
 }
 
-impl Answer {
+impl NomadResponse {
     /// Whether it says only that Nomad cannot answer just now.
     fn is_trouble(&self) -> bool {
         let is_own = !self.text.contains(RACED) && !REFUSED.iter().any(|refused| self.text.contains(refused));
@@ -145,7 +145,7 @@ impl Api {
             all.extend(self.read::<Vec<Listed>>(answer)?);
             match next {
                 Some(next) if next == from => {
-                    return Err(ProviderError::again("Nomad lists the same page of jobs again and again"));
+                    return Err(ProviderError::transient("Nomad lists the same page of jobs again and again"));
                 }
                 Some(next) => from = next,
                 None => return Ok(all),
@@ -164,7 +164,7 @@ impl Api {
         let answer = self.ask(Method::GET, &["namespace", &self.namespace], &[], None).await?;
         if answer.status == StatusCode::NOT_FOUND && answer.text.trim() == "Namespace not found" {
             let text = format!("Nomad has no namespace {}: {}", self.namespace, answer.text.trim());
-            return Err(ProviderError::never(text));
+            return Err(ProviderError::permanent(text));
         }
         self.read::<Named>(answer).map(drop)
     }
@@ -224,7 +224,7 @@ impl Api {
         path: &[&str],
         query: &[(&str, &str)],
         body: Option<Value>,
-    ) -> Result<Answer, ProviderError> {
+    ) -> Result<NomadResponse, ProviderError> {
         let mut pause = self.first_pause;
         for _ in 1..ASKED_AT_MOST {
             match self.ask_once(method.clone(), path, query, body.as_ref()).await {
@@ -246,9 +246,9 @@ impl Api {
         path: &[&str],
         query: &[(&str, &str)],
         body: Option<&Value>,
-    ) -> Result<Answer, Silence> {
-        let never = |words: String| Silence::Final(ProviderError::never(words));
-        let (client, url) = self.client.as_ref().map_err(|words| never(words.clone()))?;
+    ) -> Result<NomadResponse, Silence> {
+        let permanent = |message: String| Silence::Final(ProviderError::permanent(message));
+        let (client, url) = self.client.as_ref().map_err(|message| permanent(message.clone()))?;
         let mut url = url.clone();
         if let Ok(mut parts) = url.path_segments_mut() {
             parts.pop_if_empty().push("v1").extend(path);
@@ -269,27 +269,30 @@ impl Api {
         let header = response.headers().get("X-Nomad-NextToken").and_then(|token| token.to_str().ok());
         let next_token = header.filter(|token| !token.is_empty()).map(str::to_owned);
         let bytes = response.bytes().await.map_err(unreachable)?;
-        Ok(Answer { status, next_token, text: String::from_utf8_lossy(&bytes).into_owned() })
+        Ok(NomadResponse { status, next_token, text: String::from_utf8_lossy(&bytes).into_owned() })
     }
 
-    fn read<T: DeserializeOwned>(&self, answer: Answer) -> Result<T, ProviderError> {
+    fn read<T: DeserializeOwned>(&self, answer: NomadResponse) -> Result<T, ProviderError> {
         if answer.status != StatusCode::OK {
             return Err(self.refusal(answer.status, &answer.text));
         }
         serde_json::from_str(&answer.text).map_err(|error| {
             let text = self.scrubbed(&answer.text);
-            ProviderError::again(format!("what {} answers is not what Nomad answers ({error}): {text}", self.shown()))
+            ProviderError::transient(format!(
+                "what {} answers is not what Nomad answers ({error}): {text}",
+                self.shown()
+            ))
         })
     }
 
     /// What an answer that is none means. What Nomad refuses stays refused; what it failed at may work later, and so may what
     /// somebody between us and Nomad says.
     fn refusal(&self, status: StatusCode, text: &str) -> ProviderError {
-        let mut words = self.scrubbed(text);
-        if words.is_empty() {
-            words = status.canonical_reason().unwrap_or("without a word").to_owned();
+        let mut message = self.scrubbed(text);
+        if message.is_empty() {
+            message = status.canonical_reason().unwrap_or("without a word").to_owned();
         }
-        let words = format!("Nomad answers {}: {words}", status.as_u16());
+        let message = format!("Nomad answers {}: {message}", status.as_u16());
         let is_refused = match status {
             StatusCode::TOO_MANY_REQUESTS | StatusCode::REQUEST_TIMEOUT | StatusCode::NOT_FOUND => false,
             status if status.is_client_error() => true,
@@ -298,9 +301,9 @@ impl Api {
         };
         let is_unavailable = matches!(status.as_u16(), 502..=504) || text.contains(NO_LEADER);
         match (is_refused, is_unavailable) {
-            (true, _) => ProviderError::never(words),
-            (false, true) => ProviderError::unavailable(words),
-            (false, false) => ProviderError::again(words),
+            (true, _) => ProviderError::permanent(message),
+            (false, true) => ProviderError::unavailable(message),
+            (false, false) => ProviderError::transient(message),
         }
     }
 
@@ -314,7 +317,7 @@ impl Api {
         let text = format!("Nomad at {} does not answer: {}", self.shown(), self.scrubbed(&causes));
         // Whoever it is does not become Nomad by being asked again, and our word would go to a stranger.
         if causes.contains(UNVERIFIED) {
-            return Silence::Final(ProviderError::never(text));
+            return Silence::Final(ProviderError::permanent(text));
         }
         Silence::Broken(ProviderError::unavailable(text))
     }

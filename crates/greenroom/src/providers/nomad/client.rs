@@ -8,7 +8,7 @@ use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use reqwest::{Certificate, Client, Identity, Url};
 
 use crate::config::provider::NomadConfig;
-use crate::providers::words::with_causes;
+use crate::providers::error_text::with_causes;
 
 const CONNECT_WITHIN: Duration = Duration::from_secs(10);
 const ANSWER_WITHIN: Duration = Duration::from_secs(30);

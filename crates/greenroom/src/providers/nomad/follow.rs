@@ -66,7 +66,7 @@ struct Metric {
 }
 
 impl Metric {
-    fn words(&self, datacenters: &[String]) -> String {
+    fn message(&self, datacenters: &[String]) -> String {
         let mut why = Vec::new();
         let none_available = self.nodes_available.iter().flatten().all(|(_, nodes)| *nodes == 0);
         if self.nodes_evaluated == 0 && none_available {
@@ -113,7 +113,7 @@ pub fn outcome(
         Some(one) if one.is_running() => return Some(Outcome::Runs),
         // Nobody can say that it runs, and nobody waits for that until its node is back.
         Some(one) if one.is_unheard_of() => {
-            return Some(Outcome::Failed(ProviderError::again(format!("its allocation is {}", one.state()))));
+            return Some(Outcome::Failed(ProviderError::transient(format!("its allocation is {}", one.state()))));
         }
         Some(one) if one.is_live() => return Some(Outcome::Waits),
         Some(one) if one.is_wanted() => {
@@ -131,13 +131,13 @@ pub fn outcome(
     }
     let failed = since.iter().rev().find_map(|one| one.failed.as_ref()?.values().next());
     if let Some(metric) = failed {
-        let words = format!("Nomad cannot place it: {}", metric.words(datacenters));
-        return Some(Outcome::Failed(ProviderError::again(words)));
+        let message = format!("Nomad cannot place it: {}", metric.message(datacenters));
+        return Some(Outcome::Failed(ProviderError::transient(message)));
     }
     let broken = since.iter().rev().find(|one| one.status == "failed");
     broken.map(|one| {
-        let words = one.status_description.as_deref().unwrap_or_default();
-        Outcome::Failed(ProviderError::again(format!("Nomad's evaluation of it failed: {words}")))
+        let message = one.status_description.as_deref().unwrap_or_default();
+        Outcome::Failed(ProviderError::transient(format!("Nomad's evaluation of it failed: {message}")))
     })
 }
 
@@ -178,8 +178,8 @@ mod tests {
     #[test]
     fn a_task_that_ended_at_once_tells_its_exit_code_and_one_that_ended_well_was_started() {
         let Some(Outcome::Failed(error)) = seen(&[ended(3, 11, "run", terminated(127))]) else { panic!() };
-        assert!(!error.may_help);
-        assert_eq!(error.words, "its task ended at once on node-1: Exit Code: 127");
+        assert!(!error.retryable);
+        assert_eq!(error.message, "its task ended at once on node-1: Exit Code: 127");
         assert!(matches!(seen(&[ended(3, 11, "run", terminated(0))]), Some(Outcome::Runs)));
     }
 
@@ -196,10 +196,10 @@ mod tests {
             let evaluation = json!({"Status": status, "WaitUntil": time, "CreateIndex": 11});
             serde_json::from_value(evaluation).unwrap()
         };
-        for never in [json!("0001-01-01T00:00:00Z"), Value::Null] {
-            assert!(evaluation("pending", never.clone()).is_open());
-            assert!(!evaluation("complete", never.clone()).is_open());
-            assert!(!evaluation("blocked", never).is_open());
+        for unset in [json!("0001-01-01T00:00:00Z"), Value::Null] {
+            assert!(evaluation("pending", unset.clone()).is_open());
+            assert!(!evaluation("complete", unset.clone()).is_open());
+            assert!(!evaluation("blocked", unset).is_open());
         }
         assert!(!evaluation("pending", json!("2026-11-17T08:30:00.123456789Z")).is_open());
     }
@@ -211,12 +211,12 @@ mod tests {
                             "DimensionExhausted": {"memory": 2}, "QuotaExhausted": ["cpu exhausted (100 needed > 0)"]});
         let metric: Metric = serde_json::from_value(metric).unwrap();
         assert_eq!(
-            metric.words(&[]),
+            metric.message(&[]),
             "1 node filtered by the constraint \"missing drivers\"; memory exhausted on 2 nodes; \
              the quota limit \"cpu exhausted (100 needed > 0)\" is hit"
         );
         let nowhere: Metric =
             serde_json::from_value(json!({"NodesEvaluated": 0, "NodesAvailable": {"dc1": 0}})).unwrap();
-        assert_eq!(nowhere.words(&["dc1".to_owned()]), "there is no node in the datacenters dc1");
+        assert_eq!(nowhere.message(&["dc1".to_owned()]), "there is no node in the datacenters dc1");
     }
 }

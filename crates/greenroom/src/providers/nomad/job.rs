@@ -273,13 +273,13 @@ impl Listed {
         let (starting, queued) = (self.sum(|counts| counts.starting), self.sum(|counts| counts.queued));
         // What is unknown and only to stop is counted too, so it says something only where nothing else runs.
         let is_unheard_of = self.is_running() && self.live() == 0 && self.sum(|counts| counts.unknown) > 0;
-        let words = match (self.live(), starting, queued) {
+        let message = match (self.live(), starting, queued) {
             _ if is_unheard_of => ", unknown: Nomad does not hear of its node",
             (0, _, queued) if queued > 0 => ", waits for room on a node",
             (live, starting, _) if live > 0 && live == starting => ", starting",
             _ => "",
         };
-        let state = format!("{}{words}", self.status);
+        let state = format!("{}{message}", self.status);
         Found { unwell: is_unheard_of, ..Found::new(self.slot(), self.is_running(), state) }
     }
 }

@@ -134,11 +134,11 @@ impl NomadProvider {
 }
 
 fn foreign(slot: &SlotName) -> ProviderError {
-    ProviderError::never(format!("another job has the name {slot}, and is not of this installation"))
+    ProviderError::permanent(format!("another job has the name {slot}, and is not of this installation"))
 }
 
 fn others(slot: &SlotName) -> ProviderError {
-    ProviderError::again(format!("others change the job {slot} at the same time"))
+    ProviderError::transient(format!("others change the job {slot} at the same time"))
 }
 
 #[async_trait]
@@ -202,7 +202,7 @@ impl Provider for NomadProvider {
                 Name::Foreign => return Ok(()),
                 Name::Free => return self.at_rest(slot).await.map(drop),
                 Name::Ours(_) if begun.elapsed() > ENDED_WITHIN => {
-                    return Err(ProviderError::again(format!("the job {slot} is not gone after it was purged")));
+                    return Err(ProviderError::transient(format!("the job {slot} is not gone after it was purged")));
                 }
                 Name::Ours(_) => {
                     let index = self.at_rest(slot).await?;
@@ -284,12 +284,12 @@ impl Provider for NomadProvider {
         match self.api.nodes().await {
             Ok(nodes) => checks.extend(room::check(&nodes, &self.recipe.config, slots)),
             // Slots run without it; only nobody can say how many.
-            Err(error) if !error.may_help => {
+            Err(error) if !error.retryable => {
                 let needed = "`node { policy = \"read\" }`";
-                let text = format!("the nodes cannot be seen, for which the token needs {needed}: {}", error.words);
+                let text = format!("the nodes cannot be seen, for which the token needs {needed}: {}", error.message);
                 checks.push(Check::doubtful("nodes", text));
             }
-            Err(error) => checks.push(Check::bad("nodes", error.words)),
+            Err(error) => checks.push(Check::bad("nodes", error.message)),
         }
         checks
     }

@@ -51,13 +51,13 @@ impl NomadProvider {
                 (_, Some(one)) if begun.elapsed() > ENDED_WITHIN => {
                     let mut text = format!("the allocation {} does not end: it is {}", one.id, one.state());
                     if let Err(error) = self.api.node_status(&one.node).await {
-                        text = format!("{text}; how its node is cannot be seen: {}", error.words);
+                        text = format!("{text}; how its node is cannot be seen: {}", error.message);
                     }
-                    return Err(ProviderError::again(text));
+                    return Err(ProviderError::transient(text));
                 }
                 (None, None) if begun.elapsed() > ENDED_WITHIN => {
                     let text = format!("Nomad does not evaluate the job {slot}, which is to be stopped");
-                    return Err(ProviderError::again(text));
+                    return Err(ProviderError::transient(text));
                 }
                 _ => pace.wait().await,
             }
@@ -90,7 +90,7 @@ impl NomadProvider {
         match self.api.node_status(node).await {
             Ok(status) => matches!(status.as_deref(), None | Some("disconnected" | "down")),
             Err(error) => {
-                tracing::debug!(node, error = error.words, "how a node is cannot be seen");
+                tracing::debug!(node, error = error.message, "how a node is cannot be seen");
                 false
             }
         }
@@ -117,7 +117,7 @@ impl NomadProvider {
                     let since = *open_since.get_or_insert_with(Instant::now);
                     if since.elapsed() > DECIDED_WITHIN {
                         let text = format!("Nomad places nothing for the job {slot}, and does not say why");
-                        return Ok(Some((Outcome::Failed(ProviderError::again(text)), job.index)));
+                        return Ok(Some((Outcome::Failed(ProviderError::transient(text)), job.index)));
                     }
                 }
             }
@@ -129,7 +129,7 @@ impl NomadProvider {
     /// one.
     pub(super) async fn withdraw(&self, slot: &SlotName, index: u64, error: ProviderError) -> ProviderError {
         if let Err(more) = self.rest(slot, |job| job.index == index).await {
-            tracing::warn!(%slot, error = more.words, "failed job not stopped; retried at the next run");
+            tracing::warn!(%slot, error = more.message, "failed job not stopped; retried at the next run");
         }
         error
     }

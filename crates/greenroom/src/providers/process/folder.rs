@@ -28,7 +28,7 @@ use crate::providers::ProviderError;
 
 /// How long to wait for another operation on the same slot: longer than ending its processes takes.
 const LOCK_PATIENCE: Duration = Duration::from_secs(15);
-const LOOK_AGAIN: Duration = Duration::from_millis(2);
+const POLL_INTERVAL: Duration = Duration::from_millis(2);
 /// How often a folder is removed once more when something was put into it meanwhile.
 const REMOVE_ATTEMPTS: usize = 6;
 /// A log is started anew when it has grown past this; the one before is kept.
@@ -101,9 +101,9 @@ impl<'a> SlotFolder<'a> {
             wanted.check()?;
             if begun.elapsed() > LOCK_PATIENCE {
                 let text = format!("another operation on {} does not end", self.path.display());
-                return Err(ProviderError::again(text));
+                return Err(ProviderError::transient(text));
             }
-            std::thread::sleep(LOOK_AGAIN);
+            std::thread::sleep(POLL_INTERVAL);
         }
         Ok(FolderLock(self.path.clone()))
     }
@@ -168,7 +168,7 @@ impl<'a> SlotFolder<'a> {
         match self.owner()? {
             Some(owner) if owner != self.installation => {
                 let text = format!("the folder {} is another installation's", self.path.display());
-                Err(ProviderError::never(text))
+                Err(ProviderError::permanent(text))
             }
             _ => Ok(()),
         }
@@ -230,7 +230,7 @@ fn make_writable(folder: &Path) {
 
 /// Every error names the folder or file that it is about.
 pub fn failed(what: &str, path: &Path, error: &io::Error) -> ProviderError {
-    ProviderError::again(format!("cannot {what} {}: {error}", path.display()))
+    ProviderError::transient(format!("cannot {what} {}: {error}", path.display()))
 }
 
 fn next_number() -> u64 {

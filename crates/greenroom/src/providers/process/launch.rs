@@ -63,15 +63,15 @@ pub fn start(
     let mut said = String::new();
     if let Some(pipe) = child.stdout.take() {
         let read = pipe.into_owned_fd().and_then(|pipe| File::from(pipe).read_to_string(&mut said));
-        read.map_err(|error| ProviderError::again(format!("the start of a slot cannot be followed: {error}")))?;
+        read.map_err(|error| ProviderError::transient(format!("the start of a slot cannot be followed: {error}")))?;
     }
     match said.strip_prefix(PERMANENT) {
-        Some(said) => Err(ProviderError::never(said)),
+        Some(said) => Err(ProviderError::permanent(said)),
         None if said.is_empty() => {
             child.id().and_then(|pid| i32::try_from(pid).ok()).inspect(|pid| table::await_environment(*pid));
             Ok(())
         }
-        None => Err(ProviderError::again(said)),
+        None => Err(ProviderError::transient(said)),
     }
 }
 
@@ -88,8 +88,8 @@ pub fn run(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {
     // A command that cannot be run has its own standard output in place already.
     let Ok(server) = io::stdout().as_fd().try_clone_to_owned() else { return ExitCode::FAILURE };
     let said = match become_command(&folder, &user, &arguments.collect::<Vec<_>>()) {
-        Err(error) if error.may_help => error.words,
-        Err(error) => format!("{PERMANENT}{}", error.words),
+        Err(error) if error.retryable => error.message,
+        Err(error) => format!("{PERMANENT}{}", error.message),
     };
     let _ = File::from(server).write_all(said.as_bytes());
     ExitCode::FAILURE
@@ -101,13 +101,13 @@ fn become_command(
     user: &OsStr,
     command: &[OsString],
 ) -> Result<std::convert::Infallible, ProviderError> {
-    let never = |text: String| ProviderError::never(text);
-    let (program, arguments) = command.split_first().ok_or_else(|| never("the pool has no command".to_owned()))?;
+    let permanent = |text: String| ProviderError::permanent(text);
+    let (program, arguments) = command.split_first().ok_or_else(|| permanent("the pool has no command".to_owned()))?;
     let (work, leader) = (folder.join("work"), folder.join(LEADER));
     // The server has opened the log.
     let log = io::stderr().as_fd().try_clone_to_owned().map_err(|error| failed("open the log in", folder, &error))?;
     let log = File::from(log);
-    let id = Identity::own().ok_or_else(|| ProviderError::again("/proc does not show this process"))?;
+    let id = Identity::own().ok_or_else(|| ProviderError::transient("/proc does not show this process"))?;
     let start = std::env::var(START).unwrap_or_default();
     write_whole(&leader, &Leader { id, start }.text()).map_err(|error| failed("write", &leader, &error))?;
     if !user.is_empty() {
@@ -117,8 +117,8 @@ fn become_command(
             let mut log = &log;
             let _ = writeln!(log, "greenroom: /tmp and /dev/shm are shared with other slots: {error}");
         }
-        account.become_it().map_err(never)?;
-        nix::sys::prctl::set_no_new_privs().map_err(|error| never(error.to_string()))?;
+        account.become_it().map_err(permanent)?;
+        nix::sys::prctl::set_no_new_privs().map_err(|error| permanent(error.to_string()))?;
     }
     std::env::set_current_dir(&work).map_err(|error| failed("enter the slot's folder", &work, &error))?;
     let mut command = Command::new(program);
@@ -126,8 +126,8 @@ fn become_command(
     let error = command.stdin(Stdio::null()).stdout(log).exec();
     let text = format!("cannot run {}: {error}", program.display());
     Err(match error.kind() {
-        io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied => never(text),
-        _ => ProviderError::again(text),
+        io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied => permanent(text),
+        _ => ProviderError::transient(text),
     })
 }
 

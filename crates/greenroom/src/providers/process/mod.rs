@@ -60,32 +60,32 @@ const LOG_BYTES_MAX: u64 = 1024 * 1024;
 #[derive(Debug)]
 struct Wanted {
     is_given_up: Arc<AtomicBool>,
-    last_look: Instant,
+    last_check: Instant,
 }
 
 impl Wanted {
     /// To be called before each change.
     fn check(&mut self) -> Result<(), ProviderError> {
-        let gap = std::mem::replace(&mut self.last_look, Instant::now()).elapsed();
+        let gap = std::mem::replace(&mut self.last_check, Instant::now()).elapsed();
         if self.is_given_up.load(Ordering::SeqCst) {
-            return Err(ProviderError::again("the operation was given up"));
+            return Err(ProviderError::transient("the operation was given up"));
         }
         if gap > STOOD_STILL {
-            return Err(ProviderError::again("this server stood still in the middle of an operation on the slot"));
+            return Err(ProviderError::transient("this server stood still in the middle of an operation on the slot"));
         }
         Ok(())
     }
 
     /// Something took its time that harms nobody, however late it ends.
     fn took_time(&mut self) {
-        self.last_look = Instant::now();
+        self.last_check = Instant::now();
     }
 }
 
 /// Tells the operation that its caller has gone.
-struct Caller(Arc<AtomicBool>);
+struct GiveUpOnDrop(Arc<AtomicBool>);
 
-impl Drop for Caller {
+impl Drop for GiveUpOnDrop {
     fn drop(&mut self) {
         self.0.store(true, Ordering::SeqCst);
     }
@@ -104,7 +104,7 @@ impl ProcessProvider {
     ) -> Result<T, ProviderError> {
         let settings = self.0.clone();
         let done = tokio::task::spawn_blocking(move || work(&settings)).await;
-        done.unwrap_or_else(|error| Err(ProviderError::again(error.to_string())))
+        done.unwrap_or_else(|error| Err(ProviderError::transient(error.to_string())))
     }
 
     /// Does something to a slot that no other operation of this process works on meanwhile.
@@ -124,8 +124,8 @@ impl ProcessProvider {
         work: impl FnOnce(&Settings, &SlotFolder<'_>, P, &mut Wanted) -> Result<T, ProviderError> + Send + 'static,
     ) -> Result<T, ProviderError> {
         let is_given_up = Arc::new(AtomicBool::new(false));
-        let (slot, _caller) = (slot.clone(), Caller(is_given_up.clone()));
-        let mut wanted = Wanted { is_given_up, last_look: Instant::now() };
+        let (slot, _caller) = (slot.clone(), GiveUpOnDrop(is_given_up.clone()));
+        let mut wanted = Wanted { is_given_up, last_check: Instant::now() };
         self.blocking(move |settings| {
             let folder = settings.folder_of(&slot);
             let prepared = first(&folder)?;
@@ -273,7 +273,7 @@ pub fn program_is_at(program: &str, path: &OsStr, folder: &Path) -> bool {
         |file: &Path| file.metadata().is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0);
     match program.contains('/') {
         true => can_run(&folder.join(program)),
-        false => std::env::split_paths(path).any(|place| can_run(&folder.join(place).join(program))),
+        false => std::env::split_paths(path).any(|directory| can_run(&folder.join(directory).join(program))),
     }
 }
 

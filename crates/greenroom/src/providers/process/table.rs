@@ -27,7 +27,7 @@ const GONE_WITHIN: Duration = Duration::from_secs(10);
 const END_WITHIN: Duration = Duration::from_secs(12);
 /// A process that has become a command shows its environment within microseconds, or once it gets its turn.
 const SHOWN_WITHIN: Duration = Duration::from_secs(2);
-const LOOK_AGAIN: Duration = Duration::from_millis(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// A process, told from a later one with the same number by when it began.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -54,9 +54,9 @@ pub struct Leader {
 impl Leader {
     pub fn read(file: &Path) -> Option<Self> {
         let text = std::fs::read_to_string(file).ok()?;
-        let mut words = text.trim().splitn(3, ' ');
-        let id = Identity { pid: words.next()?.parse().ok()?, began: words.next()?.parse().ok()? };
-        Some(Self { id, start: words.next()?.to_owned() })
+        let mut parts = text.trim().splitn(3, ' ');
+        let id = Identity { pid: parts.next()?.parse().ok()?, began: parts.next()?.parse().ok()? };
+        Some(Self { id, start: parts.next()?.to_owned() })
     }
 
     pub fn text(&self) -> String {
@@ -179,13 +179,13 @@ pub(super) fn end_all(
         // what the next bot may be about to use.
         wanted.check()?;
         if begun.elapsed() > END_WITHIN {
-            return Err(ProviderError::again(format!("ending the processes of {slot} took too long")));
+            return Err(ProviderError::transient(format!("ending the processes of {slot} took too long")));
         }
         if known.is_empty() {
             return Ok(());
         }
         if killed.is_some_and(|at| at.elapsed() > GONE_WITHIN) {
-            return Err(ProviderError::again(format!("{} processes of {slot} do not end", known.len())));
+            return Err(ProviderError::transient(format!("{} processes of {slot} do not end", known.len())));
         }
         let signal = match asked {
             None => Some(Signal::SIGTERM),
@@ -200,7 +200,7 @@ pub(super) fn end_all(
         if signal == Some(Signal::SIGKILL) {
             killed = killed.or_else(|| Some(Instant::now()));
         }
-        std::thread::sleep(LOOK_AGAIN);
+        std::thread::sleep(POLL_INTERVAL);
     }
 }
 

@@ -17,8 +17,8 @@ impl Account {
     pub fn find(name: &str) -> Result<Self, ProviderError> {
         match User::from_name(name) {
             Ok(Some(user)) => Ok(Self { name: user.name, uid: user.uid, gid: user.gid }),
-            Ok(None) => Err(ProviderError::never(format!("there is no user `{name}` on this machine"))),
-            Err(error) => Err(ProviderError::again(format!("the user `{name}` cannot be looked up: {error}"))),
+            Ok(None) => Err(ProviderError::permanent(format!("there is no user `{name}` on this machine"))),
+            Err(error) => Err(ProviderError::transient(format!("the user `{name}` cannot be looked up: {error}"))),
         }
     }
 

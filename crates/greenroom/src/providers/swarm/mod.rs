@@ -24,7 +24,7 @@ use tokio::time::Instant;
 use self::service::{Recipe, Service};
 use self::tasks::{Run, Tasks};
 use super::check::Check;
-use super::docker::engine::{self, Engine, INSTALLATION, is_absent, status, words};
+use super::docker::engine::{self, Engine, INSTALLATION, is_absent, provider_error, status};
 use super::docker::{credentials, recipe_of};
 use super::{Found, LogLine, Provider, ProviderError, Spec, Stopped};
 use crate::config::provider::DockerConfig;
@@ -33,7 +33,7 @@ const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// A task that no node takes is told after this, and asked for again.
 const TAKEN_WITHIN: Duration = Duration::from_secs(5);
-const SECOND_LOOK: Duration = Duration::from_millis(300);
+const SECOND_CHECK: Duration = Duration::from_millis(300);
 /// How long tasks may take to end: longer than their grace, on a node that is slow.
 const ENDED_WITHIN: Duration = Duration::from_secs(60);
 /// How often a change is made once more when somebody else changed the service at the same time.
@@ -59,7 +59,7 @@ impl SwarmProvider {
         match self.engine.docker().await?.inspect_service(slot.as_str(), None::<InspectServiceOptions>).await {
             Ok(found) => Ok(Service::read(found, &self.recipe.installation)),
             Err(error) if is_absent(&error) => Ok(None),
-            Err(error) => Err(words(&error)),
+            Err(error) => Err(provider_error(&error)),
         }
     }
 
@@ -70,7 +70,7 @@ impl SwarmProvider {
         match made {
             Ok(_) => Ok(true),
             Err(error) if status(&error) == Some(409) => Ok(false),
-            Err(error) => Err(words(&error)),
+            Err(error) => Err(provider_error(&error)),
         }
     }
 
@@ -80,8 +80,8 @@ impl SwarmProvider {
         let credentials = credentials::of(&self.recipe.config.image).await;
         match self.engine.docker().await?.update_service(&service.id, body, options, credentials).await {
             Ok(_) => Ok(true),
-            Err(error) if words(&error).words.contains("out of sequence") => Ok(false),
-            Err(error) => Err(words(&error)),
+            Err(error) if provider_error(&error).message.contains("out of sequence") => Ok(false),
+            Err(error) => Err(provider_error(&error)),
         }
     }
 
@@ -99,7 +99,7 @@ impl SwarmProvider {
                 None if self.make(spec, replicas).await? => {}
                 None if self.find(&spec.slot).await?.is_none() => {
                     let text = format!("another service has the name {}, and is not of this installation", spec.slot);
-                    return Err(ProviderError::never(text));
+                    return Err(ProviderError::permanent(text));
                 }
                 None => {}
             }
@@ -130,12 +130,12 @@ impl SwarmProvider {
             Ok(tasks) => tasks,
             // Somebody else has removed it.
             Err(error) if is_absent(&error) => return Ok(Tasks::default()),
-            Err(error) => return Err(words(&error)),
+            Err(error) => return Err(provider_error(&error)),
         };
         if tasks.are_over() {
             return Ok(tasks);
         }
-        let nodes = docker.list_nodes(None::<ListNodesOptions>).await.map_err(|error| words(&error))?;
+        let nodes = docker.list_nodes(None::<ListNodesOptions>).await.map_err(|error| provider_error(&error))?;
         let down = nodes.into_iter().filter(|node| state_of(node) == Some(NodeState::DOWN)).filter_map(|node| node.id);
         Ok(tasks.without(&down.collect()))
     }
@@ -149,7 +149,7 @@ impl SwarmProvider {
                 return Ok(());
             }
             if begun.elapsed() > ENDED_WITHIN {
-                return Err(ProviderError::again(format!("what runs in it does not end: {}", tasks.shown())));
+                return Err(ProviderError::transient(format!("what runs in it does not end: {}", tasks.shown())));
             }
             wait(&mut pause).await;
         }
@@ -166,11 +166,11 @@ impl SwarmProvider {
                 Run::Running => {
                     // A command that cannot work has mostly ended by then.
                     seen_running = true;
-                    tokio::time::sleep(SECOND_LOOK).await;
+                    tokio::time::sleep(SECOND_CHECK).await;
                 }
                 Run::Failed(said) => return Err(failure(&said)),
                 Run::Waiting(Some(said)) if begun.elapsed() > TAKEN_WITHIN => {
-                    return Err(ProviderError::again(format!("no node has taken it: {said}")));
+                    return Err(ProviderError::transient(format!("no node has taken it: {said}")));
                 }
                 Run::Waiting(_) => wait(&mut pause).await,
             }
@@ -183,7 +183,7 @@ impl SwarmProvider {
         match self.log_text(&service.id).await {
             Ok(Some(lines)) => drop(self.last_lines().insert(slot.clone(), lines)),
             Ok(None) => {}
-            Err(error) => tracing::debug!(%slot, error = error.words, "slot log not read"),
+            Err(error) => tracing::debug!(%slot, error = error.message, "slot log not read"),
         }
         let is_own = |found: &Service| found.attempt == service.attempt;
         let rested = match self.find(slot).await {
@@ -192,7 +192,7 @@ impl SwarmProvider {
             Err(error) => Err(error),
         };
         if let Err(error) = rested {
-            tracing::warn!(%slot, error = error.words, "failed start not rolled back; recovery retries");
+            tracing::warn!(%slot, error = error.message, "failed start not rolled back; recovery retries");
         }
         error
     }
@@ -200,7 +200,7 @@ impl SwarmProvider {
     /// The last lines of the newest task of a service.
     async fn log_text(&self, service_id: &str) -> Result<Option<String>, ProviderError> {
         let docker = self.engine.docker().await?;
-        let tasks = tasks::list(docker, service_id).await.map_err(|error| words(&error))?;
+        let tasks = tasks::list(docker, service_id).await.map_err(|error| provider_error(&error))?;
         let Some(task) = tasks.newest_that_ran() else { return Ok(None) };
         engine::last_lines(docker.task_logs(task, Some(engine::last_of_log()))).await
     }
@@ -210,14 +210,14 @@ impl SwarmProvider {
     }
 
     async fn nodes(&self) -> Result<Vec<Node>, ProviderError> {
-        self.engine.docker().await?.list_nodes(None::<ListNodesOptions>).await.map_err(|error| words(&error))
+        self.engine.docker().await?.list_nodes(None::<ListNodesOptions>).await.map_err(|error| provider_error(&error))
     }
 
     /// Whether the nodes have room for as many slots as the pool may have.
     async fn check_nodes(&self, slots: u32) -> Vec<Check> {
         let nodes = match self.nodes().await {
             Ok(nodes) => nodes,
-            Err(error) => return vec![Check::bad("manager", error.words)],
+            Err(error) => return vec![Check::bad("manager", error.message)],
         };
         let all = nodes.len();
         let ready: Vec<&Node> = nodes.iter().filter(|node| takes_tasks(node)).collect();
@@ -252,7 +252,7 @@ impl SwarmProvider {
         let fits: f64 =
             nodes.iter().map(|(c, m)| fit(*cpus, *c).min(fit(memory.map(|memory| memory as f64), *m))).sum();
         if fits < 1.0 {
-            Check::bad("room", format!("{has}, and one slot wants more than any node has"))
+            Check::bad("room", format!("{has}, and one slot needs more than any node has"))
         } else if fits < f64::from(slots) {
             Check::doubtful("room", format!("{has}: room for {fits} slots at once, and the pool may have {slots}"))
         } else {
@@ -276,13 +276,17 @@ fn takes_tasks(node: &Node) -> bool {
 }
 
 fn others_at(slot: &SlotName) -> ProviderError {
-    ProviderError::again(format!("others change the service {slot} at the same time"))
+    ProviderError::transient(format!("others change the service {slot} at the same time"))
 }
 
 /// Why a task failed. What a node cannot run, none can.
 fn failure(said: &str) -> ProviderError {
     const FINAL: [&str; 4] = ["No such image", "executable file not found", "no such file or directory", "exit ("];
-    if FINAL.iter().any(|word| said.contains(word)) { ProviderError::never(said) } else { ProviderError::again(said) }
+    if FINAL.iter().any(|word| said.contains(word)) {
+        ProviderError::permanent(said)
+    } else {
+        ProviderError::transient(said)
+    }
 }
 
 #[async_trait]
@@ -329,7 +333,7 @@ impl Provider for SwarmProvider {
         let Some(service) = self.put_to_rest(slot).await? else { return Ok(()) };
         self.ended(&service.id).await?;
         match self.engine.docker().await?.delete_service(&service.id).await {
-            Err(error) if !is_absent(&error) => Err(words(&error)),
+            Err(error) if !is_absent(&error) => Err(provider_error(&error)),
             _ => Ok(()),
         }
     }
@@ -338,7 +342,8 @@ impl Provider for SwarmProvider {
         let label = format!("{INSTALLATION}={}", self.recipe.installation);
         let filters = HashMap::from([("label".to_owned(), vec![label])]);
         let options = ListServicesOptionsBuilder::default().filters(&filters).status(true).build();
-        let listed = self.engine.docker().await?.list_services(Some(options)).await.map_err(|error| words(&error))?;
+        let listed =
+            self.engine.docker().await?.list_services(Some(options)).await.map_err(|error| provider_error(&error))?;
         let mut found: Vec<Found> = listed.into_iter().filter_map(service::listed).collect();
         found.sort_by(|left, right| left.slot.cmp(&right.slot));
         Ok(found)
@@ -365,13 +370,13 @@ impl Provider for SwarmProvider {
     async fn log(&self, slot: &SlotName) -> Result<Vec<LogLine>, ProviderError> {
         let Some(service) = self.find(slot).await? else { return Ok(Vec::new()) };
         let docker = self.engine.docker().await?;
-        let tasks = tasks::list(docker, &service.id).await.map_err(|error| words(&error))?;
+        let tasks = tasks::list(docker, &service.id).await.map_err(|error| provider_error(&error))?;
         let Some(task) = tasks.newest_that_ran() else { return Ok(Vec::new()) };
         engine::timed_lines(docker.task_logs(task, Some(engine::whole_log()))).await
     }
 
     async fn ping(&self) -> Result<(), ProviderError> {
-        self.engine.docker().await?.inspect_swarm().await.map(drop).map_err(|error| words(&error))
+        self.engine.docker().await?.inspect_swarm().await.map(drop).map_err(|error| provider_error(&error))
     }
 
     async fn check(&self, slots: u32) -> Vec<Check> {
@@ -391,7 +396,7 @@ impl Provider for SwarmProvider {
                 Ok(false) => {}
                 Ok(true) => return,
                 Err(error) => {
-                    tracing::debug!(%slot, error = error.words, "slot description not written");
+                    tracing::debug!(%slot, error = error.message, "slot description not written");
                     return;
                 }
             }

@@ -29,8 +29,8 @@ use tokio_util::sync::CancellationToken;
 use pieces::Pieces;
 use timed_stream::TimedStream;
 
-use crate::api::around::Held;
 use crate::api::caller::Peer;
+use crate::api::middleware::HeldReservation;
 
 /// What hyper buffers of a head, and of answers before it waits for them to be written.
 const BUFFER: usize = 16 * 1024;
@@ -91,7 +91,7 @@ struct Shared {
 #[derive(Debug)]
 struct Answering {
     requests: Arc<AtomicUsize>,
-    _held: Option<Held>,
+    _held: Option<HeldReservation>,
 }
 
 impl Answering {
@@ -145,7 +145,7 @@ pub async fn serve(
         };
         let serving = serve_requests(idle, turn, peer, router.clone(), times, head, &stopping);
         match Box::pin(serving).await {
-            Served::Idle(again) => idle = again,
+            Served::Idle(next) => idle = next,
             Served::Ended { was_cut } => return !was_cut,
         }
     }
@@ -280,7 +280,7 @@ async fn answer(
     request.extensions_mut().insert(Peer(peer));
     let mut response = TowerToHyperService::new(router).call(request).await?;
     shared.has_answered.store(true, Ordering::SeqCst);
-    answering._held = response.extensions_mut().remove::<Held>();
+    answering._held = response.extensions_mut().remove::<HeldReservation>();
     Ok(response.map(|body| Body::new(Pieces { body, rest: Bytes::new(), answering: Some(answering), shared })))
 }
 

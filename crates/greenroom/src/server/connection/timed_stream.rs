@@ -22,10 +22,10 @@ pub(super) struct TimedStream {
     pub shared: Arc<Shared>,
     pub times: Times,
     /// Set while the peer takes nothing.
-    pub waiting: Option<Waiting>,
+    pub waiting: Option<WriteDeadline>,
 }
 
-pub(super) struct Waiting {
+pub(super) struct WriteDeadline {
     until: Pin<Box<Sleep>>,
     is_last: bool,
 }
@@ -40,7 +40,7 @@ impl TimedStream {
         let is_last = self.shared.is_stopping.load(Ordering::SeqCst);
         if self.waiting.as_ref().is_none_or(|waiting| is_last && !waiting.is_last) {
             let time = if is_last { self.times.last_write } else { self.times.write };
-            self.waiting = Some(Waiting { until: Box::pin(tokio::time::sleep(time)), is_last });
+            self.waiting = Some(WriteDeadline { until: Box::pin(tokio::time::sleep(time)), is_last });
         }
         let Some(waiting) = &mut self.waiting else { return Poll::Pending };
         ready!(waiting.until.as_mut().poll(cx));

@@ -2,7 +2,7 @@
 
 use domain::SlotName;
 use domain::planner::changes::{Changes, GateState};
-use domain::planner::queue::line_key;
+use domain::planner::queue::queue_key;
 use jiff::Timestamp;
 
 use super::Parts;
@@ -23,7 +23,7 @@ pub fn queue_and_gate<'a>(parts: &mut Parts<'a>, changes: &'a Changes, now: Time
         .int("priority", &waiting, |(bot, _)| bot.priority)
         .int("turn", &waiting, |(bot, _)| bot.turn)
         .int("arrival", &waiting, |(bot, _)| bot.arrival)
-        .text("wants", &waiting, |(bot, _)| line_key(bot.requirements.as_ref()))
+        .text("requirements", &waiting, |(bot, _)| queue_key(bot.requirements.as_ref()))
         .time("queued_at", &waiting, |(_, queued)| queued.queued_at)
         .time("timeout_at", &waiting, |(_, queued)| queued.timeout_at)
         .maybe_time("not_before", &waiting, |(_, queued)| queued.not_before);
@@ -33,7 +33,7 @@ pub fn queue_and_gate<'a>(parts: &mut Parts<'a>, changes: &'a Changes, now: Time
         rows,
         Write::Statement(
                 "INSERT INTO queue (bot_id, platform, pool, priority, turn, arrival, wants, queued_at, timeout_at, not_before)
-             SELECT bot_id, platform, pool, priority, turn, arrival, wants, queued_at, timeout_at, not_before
+             SELECT bot_id, platform, pool, priority, turn, arrival, requirements, queued_at, timeout_at, not_before
                FROM {rows} WHERE {fenced}",
         ),
     );

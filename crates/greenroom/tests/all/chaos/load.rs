@@ -80,11 +80,11 @@ struct Asker {
 /// All of them ask until it is over, and then until everything that was asked is answered.
 pub fn begin(users: &[Client], seed: u64, over: &CancellationToken) -> Vec<JoinHandle<Done>> {
     let all = users.iter().flat_map(|user| (0..ASKERS).map(move |number| (user, number)));
-    let asking = all.zip(1..).map(|((user, number), place)| {
-        let random = Random::seeded(seed.wrapping_add(place));
+    let requests = all.zip(1..).map(|((user, number), offset)| {
+        let random = Random::seeded(seed.wrapping_add(offset));
         ask_until(Asker { client: user.clone(), number, random, done: Done::default() }, over.clone())
     });
-    asking.map(tokio::spawn).collect()
+    requests.map(tokio::spawn).collect()
 }
 
 async fn ask_until(mut asker: Asker, over: CancellationToken) -> Done {
@@ -118,13 +118,14 @@ impl Asker {
         let code = if stays { 0 } else { [0, 0, 0, 7][dice(&self.random, 4) as usize] };
         // Those who ask for the same user ask for other meetings.
         let meeting = count * ASKERS + self.number;
-        let wish = json!({
+        let bot_request = json!({
             "meeting_url": meet_link(meeting), "priority": 50 * dice(&self.random, 3),
             "queue_timeout_ms": 2_000 + dice(&self.random, 28_000), "config": {"life": life, "code": code.to_string()},
         });
         self.done.asked += 1;
-        let call =
-            || self.client.request(Method::POST, "/bots").header("Idempotency-Key", meeting.to_string()).json(&wish);
+        let call = || {
+            self.client.request(Method::POST, "/bots").header("Idempotency-Key", meeting.to_string()).json(&bot_request)
+        };
         match answer(call, &mut self.done).await {
             (StatusCode::CREATED | StatusCode::OK, answer) => {
                 let bot = answer["bot"]["id"].as_str().unwrap().to_owned();
@@ -137,7 +138,7 @@ impl Asker {
                 None
             }
             (status, answer) => {
-                self.done.strange.push(format!("{wish} is answered {status}: {answer}"));
+                self.done.strange.push(format!("{bot_request} is answered {status}: {answer}"));
                 None
             }
         }

@@ -25,10 +25,10 @@ const USERS: [i64; 5] = [2, 3, 4, 5, 6];
 const REPLICAS: usize = 3;
 const GATE: i64 = 4;
 const SECONDS: u64 = 25;
-/// Longer than the longest patience in line, then a start that is never heard of, and then the minutes after which the
+/// Longer than the longest patience in the queue, then a start that is never heard of, and then the minutes after which the
 /// keepers see that a slot is stuck.
 const SETTLED_WITHIN: Duration = Duration::from_secs(150);
-const LOOK_AGAIN: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Deadlines that end what the chaos breaks while somebody is looking.
 const DEADLINES: &str = r#"
@@ -93,8 +93,8 @@ async fn every_bot_ends_with_a_reason_whatever_dies_among_replicas_postgres_and_
     disasters.happen(lasts).await;
     over.cancel();
     let mut done = load::Done::default();
-    for asking in load {
-        done.add(asking.await.unwrap());
+    for requests in load {
+        done.add(requests.await.unwrap());
     }
     let quiet = Instant::now();
     settle(&disasters.replicas.database.url).await;
@@ -121,14 +121,14 @@ async fn settle(url: &str) {
         let open = "SELECT 'bot ' || id || ' is ' || status || ' in ' || coalesce(slot, 'no slot') FROM bots
                      WHERE status NOT IN ('completed', 'failed')
                     UNION ALL SELECT 'the deployment of ' || slot || ' is ' || state FROM deployments
-                    UNION ALL SELECT 'in line is ' || bot_id FROM queue
+                    UNION ALL SELECT 'in the queue is ' || bot_id FROM queue
                     UNION ALL SELECT name || ' is ' || status || ': ' || description FROM slots WHERE status <> 'idle'";
         let open: Vec<(String,)> = sqlx::query_as(open).fetch_all(&mut reader).await.unwrap();
         if open.is_empty() {
             return;
         }
         assert!(Instant::now() < deadline, "still open: {open:#?}");
-        tokio::time::sleep(LOOK_AGAIN).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
 }
 

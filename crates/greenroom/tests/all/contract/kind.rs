@@ -12,14 +12,14 @@ use greenroom::providers::swarm::SwarmProvider;
 use greenroom::providers::{Found, Provider, Spec};
 
 use crate::support::{
-    CoolifyFault, CoolifyScene, Dialect, Engine, NomadFake, NomadFault, NomadOperation, Recipe, Relay, Swarm,
+    CoolifyFault, CoolifyFixture, Dialect, Engine, NomadFake, NomadFault, NomadOperation, Recipe, Relay, Swarm,
     process_provider, until,
 };
 
 /// A provider, and how to have another one for the same slots, as after a crash.
 pub struct Kind {
     pub provider: Arc<dyn Provider>,
-    pub again: Box<dyn Fn() -> Arc<dyn Provider>>,
+    pub reopen: Box<dyn Fn() -> Arc<dyn Provider>>,
     /// The same provider for another installation.
     pub stranger: Arc<dyn Provider>,
     /// Its slots have names of their own, because what runs them may be shared by many tests.
@@ -67,9 +67,9 @@ impl Kind {
         trouble: impl Trouble + 'static,
     ) -> Self {
         let (provider, stranger) = (made(installation.clone()), made(new_installation()));
-        let again = Box::new(move || made(installation.clone()));
+        let reopen = Box::new(move || made(installation.clone()));
         let pool = format!("c{}", &uuid::Uuid::new_v4().simple().to_string()[..12]);
-        Self { provider, stranger, again, pool, trouble: Box::new(trouble) }
+        Self { provider, stranger, reopen, pool, trouble: Box::new(trouble) }
     }
 
     pub fn slot(&self, number: i64) -> SlotName {
@@ -88,12 +88,12 @@ impl Kind {
     }
 
     /// What is there under a slot's name, and whether something runs in it.
-    pub async fn look(&self, number: i64) -> Option<bool> {
+    pub async fn inspect(&self, number: i64) -> Option<bool> {
         self.provider.inspect(&self.slot(number)).await.unwrap().map(|found| found.running)
     }
 
     pub async fn runs(&self, number: i64) {
-        until("it runs", async || self.look(number).await == Some(true)).await;
+        until("it runs", async || self.inspect(number).await == Some(true)).await;
     }
 
     pub async fn list(&self) -> Vec<There> {
@@ -162,7 +162,7 @@ pub fn swarm() -> Made {
     })
 }
 
-impl Trouble for Arc<CoolifyScene> {
+impl Trouble for Arc<CoolifyFixture> {
     fn delay(&self, count: usize) {
         self.break_changes(CoolifyFault::Slow(Duration::from_millis(300)), count);
     }
@@ -179,12 +179,12 @@ impl Trouble for Arc<CoolifyScene> {
 /// Slots that are applications of a Coolify that is none.
 pub fn coolify(dialect: Dialect) -> Made {
     Box::pin(async move {
-        let scene = Arc::new(CoolifyScene::new(|settings| settings.dialect = dialect).await);
-        let processes = scene.clone();
+        let fixture = Arc::new(CoolifyFixture::new(|settings| settings.dialect = dialect).await);
+        let processes = fixture.clone();
         let made = move |installation: String| -> Arc<dyn Provider> {
             Arc::new(processes.process_of(&installation, processes.config()))
         };
-        Kind::new(new_installation(), made, scene)
+        Kind::new(new_installation(), made, fixture)
     })
 }
 

@@ -5,46 +5,46 @@ use greenroom::providers::Provider;
 use greenroom::providers::check::Verdict;
 use rstest::rstest;
 
-use crate::support::{CoolifyFault as Fault, CoolifyOperation as Operation, CoolifyScene as Scene};
+use crate::support::{CoolifyFault as Fault, CoolifyFixture, CoolifyOperation as Operation};
 
 #[tokio::test]
 async fn a_listing_that_fails_is_an_error() {
-    let scene = Scene::plain().await;
-    scene.fake.break_next(Operation::List, Fault::Fail, 3);
-    let error = scene.process().list().await.unwrap_err();
-    assert!(error.may_help && error.words.contains("Server Error"), "{error:?}");
-    assert_eq!(scene.process().list().await.unwrap(), []);
-    assert_eq!(scene.count(Operation::List), 4);
+    let fixture = CoolifyFixture::plain().await;
+    fixture.fake.break_next(Operation::List, Fault::Fail, 3);
+    let error = fixture.process().list().await.unwrap_err();
+    assert!(error.retryable && error.message.contains("Server Error"), "{error:?}");
+    assert_eq!(fixture.process().list().await.unwrap(), []);
+    assert_eq!(fixture.count(Operation::List), 4);
 }
 
 #[tokio::test]
 async fn lost_answers_and_errors_of_its_own_are_got_over() {
-    let scene = Scene::plain().await;
-    let provider = scene.process();
+    let fixture = CoolifyFixture::plain().await;
+    let provider = fixture.process();
     for operation in [Operation::Create, Operation::BulkEnvs, Operation::Describe, Operation::Start, Operation::Stop] {
-        scene.fake.break_next(operation, Fault::Lost, 1);
+        fixture.fake.break_next(operation, Fault::Lost, 1);
     }
-    provider.start(&Scene::spec(1, "a")).await.unwrap();
-    provider.stop(&Scene::slot(1), true).await.unwrap();
-    assert_eq!((scene.only().status.as_str(), scene.fake.deployments()), ("exited", vec!["finished"]));
+    provider.start(&CoolifyFixture::spec(1, "a")).await.unwrap();
+    provider.stop(&CoolifyFixture::slot(1), true).await.unwrap();
+    assert_eq!((fixture.only().status.as_str(), fixture.fake.deployments()), ("exited", vec!["finished"]));
     for operation in [Operation::Describe, Operation::Start, Operation::Deployments, Operation::Stop, Operation::Delete]
     {
-        scene.fake.break_next(operation, Fault::Fail, 1);
+        fixture.fake.break_next(operation, Fault::Fail, 1);
     }
-    provider.start(&Scene::spec(1, "b")).await.unwrap();
-    provider.stop(&Scene::slot(1), true).await.unwrap();
-    provider.delete(&Scene::slot(1)).await.unwrap();
-    assert_eq!(scene.fake.applications(), []);
-    scene.no_violations();
+    provider.start(&CoolifyFixture::spec(1, "b")).await.unwrap();
+    provider.stop(&CoolifyFixture::slot(1), true).await.unwrap();
+    provider.delete(&CoolifyFixture::slot(1)).await.unwrap();
+    assert_eq!(fixture.fake.applications(), []);
+    fixture.no_violations();
 }
 
 #[tokio::test]
 async fn what_it_refuses_stays_refused_in_its_own_words_and_without_the_token() {
-    let scene = Scene::plain().await;
+    let fixture = CoolifyFixture::plain().await;
     let with = |change: fn(&mut CoolifyConfig)| {
-        let mut config = scene.config();
+        let mut config = fixture.config();
         change(&mut config);
-        scene.process_with(config)
+        fixture.process_with(config)
     };
     let refused = [
         (with(|config| config.api_token = "2|other-secret".into()), "Unauthenticated"),
@@ -54,36 +54,36 @@ async fn what_it_refuses_stays_refused_in_its_own_words_and_without_the_token() 
         (with(|config| config.tag = "not a tag".to_owned()), "docker_registry_image_tag"),
         (with(|config| drop(config.env.insert("no key".to_owned(), String::new()))), "key"),
     ];
-    for (provider, words) in refused {
-        let error = provider.start(&Scene::spec(1, "a")).await.unwrap_err();
-        assert!(!error.may_help && error.words.contains(words), "{error:?}");
-        assert!(!error.words.contains("secret"), "{error:?}");
+    for (provider, message) in refused {
+        let error = provider.start(&CoolifyFixture::spec(1, "a")).await.unwrap_err();
+        assert!(!error.retryable && error.message.contains(message), "{error:?}");
+        assert!(!error.message.contains("secret"), "{error:?}");
         assert!(!format!("{provider:?}").contains("other-secret"));
     }
 }
 
 #[tokio::test]
 async fn nobody_at_the_address_is_an_error_that_may_pass() {
-    let scene = Scene::plain().await;
-    let config = CoolifyConfig { api_url: "http://127.0.0.1:9".to_owned(), ..scene.config() };
-    let provider = scene.process_with(config);
+    let fixture = CoolifyFixture::plain().await;
+    let config = CoolifyConfig { api_url: "http://127.0.0.1:9".to_owned(), ..fixture.config() };
+    let provider = fixture.process_with(config);
     for error in [provider.ping().await.unwrap_err(), provider.list().await.unwrap_err()] {
-        assert!(error.may_help && error.words.contains("does not answer"), "{error:?}");
+        assert!(error.retryable && error.message.contains("does not answer"), "{error:?}");
     }
     assert_eq!(provider.check(3).await[0].verdict, Verdict::Bad);
 }
 
 #[tokio::test]
 async fn a_token_that_may_not_read_secrets_is_enough() {
-    let scene = Scene::new(|settings| settings.reads_secrets = false).await;
-    let provider = scene.process();
-    provider.start(&Scene::spec(1, "a")).await.unwrap();
+    let fixture = CoolifyFixture::new(|settings| settings.reads_secrets = false).await;
+    let provider = fixture.process();
+    provider.start(&CoolifyFixture::spec(1, "a")).await.unwrap();
     assert_eq!(provider.list().await.unwrap().len(), 1);
-    provider.stop(&Scene::slot(1), true).await.unwrap();
-    scene.fake.fail_next_deployment(&["no"]);
-    let error = provider.start(&Scene::spec(1, "b")).await.unwrap_err();
+    provider.stop(&CoolifyFixture::slot(1), true).await.unwrap();
+    fixture.fake.fail_next_deployment(&["no"]);
+    let error = provider.start(&CoolifyFixture::spec(1, "b")).await.unwrap_err();
     // What nobody knows may pass.
-    assert!(error.may_help && error.words.contains("may read secrets"), "{error:?}");
+    assert!(error.retryable && error.message.contains("may read secrets"), "{error:?}");
 }
 
 #[rstest]
@@ -94,33 +94,33 @@ async fn a_token_that_may_not_read_secrets_is_enough() {
 #[case::odd(Fault::Refuse(400, "Invalid token."))]
 #[tokio::test]
 async fn a_look_that_is_refused_ends_no_start_for_good(#[case] fault: Fault) {
-    let scene = Scene::plain().await;
+    let fixture = CoolifyFixture::plain().await;
     for operation in [Operation::Deployments, Operation::List] {
-        scene.fake.break_next(operation, fault, 3);
-        let error = scene.process().start(&Scene::spec(1, "a")).await.unwrap_err();
-        assert!(error.may_help, "{error:?}");
-        scene.fake.mend();
+        fixture.fake.break_next(operation, fault, 3);
+        let error = fixture.process().start(&CoolifyFixture::spec(1, "a")).await.unwrap_err();
+        assert!(error.retryable, "{error:?}");
+        fixture.fake.mend();
     }
-    scene.process().start(&Scene::spec(1, "a")).await.unwrap();
+    fixture.process().start(&CoolifyFixture::spec(1, "a")).await.unwrap();
 }
 
 #[tokio::test]
 async fn a_page_of_a_proxy_is_no_word_of_coolify() {
-    let scene = Scene::plain().await;
-    let provider = scene.process();
+    let fixture = CoolifyFixture::plain().await;
+    let provider = fixture.process();
     for operation in [Operation::Create, Operation::BulkEnvs, Operation::Describe, Operation::Start] {
-        scene.fake.break_next(operation, Fault::Page(404), 1);
+        fixture.fake.break_next(operation, Fault::Page(404), 1);
     }
     let mut tries = 0;
-    while let Err(error) = provider.start(&Scene::spec(1, "a")).await {
-        assert!(error.may_help && tries < 5, "{error:?}");
+    while let Err(error) = provider.start(&CoolifyFixture::spec(1, "a")).await {
+        assert!(error.retryable && tries < 5, "{error:?}");
         tries += 1;
     }
-    assert_eq!(scene.fake.applications().len(), 1);
+    assert_eq!(fixture.fake.applications().len(), 1);
     // Neither is an application gone because a page says so.
-    scene.fake.break_next(Operation::Stop, Fault::Page(404), 1);
-    scene.fake.break_next(Operation::Logs, Fault::Page(404), 1);
-    provider.stop(&Scene::slot(1), true).await.unwrap();
-    assert!(!scene.fake.runs(&scene.only().uuid));
-    scene.no_violations();
+    fixture.fake.break_next(Operation::Stop, Fault::Page(404), 1);
+    fixture.fake.break_next(Operation::Logs, Fault::Page(404), 1);
+    provider.stop(&CoolifyFixture::slot(1), true).await.unwrap();
+    assert!(!fixture.fake.runs(&fixture.only().uuid));
+    fixture.no_violations();
 }

@@ -7,117 +7,115 @@ use greenroom::config::provider::CoolifyConfig;
 use greenroom::providers::Provider;
 use rstest::rstest;
 
-use crate::support::{
-    Backend, CoolifyFault as Fault, CoolifyOperation as Operation, CoolifyScene as Scene, Database, until,
-};
+use crate::support::{Backend, CoolifyFault as Fault, CoolifyFixture, CoolifyOperation as Operation, Database, until};
 
 #[tokio::test]
 async fn many_who_wait_share_their_looks() {
-    let scene = Scene::new(|settings| {
+    let fixture = CoolifyFixture::new(|settings| {
         settings.deployment = Duration::from_millis(200);
         settings.deployments_at_once = 100;
     })
     .await;
-    let provider = std::sync::Arc::new(scene.process());
+    let provider = std::sync::Arc::new(fixture.process());
     let mut all = tokio::task::JoinSet::new();
     for number in 1..=20 {
         let provider = provider.clone();
         all.spawn(async move {
-            provider.start(&Scene::spec(number, "a")).await.unwrap();
-            provider.stop(&Scene::slot(number), true).await.unwrap();
+            provider.start(&CoolifyFixture::spec(number, "a")).await.unwrap();
+            provider.stop(&CoolifyFixture::slot(number), true).await.unwrap();
         });
     }
     all.join_all().await;
-    let own = [Operation::Describe, Operation::Start, Operation::Stop].map(|operation| scene.count(operation));
+    let own = [Operation::Describe, Operation::Start, Operation::Stop].map(|operation| fixture.count(operation));
     assert_eq!(own, [20, 20, 20]);
-    assert_eq!(scene.count(Operation::Create) + scene.count(Operation::BulkEnvs), 40);
-    assert_eq!(scene.count(Operation::Logs), 20);
-    assert_eq!(scene.count(Operation::Inspect) + scene.count(Operation::Deployment), 0);
-    let looks = scene.count(Operation::List);
-    assert!(looks < 60, "{looks}");
-    scene.no_violations();
+    assert_eq!(fixture.count(Operation::Create) + fixture.count(Operation::BulkEnvs), 40);
+    assert_eq!(fixture.count(Operation::Logs), 20);
+    assert_eq!(fixture.count(Operation::Inspect) + fixture.count(Operation::Deployment), 0);
+    let listings = fixture.count(Operation::List);
+    assert!(listings < 60, "{listings}");
+    fixture.no_violations();
 }
 
 #[tokio::test]
 async fn only_the_latest_description_is_sent_and_a_start_takes_it_along() {
-    let scene = Scene::plain().await;
-    let provider = scene.process();
-    provider.create(&Scene::spec(1, "a")).await.unwrap();
+    let fixture = CoolifyFixture::plain().await;
+    let provider = fixture.process();
+    provider.create(&CoolifyFixture::spec(1, "a")).await.unwrap();
     for number in 0..50 {
-        provider.describe(&Scene::slot(1), &format!("[BUSY] Bot #{number}")).await;
+        provider.describe(&CoolifyFixture::slot(1), &format!("[BUSY] Bot #{number}")).await;
     }
-    until("it is described", async || scene.only().description.as_deref() == Some("[BUSY] Bot #49")).await;
-    assert!(scene.count(Operation::Describe) <= 2, "{}", scene.count(Operation::Describe));
-    let before = scene.count(Operation::Describe);
+    until("it is described", async || fixture.only().description.as_deref() == Some("[BUSY] Bot #49")).await;
+    assert!(fixture.count(Operation::Describe) <= 2, "{}", fixture.count(Operation::Describe));
+    let before = fixture.count(Operation::Describe);
     // Before the application is there, the creation has it.
-    provider.describe(&Scene::slot(2), "[BUSY] Bot #1").await;
-    let uuid = provider.start(&Scene::spec(2, "a")).await.unwrap();
-    assert_eq!(scene.fake.application(&uuid).unwrap().description.as_deref(), Some("[BUSY] Bot #1"));
-    assert_eq!(scene.count(Operation::Describe), before + 1);
+    provider.describe(&CoolifyFixture::slot(2), "[BUSY] Bot #1").await;
+    let uuid = provider.start(&CoolifyFixture::spec(2, "a")).await.unwrap();
+    assert_eq!(fixture.fake.application(&uuid).unwrap().description.as_deref(), Some("[BUSY] Bot #1"));
+    assert_eq!(fixture.count(Operation::Describe), before + 1);
     assert_eq!(provider.list().await.unwrap().len(), 2);
-    scene.no_violations();
+    fixture.no_violations();
 }
 
 #[tokio::test]
 async fn a_description_waits_for_its_turn_and_comes_in_the_end() {
     let database = Database::new(Backend::Sqlite).await;
     let minute = Duration::from_millis(1_500);
-    let scene = Scene::on(database.into(), 20, minute, |_| {}).await;
-    let provider = scene.process();
-    provider.create(&Scene::spec(1, "a")).await.unwrap();
+    let fixture = CoolifyFixture::on(database.into(), 20, minute, |_| {}).await;
+    let provider = fixture.process();
+    provider.create(&CoolifyFixture::spec(1, "a")).await.unwrap();
     // More than half is used: what only shows something waits.
-    while scene.fake.calls().len() < 12 {
-        provider.last_lines(&Scene::slot(1)).await.unwrap();
+    while fixture.fake.calls().len() < 12 {
+        provider.last_lines(&CoolifyFixture::slot(1)).await.unwrap();
     }
     let begun = Instant::now();
-    provider.describe(&Scene::slot(1), "[IDLE] Available").await;
+    provider.describe(&CoolifyFixture::slot(1), "[IDLE] Available").await;
     assert!(begun.elapsed() < Duration::from_millis(100));
-    scene.fake.break_next(Operation::Describe, Fault::Fail, 1);
-    until("it is described", async || scene.only().description.as_deref() == Some("[IDLE] Available")).await;
+    fixture.fake.break_next(Operation::Describe, Fault::Fail, 1);
+    until("it is described", async || fixture.only().description.as_deref() == Some("[IDLE] Available")).await;
     // Once when it was made, and twice because the first time failed.
-    assert_eq!((scene.count(Operation::Describe), scene.fake.throttled()), (3, 0));
+    assert_eq!((fixture.count(Operation::Describe), fixture.fake.throttled()), (3, 0));
 }
 
 #[tokio::test]
 async fn too_many_requests_are_waited_out_within_the_call() {
-    let scene = Scene::plain().await;
-    let provider = scene.process();
+    let fixture = CoolifyFixture::plain().await;
+    let provider = fixture.process();
     for operation in [Operation::List, Operation::Create, Operation::Start] {
-        scene.fake.break_next(operation, Fault::Throttle(1), 1);
+        fixture.fake.break_next(operation, Fault::Throttle(1), 1);
     }
     let begun = Instant::now();
-    provider.start(&Scene::spec(1, "a")).await.unwrap();
+    provider.start(&CoolifyFixture::spec(1, "a")).await.unwrap();
     assert!(begun.elapsed() >= Duration::from_secs(3));
-    scene.fake.break_next(Operation::Stop, Fault::Throttle(1), 1);
-    provider.stop(&Scene::slot(1), true).await.unwrap();
-    assert_eq!(scene.fake.throttled(), 4);
-    assert_eq!(scene.fake.deployments(), ["finished"]);
+    fixture.fake.break_next(Operation::Stop, Fault::Throttle(1), 1);
+    provider.stop(&CoolifyFixture::slot(1), true).await.unwrap();
+    assert_eq!(fixture.fake.throttled(), 4);
+    assert_eq!(fixture.fake.deployments(), ["finished"]);
 }
 
 #[tokio::test]
 async fn a_ping_costs_a_request_a_minute_at_most() {
-    let scene = Scene::plain().await;
-    let provider = scene.process();
+    let fixture = CoolifyFixture::plain().await;
+    let provider = fixture.process();
     for _ in 0..20 {
         provider.ping().await.unwrap();
     }
-    assert_eq!(scene.fake.calls().len(), 1);
-    let wrong = scene.process_with(CoolifyConfig { api_token: "wrong".into(), ..scene.config() });
+    assert_eq!(fixture.fake.calls().len(), 1);
+    let wrong = fixture.process_with(CoolifyConfig { api_token: "wrong".into(), ..fixture.config() });
     for _ in 0..20 {
         let error = wrong.ping().await.unwrap_err();
-        assert!(error.words.contains("does not accept the token"), "{error:?}");
+        assert!(error.message.contains("does not accept the token"), "{error:?}");
     }
-    assert_eq!(scene.fake.calls().len(), 2);
+    assert_eq!(fixture.fake.calls().len(), 2);
 }
 
 #[tokio::test]
 async fn replicas_that_all_look_leave_most_of_the_budget_to_others() {
     let minute = Duration::from_secs(2);
-    let scene = Scene::on(Database::new(Backend::Sqlite).await.into(), 100, minute, |_| {}).await;
+    let fixture = CoolifyFixture::on(Database::new(Backend::Sqlite).await.into(), 100, minute, |_| {}).await;
     let begun = Instant::now();
     let mut all = tokio::task::JoinSet::new();
     for _ in 0..6 {
-        let provider = scene.process();
+        let provider = fixture.process();
         all.spawn(async move {
             while begun.elapsed() < minute {
                 provider.list().await.unwrap();
@@ -125,58 +123,61 @@ async fn replicas_that_all_look_leave_most_of_the_budget_to_others() {
         });
     }
     all.join_all().await;
-    let (looks, minutes) = (scene.count(Operation::List), begun.elapsed().as_secs_f64() / minute.as_secs_f64());
+    let (listings, minutes) = (fixture.count(Operation::List), begun.elapsed().as_secs_f64() / minute.as_secs_f64());
     // A fifth, and what may come at once at the beginning.
     #[allow(clippy::cast_precision_loss)]
-    let looks = looks as f64;
-    assert!(looks <= 20.0 * minutes + 4.0 && looks >= 10.0 * minutes, "{looks} in {minutes} minutes");
+    let listings = listings as f64;
+    assert!(listings <= 20.0 * minutes + 4.0 && listings >= 10.0 * minutes, "{listings} in {minutes} minutes");
 }
 
 /// Somebody is told that it was too much, and waits.
-async fn held(scene: &Scene, fault: Fault) -> (Arc<greenroom::providers::coolify::CoolifyProvider>, impl Sized) {
-    let provider = Arc::new(scene.process());
-    scene.fake.break_next(Operation::List, fault, 1);
+async fn held(
+    fixture: &CoolifyFixture,
+    fault: Fault,
+) -> (Arc<greenroom::providers::coolify::CoolifyProvider>, impl Sized) {
+    let provider = Arc::new(fixture.process());
+    fixture.fake.break_next(Operation::List, fault, 1);
     let waits = provider.clone();
     let mut waiting = tokio::task::JoinSet::new();
     waiting.spawn(async move { waits.list().await });
-    until("it was too much", async || scene.fake.throttled() == 1).await;
+    until("it was too much", async || fixture.fake.throttled() == 1).await;
     (provider, waiting)
 }
 
 #[tokio::test]
 async fn a_coolify_that_has_had_enough_is_there() {
-    let scene = Scene::plain().await;
-    let (provider, _waiting) = held(&scene, Fault::Throttle(60)).await;
+    let fixture = CoolifyFixture::plain().await;
+    let (provider, _waiting) = held(&fixture, Fault::Throttle(60)).await;
     tokio::time::timeout(Duration::from_secs(1), provider.ping()).await.unwrap().unwrap();
     // Another replica finds out while it waits for its turn.
-    scene.process().ping().await.unwrap();
-    assert_eq!(scene.count(Operation::Version), 0);
+    fixture.process().ping().await.unwrap();
+    assert_eq!(fixture.count(Operation::Version), 0);
     // And the answer to a ping itself may be that it was too much.
-    let other = Scene::plain().await;
+    let other = CoolifyFixture::plain().await;
     other.fake.break_next(Operation::Version, Fault::Throttle(60), 1);
     tokio::time::timeout(Duration::from_secs(1), other.process().ping()).await.unwrap().unwrap();
 }
 
 #[tokio::test]
 async fn who_has_to_wait_for_too_long_is_told_that_coolify_holds_us_back() {
-    let scene = Scene::plain().await;
-    let provider = scene.process();
-    provider.start(&Scene::spec(1, "a")).await.unwrap();
-    scene.fake.break_next(Operation::Stop, Fault::Throttle(60), 1);
+    let fixture = CoolifyFixture::plain().await;
+    let provider = fixture.process();
+    provider.start(&CoolifyFixture::spec(1, "a")).await.unwrap();
+    fixture.fake.break_next(Operation::Stop, Fault::Throttle(60), 1);
     for error in [
-        provider.stop(&Scene::slot(1), true).await.unwrap_err(),
-        provider.delete(&Scene::slot(1)).await.unwrap_err(),
-        provider.inspect(&Scene::slot(1)).await.unwrap_err(),
+        provider.stop(&CoolifyFixture::slot(1), true).await.unwrap_err(),
+        provider.delete(&CoolifyFixture::slot(1)).await.unwrap_err(),
+        provider.inspect(&CoolifyFixture::slot(1)).await.unwrap_err(),
     ] {
-        assert!(error.may_help && error.words.contains("takes no more requests"), "{error:?}");
+        assert!(error.retryable && error.message.contains("takes no more requests"), "{error:?}");
     }
 }
 
 #[tokio::test]
 async fn a_log_is_not_asked_for_while_others_wait() {
-    let scene = Scene::plain().await;
-    let (provider, _waiting) = held(&scene, Fault::Throttle(60)).await;
-    let lines = tokio::time::timeout(Duration::from_secs(1), provider.last_lines(&Scene::slot(1))).await;
+    let fixture = CoolifyFixture::plain().await;
+    let (provider, _waiting) = held(&fixture, Fault::Throttle(60)).await;
+    let lines = tokio::time::timeout(Duration::from_secs(1), provider.last_lines(&CoolifyFixture::slot(1))).await;
     assert_eq!(lines.unwrap().unwrap(), None);
 }
 
@@ -185,10 +186,10 @@ async fn a_log_is_not_asked_for_while_others_wait() {
 #[case::not_said(Fault::ThrottleSilently, 1_200)]
 #[tokio::test]
 async fn how_long_it_has_had_enough_may_be_said_otherwise_or_not(#[case] fault: Fault, #[case] least: u64) {
-    let scene = Scene::plain().await;
-    scene.fake.break_next(Operation::List, fault, 1);
+    let fixture = CoolifyFixture::plain().await;
+    fixture.fake.break_next(Operation::List, fault, 1);
     let begun = Instant::now();
-    scene.process().list().await.unwrap();
+    fixture.process().list().await.unwrap();
     let waited = begun.elapsed();
     assert!(waited >= Duration::from_millis(least) && waited < Duration::from_secs(5), "{waited:?}");
 }

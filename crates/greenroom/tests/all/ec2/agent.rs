@@ -6,7 +6,7 @@ use std::process::Stdio;
 use serde_json::json;
 use tokio::process::{Child, Command};
 
-use super::{Scene, until_idle};
+use super::{Ec2Fixture, until_idle};
 use crate::support::{Process, meet_link, until};
 
 /// Joins, tells what it finds in its folder, leaves something there, and stays until it is told to leave.
@@ -20,13 +20,13 @@ const BOT: &str = r#"
 "#;
 
 /// Starts the agent of a runner as a launch template would.
-pub fn agent(scene: &Scene, instance: &str, folder: &Path, script: &str) -> Child {
+pub fn agent(fixture: &Ec2Fixture, instance: &str, folder: &Path, script: &str) -> Child {
     let ended = format!("touch {}", folder.join("ended").display());
     let mut command: Command = Process::command();
     command
         .args(["agent", "runner", "--end-command", &ended, "--leave-grace", "2s", "--", "sh", "-c", script])
-        .env("GREENROOM_URL", &scene.server.url)
-        .env("GREENROOM_RUNNER_TOKEN", &scene.token)
+        .env("GREENROOM_URL", &fixture.server.url)
+        .env("GREENROOM_RUNNER_TOKEN", &fixture.token)
         .env("GREENROOM_INSTANCE_ID", instance)
         .env("GREENROOM_RUNNER_DIR", folder.join("bots"))
         .stdout(Stdio::null())
@@ -36,26 +36,27 @@ pub fn agent(scene: &Scene, instance: &str, folder: &Path, script: &str) -> Chil
 
 #[tokio::test]
 async fn the_agent_of_a_runner_on_moto_takes_bots_one_by_one_and_ends_the_machine_when_its_time_is_over() {
-    let scene =
-        Scene::open("max_slots = 1\n\nheartbeat_interval = \"200ms\"\nhealthy_within = \"5s\"\nidle_timeout = \"15s\"")
-            .await;
-    let instance = scene.cloud.grow("large-on-demand", 1).await.remove(0);
+    let fixture = Ec2Fixture::open(
+        "max_slots = 1\n\nheartbeat_interval = \"200ms\"\nhealthy_within = \"5s\"\nidle_timeout = \"15s\"",
+    )
+    .await;
+    let instance = fixture.cloud.grow("large-on-demand", 1).await.remove(0);
     let folder = tempfile::tempdir().unwrap();
     std::fs::create_dir(folder.path().join("bots")).unwrap();
-    let mut agent = agent(&scene, &instance, folder.path(), BOT);
+    let mut agent = agent(&fixture, &instance, folder.path(), BOT);
     for number in 0..2 {
-        let bot = scene.user.bot(&meet_link(number)).await;
-        let active = scene.user.until(&bot, "active").await;
+        let bot = fixture.user.bot(&meet_link(number)).await;
+        let active = fixture.user.until(&bot, "active").await;
         assert_eq!(active["container_id"], json!(instance));
         until("it has said what it found", async || {
-            let said = scene.user.get(&format!("/bots/{bot}/transcript")).await;
+            let said = fixture.user.get(&format!("/bots/{bot}/transcript")).await;
             said["segments"][0]["text"] == "found 0"
         })
         .await;
-        scene.user.stop(&bot).await;
-        let ended = scene.user.until(&bot, "completed").await;
+        fixture.user.stop(&bot).await;
+        let ended = fixture.user.until(&bot, "completed").await;
         assert_eq!(ended["reason"], "stopped");
-        until_idle(&scene.admin).await;
+        until_idle(&fixture.admin).await;
         let left = || std::fs::read_dir(folder.path().join("bots")).unwrap().flatten();
         until("nothing of the bot is left", async || {
             left().all(|entry| !entry.file_name().to_string_lossy().starts_with("greenroom-bot-"))
@@ -65,5 +66,5 @@ async fn the_agent_of_a_runner_on_moto_takes_bots_one_by_one_and_ends_the_machin
     // Nobody asks for it any more.
     assert!(agent.wait().await.unwrap().success());
     assert!(folder.path().join("ended").exists(), "the machine was ended");
-    until("the group has let it go", async || scene.cloud.machines("large-on-demand").await.is_empty()).await;
+    until("the group has let it go", async || fixture.cloud.machines("large-on-demand").await.is_empty()).await;
 }

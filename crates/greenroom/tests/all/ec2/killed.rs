@@ -5,7 +5,7 @@ use aws::RunnerState;
 use rstest::rstest;
 use serde_json::json;
 
-use super::{Scene, until_idle, until_on};
+use super::{Ec2Fixture, until_idle, until_on};
 use crate::support::{Life, Machine, Process, meet_link, until};
 
 /// As short as it may be, so that a test does not wait for a minute.
@@ -19,15 +19,15 @@ const SETTINGS: &str = "max_slots = 1\n\nannouncement = \"20s\"\nclaim_timeout =
 #[case::before_registration("Healthy")]
 #[tokio::test]
 async fn a_bot_runs_on_moto_after_the_server_was_killed_while_it_picked_up_its_runner(#[case] step: &str) {
-    let scene = Scene::open(SETTINGS).await;
-    let instance = scene.cloud.grow("large-on-demand", 1).await.remove(0);
-    let machine = Machine::up(&scene.admin, &scene.token, &instance).await;
-    let address = scene.server.url.strip_prefix("http://").unwrap().to_owned();
-    scene.server.kill().await;
-    let file = scene.database.folder.path().join("greenroom.toml");
+    let fixture = Ec2Fixture::open(SETTINGS).await;
+    let instance = fixture.cloud.grow("large-on-demand", 1).await.remove(0);
+    let machine = Machine::up(&fixture.admin, &fixture.token, &instance).await;
+    let address = fixture.server.url.strip_prefix("http://").unwrap().to_owned();
+    fixture.server.kill().await;
+    let file = fixture.database.folder.path().join("greenroom.toml");
     let start = async |step: Option<&str>| {
         let mut command = Process::command();
-        command.args(["serve", "--listen", &address, "--database", &scene.database.url, "--config"]).arg(&file);
+        command.args(["serve", "--listen", &address, "--database", &fixture.database.url, "--config"]).arg(&file);
         if let Some(step) = step {
             command.env("TEST_STAND_STILL_AT", step);
         }
@@ -35,12 +35,12 @@ async fn a_bot_runs_on_moto_after_the_server_was_killed_while_it_picked_up_its_r
     };
     // This one stands still at the step, which is where it is killed.
     let dying = start(Some(step)).await;
-    let bot = scene.user.bot(&meet_link(0)).await;
+    let bot = fixture.user.bot(&meet_link(0)).await;
     until("the runner is being picked up", async || {
-        let deployments = scene.admin.get("/admin/deployments").await;
-        let runners = scene.cloud.runners(Vec::new()).await;
+        let deployments = fixture.admin.get("/admin/deployments").await;
+        let runners = fixture.cloud.runners(Vec::new()).await;
         let is_there = match step {
-            "Received" | "Deleted" | "HandedOver" => scene.cloud.queued("large").await == 0,
+            "Received" | "Deleted" | "HandedOver" => fixture.cloud.queued("large").await == 0,
             _ => runners[0].state == RunnerState::Claimed,
         };
         deployments["active"] == 1 && is_there
@@ -54,15 +54,15 @@ async fn a_bot_runs_on_moto_after_the_server_was_killed_while_it_picked_up_its_r
     let life = Life::from_data(&machine.client, &data);
     life.well("started", json!({})).await;
     life.well("joined", json!({})).await;
-    scene.user.until(&bot, "active").await;
-    until_on(&scene.admin, "pool-meet-001", &instance).await;
+    fixture.user.until(&bot, "active").await;
+    until_on(&fixture.admin, "pool-meet-001", &instance).await;
     life.well("exited", json!({"exit_code": 0})).await;
     machine.until_told("stop").await;
     machine.release().await;
-    until_idle(&scene.admin).await;
+    until_idle(&fixture.admin).await;
     // And it is there for the next, once.
-    let next = scene.user.bot(&meet_link(1)).await;
+    let next = fixture.user.bot(&meet_link(1)).await;
     let life = machine.take().await;
-    scene.user.until(&next, "active").await;
+    fixture.user.until(&next, "active").await;
     life.well("exited", json!({"exit_code": 0})).await;
 }

@@ -66,23 +66,23 @@ async fn five_hundred_mixed_requests_on_two_hundred_runners_of_moto_each_run_whe
     assert_eq!(machines.len(), 200);
 
     let mut dice = Dice(11);
-    let fits = |wants: Option<&Requirements>, kind: &Attributes| requirements::fits(wants, kind);
+    let fits = |needs: Option<&Requirements>, kind: &Attributes| requirements::fits(needs, kind);
     let mut wanted: BTreeMap<String, Option<Requirements>> = BTreeMap::new();
-    let mut told = 0;
+    let mut refused = 0;
     for number in 0..BOTS {
         let asked = dice.asked();
-        let wants: Option<Requirements> = asked.clone().map(|asked| serde_json::from_value(asked).unwrap());
+        let needs: Option<Requirements> = asked.clone().map(|asked| serde_json::from_value(asked).unwrap());
         let ask = json!({"meeting_url": meet_link(number), "requirements": asked, "queue_timeout_ms": 600_000});
         let (status, body) = user.post("/bots", ask).await;
-        if machines.values().any(|kind| fits(wants.as_ref(), kind)) {
+        if machines.values().any(|kind| fits(needs.as_ref(), kind)) {
             assert_eq!(status, StatusCode::CREATED, "{body}");
-            wanted.insert(body["bot"]["id"].as_str().unwrap().to_owned(), wants);
+            wanted.insert(body["bot"]["id"].as_str().unwrap().to_owned(), needs);
         } else {
             assert_eq!((status, &body["code"]), (StatusCode::UNPROCESSABLE_ENTITY, &json!("invalid")), "{body}");
-            told += 1;
+            refused += 1;
         }
     }
-    assert!(told > 10 && wanted.len() > 300, "{told} {}", wanted.len());
+    assert!(refused > 10 && wanted.len() > 300, "{refused} {}", wanted.len());
     until_done(&user, &ran, wanted.len()).await;
     over.cancel();
     while let Some(ended) = agents.join_next().await {
@@ -92,8 +92,8 @@ async fn five_hundred_mixed_requests_on_two_hundred_runners_of_moto_each_run_whe
     let ran = ran.lock().unwrap().clone();
     assert_eq!(ran.len(), wanted.len(), "each once");
     for (bot, instance) in &ran {
-        let wants = wanted.remove(bot).expect("a bot ran twice, or is unknown");
-        assert!(fits(wants.as_ref(), &machines[instance]), "{wants:?} on {}", machines[instance]);
+        let needs = wanted.remove(bot).expect("a bot ran twice, or is unknown");
+        assert!(fits(needs.as_ref(), &machines[instance]), "{needs:?} on {}", machines[instance]);
     }
     assert!(wanted.is_empty());
     until("every runner is idle again", async || {

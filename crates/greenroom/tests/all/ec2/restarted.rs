@@ -6,7 +6,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::json;
 
-use super::Scene;
+use super::Ec2Fixture;
 use super::agent::agent;
 use crate::support::{meet_link, until};
 
@@ -32,32 +32,32 @@ fn inside(folder: &Path) -> Vec<i32> {
 
 #[tokio::test]
 async fn a_killed_agent_on_moto_that_is_started_again_ends_its_old_bot_before_its_machine_is_idle() {
-    let scene = Scene::open(SETTINGS).await;
-    let instance = scene.cloud.grow("large-on-demand", 1).await.remove(0);
+    let fixture = Ec2Fixture::open(SETTINGS).await;
+    let instance = fixture.cloud.grow("large-on-demand", 1).await.remove(0);
     let folder = tempfile::tempdir().unwrap();
-    let killed = agent(&scene, &instance, folder.path(), STUBBORN);
-    let lost = scene.user.bot(&meet_link(1)).await;
-    scene.user.until(&lost, "active").await;
+    let killed = agent(&fixture, &instance, folder.path(), STUBBORN);
+    let lost = fixture.user.bot(&meet_link(1)).await;
+    fixture.user.until(&lost, "active").await;
     until("both of its processes are there", async || inside(folder.path()).len() >= 2).await;
     // What it prints is sent while it runs, because there is nobody else to ask.
     until("its log is there", async || {
-        let log = scene.user.get(&format!("/bots/{lost}/logs")).await;
+        let log = fixture.user.get(&format!("/bots/{lost}/logs")).await;
         log["lines"].as_array().unwrap().iter().any(|line| line["text"] == "stubborn bot is here")
     })
     .await;
     kill(Pid::from_raw(killed.id().unwrap().try_into().unwrap()), Signal::SIGKILL).unwrap();
     let old = inside(folder.path());
     assert!(old.len() >= 2, "{old:?}: they outlive their agent");
-    let _again = agent(&scene, &instance, folder.path(), "echo '{\"event\": \"joined\"}'; read leave");
-    let lost = scene.user.until(&lost, "failed").await;
+    let _again = agent(&fixture, &instance, folder.path(), "echo '{\"event\": \"joined\"}'; read leave");
+    let lost = fixture.user.until(&lost, "failed").await;
     assert_eq!(lost["reason"], "crashed");
     assert!(lost["error"].as_str().unwrap().contains("was killed and started again"), "{lost}");
     // They were ended before the machine was registered, and that came before the report.
     assert!(inside(folder.path()).iter().all(|process| !old.contains(process)));
-    let next = scene.user.bot(&meet_link(2)).await;
-    let next = scene.user.until(&next, "active").await;
+    let next = fixture.user.bot(&meet_link(2)).await;
+    let next = fixture.user.until(&next, "active").await;
     assert_eq!(next["container_id"], json!(instance));
     assert!(inside(folder.path()).iter().all(|process| !old.contains(process)));
-    let log = scene.user.get(&format!("/bots/{}/logs", lost["id"].as_str().unwrap())).await;
+    let log = fixture.user.get(&format!("/bots/{}/logs", lost["id"].as_str().unwrap())).await;
     assert!(log["lines"].to_string().contains("stubborn bot is here"), "{log}");
 }

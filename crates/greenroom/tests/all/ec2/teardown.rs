@@ -3,34 +3,34 @@
 
 use serde_json::json;
 
-use super::Scene;
+use super::Ec2Fixture;
 use crate::pool_removal::{other_pool, pools, start_again};
 use crate::support::{Database, Machine, greenroom, meet_link, until};
 
 /// A server with two slots, one of which has a bot on the first of two machines.
-async fn scene() -> (Scene, [Machine; 2], String) {
-    let scene = Scene::open("max_slots = 2\n\nheartbeat_interval = \"1s\"\nhealthy_within = \"3s\"").await;
-    let instances = scene.cloud.grow("large-on-demand", 2).await;
-    let busy = Machine::up(&scene.admin, &scene.token, &instances[0]).await;
-    let bot = scene.user.bot(&meet_link(1)).await;
+async fn fixture() -> (Ec2Fixture, [Machine; 2], String) {
+    let fixture = Ec2Fixture::open("max_slots = 2\n\nheartbeat_interval = \"1s\"\nhealthy_within = \"3s\"").await;
+    let instances = fixture.cloud.grow("large-on-demand", 2).await;
+    let busy = Machine::up(&fixture.admin, &fixture.token, &instances[0]).await;
+    let bot = fixture.user.bot(&meet_link(1)).await;
     busy.take().await;
-    scene.user.until(&bot, "active").await;
-    let idle = Machine::up(&scene.admin, &scene.token, &instances[1]).await;
-    (scene, [busy, idle], bot)
+    fixture.user.until(&bot, "active").await;
+    let idle = Machine::up(&fixture.admin, &fixture.token, &instances[1]).await;
+    (fixture, [busy, idle], bot)
 }
 
 async fn stored_slots(database: &Database) -> usize {
     database.reader().await.pairs("SELECT name, status FROM slots").await.len()
 }
 
-async fn run(database: &Database, words: &[&str]) -> (bool, String) {
-    let (well, stdout, stderr) = greenroom(database, words).await;
+async fn run(database: &Database, arguments: &[&str]) -> (bool, String) {
+    let (well, stdout, stderr) = greenroom(database, arguments).await;
     (well, stdout + &stderr)
 }
 
 #[tokio::test]
 async fn a_pool_of_runners_on_moto_that_left_is_removed_and_the_machine_of_its_bot_ends() {
-    let (Scene { cloud, server, database, user, .. }, [busy, idle], bot) = scene().await;
+    let (Ec2Fixture { cloud, server, database, user, .. }, [busy, idle], bot) = fixture().await;
     let (server, _) = start_again(server, &database, &other_pool()).await;
     let (well, said) = run(&database, &["pools", "remove", "meet", "--force"]).await;
     assert!(!well && said.contains("The pool meet (ec2) has 1 slots; 1 have a bot, which is ended."), "{said}");
@@ -50,13 +50,13 @@ async fn a_pool_of_runners_on_moto_that_left_is_removed_and_the_machine_of_its_b
     // Nobody has heard from the machine that its bot is gone, so it is not used again.
     until("its machine is gone", async || !cloud.machines("large-on-demand").await.contains(&busy.instance)).await;
     assert!(cloud.machines("large-on-demand").await.contains(&idle.instance), "an idle one is its group's");
-    let bot = user.on(&server.url).look_at(&bot).await;
+    let bot = user.on(&server.url).show_bot(&bot).await;
     assert_eq!((&bot["status"], &bot["reason"]), (&json!("completed"), &json!("stopped")), "{bot}");
 }
 
 #[tokio::test]
 async fn down_ends_the_bots_on_moto_and_says_that_idle_machines_stay() {
-    let (Scene { cloud, server, database, .. }, [busy, idle], _) = scene().await;
+    let (Ec2Fixture { cloud, server, database, .. }, [busy, idle], _) = fixture().await;
     server.terminate().await;
     assert!(server.wait().await);
     let (well, said) = run(&database, &["down"]).await;

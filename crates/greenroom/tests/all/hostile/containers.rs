@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::Thief;
 use crate::coolify_server;
 use crate::support::{
-    Backend, CoolifyFake, CoolifySettings, Engine, Recipe, Scene, Swarm, Venue, found, meet_link, until,
+    Backend, CoolifyFake, CoolifySettings, DockerFixture, Engine, Recipe, ServerFixture, Swarm, found, meet_link, until,
 };
 
 /// In an image that has a shell and `cat`, and nothing else.
@@ -29,19 +29,19 @@ const TRIES: &str = r#"
     while read line; do case "$line" in *leave*) exit 0;; esac; done
 "#;
 
-/// What a bot of a scene has printed, as of its end.
-async fn lives(scene: &Scene, number: usize, log: impl AsyncFn() -> String) -> Value {
-    let bot = scene.user.bot(&meet_link(number)).await;
-    let bot = scene.user.until(&bot, "active").await;
+/// What a bot of the fixture has printed, as of its end.
+async fn lives(fixture: &DockerFixture, number: usize, log: impl AsyncFn() -> String) -> Value {
+    let bot = fixture.user.bot(&meet_link(number)).await;
+    let bot = fixture.user.until(&bot, "active").await;
     let log = found("it has tried", async || Some(log().await).filter(|log| log.contains("TRIED"))).await;
     assert!(!log.contains("GOT"), "{log}");
     bot
 }
 
-async fn leaves(scene: &Scene, bot: &Value) {
+async fn leaves(fixture: &DockerFixture, bot: &Value) {
     let id = bot["id"].as_str().unwrap();
-    scene.user.stop(id).await;
-    scene.user.until(id, "completed").await;
+    fixture.user.stop(id).await;
+    fixture.user.until(id, "completed").await;
 }
 
 /// The slot's token in an environment.
@@ -61,22 +61,22 @@ async fn a_bot_in_a_docker_container_gets_nothing(#[case] standby: &str, #[case]
     let tries = if recycle_after == 0 { TRIES.replace("got \"what another left", ": \"") } else { TRIES.to_owned() };
     let image = engine.image(&Recipe::bot(&tries)).await;
     let settings = format!("standby = \"{standby}\"\nmax_slots = 1\nrecycle_after = {recycle_after}");
-    let scene = Scene::start(&engine, "docker", &image, &settings, "").await;
+    let fixture = DockerFixture::start(&engine, "docker", &image, &settings, "").await;
     let log = async || {
         let log = engine.docker.logs(
-            &scene.slot(1),
+            &fixture.slot(1),
             Some(bollard::query_parameters::LogsOptionsBuilder::default().stdout(true).stderr(true).build()),
         );
         let lines: Vec<_> = futures_util::StreamExt::collect(log).await;
         lines.into_iter().flatten().map(|line| line.to_string()).collect()
     };
-    let first = lives(&scene, 0, log).await;
-    let saved = token(scene.container(1).await.config.unwrap().env);
-    let thief = Thief::with(&scene.server.admin(), &saved);
-    leaves(&scene, &first).await;
+    let first = lives(&fixture, 0, log).await;
+    let saved = token(fixture.container(1).await.config.unwrap().env);
+    let thief = Thief::with(&fixture.server.admin(), &saved);
+    leaves(&fixture, &first).await;
     for number in 1..3 {
-        let next = lives(&scene, number, log).await;
-        leaves(&scene, &next).await;
+        let next = lives(&fixture, number, log).await;
+        leaves(&fixture, &next).await;
     }
     thief.got_nothing().await;
 }
@@ -89,9 +89,9 @@ async fn a_bot_on_a_swarm_gets_nothing_and_leaves_no_data_in_its_service(#[case]
     let swarm = Swarm::single().await;
     let image = swarm.image(&Recipe::bot(TRIES)).await;
     let settings = format!("standby = \"{standby}\"\nmax_slots = 1");
-    let scene = Scene::start(swarm.manager(), "swarm", &image, &settings, "").await;
+    let fixture = DockerFixture::start(swarm.manager(), "swarm", &image, &settings, "").await;
     let docker = &swarm.manager().docker;
-    let slot = scene.slot(1);
+    let slot = fixture.slot(1);
     let service =
         async || docker.inspect_service(&slot, None::<bollard::query_parameters::InspectServiceOptions>).await.unwrap();
     let log = async || {
@@ -99,10 +99,10 @@ async fn a_bot_on_a_swarm_gets_nothing_and_leaves_no_data_in_its_service(#[case]
         let lines: Vec<_> = futures_util::StreamExt::collect(docker.service_logs(&slot, Some(options))).await;
         lines.into_iter().flatten().map(|line| line.to_string()).collect()
     };
-    let first = lives(&scene, 0, log).await;
+    let first = lives(&fixture, 0, log).await;
     let saved = token(service().await.spec.unwrap().task_template.unwrap().container_spec.unwrap().env);
-    let thief = Thief::with(&scene.server.admin(), &saved);
-    leaves(&scene, &first).await;
+    let thief = Thief::with(&fixture.server.admin(), &saved);
+    leaves(&fixture, &first).await;
     if standby == "stopped" {
         until("nothing of the bot is in its service", async || {
             let text = serde_json::to_string(&service().await).unwrap();
@@ -110,8 +110,8 @@ async fn a_bot_on_a_swarm_gets_nothing_and_leaves_no_data_in_its_service(#[case]
         })
         .await;
     }
-    let next = lives(&scene, 1, log).await;
-    leaves(&scene, &next).await;
+    let next = lives(&fixture, 1, log).await;
+    leaves(&fixture, &next).await;
     thief.got_nothing().await;
 }
 
@@ -119,11 +119,11 @@ async fn a_bot_on_a_swarm_gets_nothing_and_leaves_no_data_in_its_service(#[case]
 async fn what_a_user_writes_in_double_braces_reaches_a_bot_on_a_swarm_as_it_was_written() {
     let swarm = Swarm::single().await;
     let image = swarm.image(&Recipe::bot("echo \"DATA $BOT_DATA\"; echo '{\"event\": \"joined\"}'; read leave")).await;
-    let scene = Scene::start(swarm.manager(), "swarm", &image, "max_slots = 1", "").await;
-    let words = "{{.Node.Hostname}} {{{ {{ }} {{.Service.Labels}}";
-    let bot = scene.user.ask(json!({"meeting_url": meet_link(0), "config": {"prompt": words}})).await;
-    scene.user.until(bot["id"].as_str().unwrap(), "active").await;
-    let (docker, slot) = (&swarm.manager().docker, scene.slot(1));
+    let fixture = DockerFixture::start(swarm.manager(), "swarm", &image, "max_slots = 1", "").await;
+    let prompt = "{{.Node.Hostname}} {{{ {{ }} {{.Service.Labels}}";
+    let bot = fixture.user.ask(json!({"meeting_url": meet_link(0), "config": {"prompt": prompt}})).await;
+    fixture.user.until(bot["id"].as_str().unwrap(), "active").await;
+    let (docker, slot) = (&swarm.manager().docker, fixture.slot(1));
     let log = found("it has printed its data", async || {
         let options = bollard::query_parameters::LogsOptionsBuilder::default().stdout(true).build();
         let lines: Vec<_> = futures_util::StreamExt::collect(docker.service_logs(&slot, Some(options))).await;
@@ -131,7 +131,7 @@ async fn what_a_user_writes_in_double_braces_reaches_a_bot_on_a_swarm_as_it_was_
         log.contains("DATA").then_some(log)
     })
     .await;
-    assert!(log.contains(words), "{log}");
+    assert!(log.contains(prompt), "{log}");
 }
 
 #[rstest]
@@ -144,14 +144,14 @@ async fn a_token_from_the_environment_of_a_coolify_application_gets_nothing_and_
     let fake = CoolifyFake::start(CoolifySettings::default()).await;
     let containers = tokio::spawn(coolify_server::run_containers(fake.events()));
     let config = coolify_server::config(&fake, standby).replace("max_slots = 2", "max_slots = 1");
-    let venue = Venue::open(Backend::Sqlite, &config).await;
-    let first = venue.active(0).await;
+    let fixture = ServerFixture::open(Backend::Sqlite, &config).await;
+    let first = fixture.active(0).await;
     let application = fake.applications()[0].clone();
     let saved = application.envs["GREENROOM_SLOT_TOKEN"].clone();
-    let thief = Thief::with(&venue.admin, &saved);
-    venue.leave(&first).await;
-    let next = venue.active(1).await;
-    venue.leave(&next).await;
+    let thief = Thief::with(&fixture.admin, &saved);
+    fixture.leave(&first).await;
+    let next = fixture.active(1).await;
+    fixture.leave(&next).await;
     let got = thief.got().await;
     assert!(got.iter().all(|status| *status == StatusCode::UNAUTHORIZED), "{got:?}");
     assert!(fake.applications().iter().all(|now| now.uuid != application.uuid), "it is still the same application");

@@ -13,7 +13,8 @@ use tokio::sync::oneshot;
 
 use super::{SLOT, expect_no_violations, statuses};
 use crate::support::{
-    Backend, NomadEvent, NomadFake, NomadFault, NomadNode, NomadOperation, NomadOptions, Venue, meet_link, until,
+    Backend, NomadEvent, NomadFake, NomadFault, NomadNode, NomadOperation, NomadOptions, ServerFixture, meet_link,
+    until,
 };
 
 /// Joins, and stays until it is told to leave.
@@ -76,9 +77,9 @@ fn nomad_pool(nomad: &NomadFake, settings: &str) -> String {
     )
 }
 
-async fn venue(nomad: &Arc<NomadFake>, backend: Backend, settings: &str) -> Venue {
+async fn fixture(nomad: &Arc<NomadFake>, backend: Backend, settings: &str) -> ServerFixture {
     run_agents(nomad);
-    Venue::open(backend, &nomad_pool(nomad, settings)).await
+    ServerFixture::open(backend, &nomad_pool(nomad, settings)).await
 }
 
 #[rstest]
@@ -87,17 +88,17 @@ async fn venue(nomad: &Arc<NomadFake>, backend: Backend, settings: &str) -> Venu
 #[tokio::test]
 async fn bots_of_a_stopped_pool_live_and_end_one_after_the_other_in_its_slot(#[case] backend: Backend) {
     let nomad = Arc::new(NomadFake::start().await);
-    let venue = venue(&nomad, backend, "max_slots = 1").await;
+    let fixture = fixture(&nomad, backend, "max_slots = 1").await;
     for number in 0..3 {
-        let bot = venue.active(number).await;
+        let bot = fixture.active(number).await;
         assert_eq!(bot["slot"], SLOT);
-        let next = venue.user.bot(&meet_link(number + 100)).await;
-        venue.leave(&bot).await;
-        let next = venue.user.until(&next, "active").await;
-        assert_eq!(next["slot"], SLOT, "whoever waited in line has it next");
-        venue.leave(&next).await;
+        let next = fixture.user.bot(&meet_link(number + 100)).await;
+        fixture.leave(&bot).await;
+        let next = fixture.user.until(&next, "active").await;
+        assert_eq!(next["slot"], SLOT, "who waited in the queue has it next");
+        fixture.leave(&next).await;
     }
-    venue.until_slots(1, 0).await;
+    fixture.until_slots(1, 0).await;
     until("nothing runs", async || nomad.running(SLOT).is_none()).await;
     assert_eq!(nomad.allocations(SLOT).len(), 6, "one for each bot, and none twice");
     expect_no_violations(&nomad);
@@ -109,14 +110,14 @@ async fn bots_of_a_stopped_pool_live_and_end_one_after_the_other_in_its_slot(#[c
 #[tokio::test]
 async fn a_hot_pool_keeps_agents_waiting_and_a_new_one_after_each_bot(#[case] backend: Backend) {
     let nomad = Arc::new(NomadFake::start().await);
-    let venue = venue(&nomad, backend, "standby = \"running\"\nmax_slots = 1\nmin_idle = 1").await;
-    venue.until_slots(1, 0).await;
+    let fixture = fixture(&nomad, backend, "standby = \"running\"\nmax_slots = 1\nmin_idle = 1").await;
+    fixture.until_slots(1, 0).await;
     for number in 0..3 {
         let waiting = nomad.running(SLOT).unwrap();
-        let bot = venue.active(number).await;
+        let bot = fixture.active(number).await;
         assert_eq!(nomad.running(SLOT).as_deref(), Some(waiting.as_str()), "the agent that waited has it");
-        venue.leave(&bot).await;
-        venue.until_slots(1, 0).await;
+        fixture.leave(&bot).await;
+        fixture.until_slots(1, 0).await;
         until("another waits", async || nomad.running(SLOT).is_some_and(|now| now != waiting)).await;
     }
     expect_no_violations(&nomad);
@@ -125,7 +126,7 @@ async fn a_hot_pool_keeps_agents_waiting_and_a_new_one_after_each_bot(#[case] ba
 #[tokio::test]
 async fn a_bot_lives_through_a_nomad_that_loses_answers_and_says_no() {
     let nomad = Arc::new(NomadFake::start().await);
-    let venue = venue(&nomad, Backend::Sqlite, "max_slots = 1").await;
+    let fixture = fixture(&nomad, Backend::Sqlite, "max_slots = 1").await;
     use NomadOperation::{Allocations, Evaluations, Read, Register};
     for number in 0..2 {
         for operation in [Register, Read, Allocations] {
@@ -135,9 +136,9 @@ async fn a_bot_lives_through_a_nomad_that_loses_answers_and_says_no() {
         }
         // These are not always asked for, and what is left of one round must not be too much together with the next.
         nomad.break_next(Evaluations, NomadFault::NoLeader, 1);
-        let bot = venue.active(number).await;
+        let bot = fixture.active(number).await;
         assert_eq!(nomad.allocations(SLOT).iter().filter(|one| one["ClientStatus"] == "running").count(), 1);
-        venue.leave(&bot).await;
+        fixture.leave(&bot).await;
     }
     expect_no_violations(&nomad);
 }
@@ -147,9 +148,9 @@ async fn a_bot_that_no_node_has_room_for_fails_with_nomads_reason() {
     let nodes = vec![NomadNode { memory: 200, ..NomadNode::new("small") }];
     let nomad = Arc::new(NomadFake::start_with(NomadOptions { nodes, ..NomadOptions::default() }).await);
     let config = nomad_pool(&nomad, "max_slots = 1") + "[deploy]\ntimeout = \"2s\"\n";
-    let venue = Venue::open(Backend::Sqlite, &config).await;
-    let bot = venue.user.ask(json!({"meeting_url": meet_link(0)})).await;
-    let failed = venue.user.until(bot["id"].as_str().unwrap(), "failed").await;
+    let fixture = ServerFixture::open(Backend::Sqlite, &config).await;
+    let bot = fixture.user.ask(json!({"meeting_url": meet_link(0)})).await;
+    let failed = fixture.user.until(bot["id"].as_str().unwrap(), "failed").await;
     let error = failed["error"].as_str().unwrap_or_default();
     assert!(error.contains("memory exhausted on 1 node"), "{failed}");
     assert_eq!(statuses(&nomad), Vec::<String>::new());
@@ -157,52 +158,52 @@ async fn a_bot_that_no_node_has_room_for_fails_with_nomads_reason() {
 }
 
 /// A hot pool of one slot on the first of two nodes, where sync comes by hand alone and has no patience.
-async fn hot_on_two_nodes() -> (Arc<NomadFake>, Venue) {
+async fn hot_on_two_nodes() -> (Arc<NomadFake>, ServerFixture) {
     let nodes = vec![NomadNode::new("one"), NomadNode { memory: 30_000, ..NomadNode::new("two") }];
     let nomad = Arc::new(NomadFake::start_with(NomadOptions { nodes, ..NomadOptions::default() }).await);
     run_agents(&nomad);
     let pool = nomad_pool(&nomad, "standby = \"running\"\nmax_slots = 1\nmin_idle = 1");
     let config = format!("[sync]\ninterval = \"1h\"\ngrace = \"1ms\"\n{pool}");
-    let venue = Venue::open(Backend::Sqlite, &config).await;
-    venue.until_slots(1, 0).await;
-    (nomad, venue)
+    let fixture = ServerFixture::open(Backend::Sqlite, &config).await;
+    fixture.until_slots(1, 0).await;
+    (nomad, fixture)
 }
 
-async fn sync(venue: &Venue) {
-    let (status, did) = venue.admin.post("/admin/sync/run", json!({})).await;
+async fn sync(fixture: &ServerFixture) {
+    let (status, did) = fixture.admin.post("/admin/sync/run", json!({})).await;
     assert!(status.is_success(), "{did}");
 }
 
 #[tokio::test]
 async fn a_hot_pool_is_warm_again_after_its_node_died() {
-    let (nomad, venue) = hot_on_two_nodes().await;
+    let (nomad, fixture) = hot_on_two_nodes().await;
     nomad.lose_node("one");
     until("an agent waits elsewhere", async || {
-        sync(&venue).await;
+        sync(&fixture).await;
         statuses(&nomad) == ["unknown", "running"]
     })
     .await;
-    venue.until_slots(1, 0).await;
-    let bot = venue.active(0).await;
+    fixture.until_slots(1, 0).await;
+    let bot = fixture.active(0).await;
     assert_eq!(bot["slot"], SLOT);
     assert_eq!(statuses(&nomad), ["unknown", "running"]);
-    venue.leave(&bot).await;
+    fixture.leave(&bot).await;
     expect_no_violations(&nomad);
 }
 
 #[tokio::test]
 async fn a_bot_of_a_hot_pool_lives_through_a_node_that_only_nomad_does_not_hear_of() {
-    let (nomad, venue) = hot_on_two_nodes().await;
-    let bot = venue.active(0).await;
+    let (nomad, fixture) = hot_on_two_nodes().await;
+    let bot = fixture.active(0).await;
     nomad.lose_node("one");
     until("nobody at Nomad knows how it is", async || statuses(&nomad) == ["unknown"]).await;
     for _ in 0..3 {
-        sync(&venue).await;
+        sync(&fixture).await;
     }
     nomad.bring_back_node("one");
     until("it went on", async || statuses(&nomad) == ["running"]).await;
-    let bot = venue.user.look_at(bot["id"].as_str().unwrap()).await;
+    let bot = fixture.user.show_bot(bot["id"].as_str().unwrap()).await;
     assert_eq!(bot["status"], "active");
-    venue.leave(&bot).await;
+    fixture.leave(&bot).await;
     expect_no_violations(&nomad);
 }

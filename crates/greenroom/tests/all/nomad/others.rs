@@ -45,7 +45,7 @@ async fn a_start_that_failed_takes_back_nothing_that_another_has_begun_since() {
     };
     let wanted = bot("a");
     let (failed, started) = tokio::join!(first.start(&wanted), later);
-    assert!(failed.unwrap_err().words.contains("connection refused"));
+    assert!(failed.unwrap_err().message.contains("connection refused"));
     started.unwrap();
     assert_eq!((count_of(&nomad), statuses(&nomad)), (json!(1), vec!["failed".to_owned(), "running".to_owned()]));
     assert_eq!(nomad.faults_left(), 0);

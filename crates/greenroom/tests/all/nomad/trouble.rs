@@ -18,7 +18,7 @@ async fn what_was_done_and_not_answered_is_not_done_twice() {
     let provider = provider(&nomad);
     // Within one call, and when nobody answers until the call is given up.
     for lost in [1, ASKED_AT_MOST] {
-        let may_fail = |error: Option<ProviderError>| assert!(error.is_none_or(|error| error.may_help));
+        let may_fail = |error: Option<ProviderError>| assert!(error.is_none_or(|error| error.retryable));
         nomad.break_next(NomadOperation::Register, NomadFault::Lost, lost);
         may_fail(provider.start(&bot("a")).await.err());
         provider.start(&bot("a")).await.unwrap();
@@ -44,7 +44,7 @@ async fn an_answer_that_never_comes_is_not_waited_for_for_ever() {
     // From here on the clock runs ahead whenever nothing else is to be done.
     tokio::time::pause();
     let error = fails(provider.ping()).await;
-    assert!(error.may_help && error.words.contains("did not answer in time"), "{error}");
+    assert!(error.retryable && error.message.contains("did not answer in time"), "{error}");
 }
 
 #[tokio::test]
@@ -78,7 +78,7 @@ async fn trouble_that_lasts_is_told_and_may_pass() {
     let nomad = NomadFake::start().await;
     let provider = provider(&nomad);
     provider.start(&bot("a")).await.unwrap();
-    for (fault, words) in [(NomadFault::Throttled, "429"), (NomadFault::NoLeader, "No cluster leader")] {
+    for (fault, message) in [(NomadFault::Throttled, "429"), (NomadFault::NoLeader, "No cluster leader")] {
         nomad.break_next(NomadOperation::Read, fault, 4 * ASKED_AT_MOST);
         nomad.break_next(NomadOperation::List, fault, 2 * ASKED_AT_MOST);
         let errors = [
@@ -90,7 +90,7 @@ async fn trouble_that_lasts_is_told_and_may_pass() {
             fails(provider.ping()).await,
         ];
         for error in errors {
-            assert!(error.may_help && error.words.contains(words), "{error}");
+            assert!(error.retryable && error.message.contains(message), "{error}");
         }
     }
     assert_eq!((nomad.faults_left(), statuses(&nomad)), (0, vec!["running".to_owned()]));
@@ -104,7 +104,7 @@ async fn a_nomad_that_is_away_may_come_back() {
         config(&nomad)
     };
     let error = fails(with(away, "ours").list()).await;
-    assert!(error.may_help && error.words.contains("does not answer"), "{error}");
+    assert!(error.retryable && error.message.contains("does not answer"), "{error}");
 }
 
 #[tokio::test]
@@ -135,7 +135,7 @@ async fn of_two_replicas_that_want_different_things_one_has_its_way_and_never_tw
         let (a, b) = tokio::join!(first.start(&a), second.start(&b));
         assert!(a.is_ok() || b.is_ok(), "{a:?} {b:?}");
         for error in [a, b].into_iter().filter_map(Result::err) {
-            assert!(error.may_help, "{error}");
+            assert!(error.retryable, "{error}");
         }
     }
     first.stop(&slot(), true).await.unwrap();
@@ -163,8 +163,8 @@ async fn a_token_that_is_not_known_is_refused_in_nomads_words_and_never_shown() 
         fails(provider.delete(&slot())).await,
     ];
     for error in errors {
-        assert!(!error.may_help && error.words.contains("Permission denied"), "{error}");
-        assert!(!error.words.contains(secret));
+        assert!(!error.retryable && error.message.contains("Permission denied"), "{error}");
+        assert!(!error.message.contains(secret));
     }
     assert!(!format!("{provider:?}").contains(secret));
 }
@@ -188,13 +188,13 @@ async fn jobs_are_those_of_one_namespace() {
     let nowhere = named("nowhere");
     let error = fails(nowhere.list()).await;
     assert!(
-        !error.may_help && error.words.contains("Namespace not found"),
+        !error.retryable && error.message.contains("Namespace not found"),
         "nothing there is not an empty list: {error}"
     );
     let error = fails(nowhere.start(&bot("a"))).await;
-    assert!(!error.may_help && error.words.contains("nonexistent namespace"), "{error}");
+    assert!(!error.retryable && error.message.contains("nonexistent namespace"), "{error}");
     let elsewhere = with(NomadConfig { region: Some("mars".to_owned()), ..config(&nomad) }, "ours");
-    assert!(fails(elsewhere.list()).await.words.contains("No path to region"));
+    assert!(fails(elsewhere.list()).await.message.contains("No path to region"));
     expect_no_violations(&nomad);
 }
 
@@ -221,7 +221,7 @@ async fn nomad_is_known_by_its_certificate_and_knows_us_by_ours() {
     let nomad = NomadFake::start_with(options(NomadTls::On)).await;
     with(secured(&nomad, &folder, true, false), "ours").start(&bot("a")).await.unwrap();
     let error = fails(with(secured(&nomad, &folder, false, false), "ours").ping()).await;
-    assert!(!error.may_help && error.words.contains("certificate"), "{error}");
+    assert!(!error.retryable && error.message.contains("certificate"), "{error}");
     let nomad = NomadFake::start_with(options(NomadTls::Mutual)).await;
     with(secured(&nomad, &folder, true, true), "ours").start(&bot("a")).await.unwrap();
     assert!(with(secured(&nomad, &folder, true, false), "ours").ping().await.is_err());
@@ -239,8 +239,8 @@ async fn a_server_is_known_by_the_name_that_is_said_wherever_it_is() {
     // Its certificate is neither for its address nor for another region, and stays so however often it is asked.
     for provider in [with(config.clone(), "ours"), named("server.mars.nomad")] {
         let error = fails(provider.ping()).await;
-        assert!(!error.may_help && error.words.contains("certificate"), "{error}");
-        assert!(error.words.contains("127.0.0.2"), "{error}");
+        assert!(!error.retryable && error.message.contains("certificate"), "{error}");
+        assert!(error.message.contains("127.0.0.2"), "{error}");
     }
     expect_no_violations(&nomad);
 }
@@ -264,8 +264,8 @@ async fn a_file_that_cannot_be_read_is_told_by_every_call() {
         for error in
             [fails(provider.ping()).await, fails(provider.start(&bot("a"))).await, fails(provider.list()).await]
         {
-            assert!(!error.may_help, "{error}");
-            assert!(error.words.contains(&missing) || error.words.contains(&nonsense), "{error}");
+            assert!(!error.retryable, "{error}");
+            assert!(error.message.contains(&missing) || error.message.contains(&nonsense), "{error}");
         }
         assert!(provider.check(1).await[0].found.contains(".pem"));
     }
@@ -303,7 +303,7 @@ async fn what_is_not_nomads_own_answer_is_an_error_and_never_an_absence() {
             fails(provider.ping()).await,
         ];
         for error in errors {
-            assert!(error.may_help, "{status} {body}: {error}");
+            assert!(error.retryable, "{status} {body}: {error}");
         }
     }
 }
@@ -315,5 +315,5 @@ async fn a_token_that_somebody_repeats_is_not_repeated() {
     let address = impostor("500 Internal Server Error", "what is the-token").await;
     let provider = with(NomadConfig { address, token, ..config(&nomad) }, "ours");
     let error = fails(provider.ping()).await;
-    assert!(error.words.contains("what is …") && !error.words.contains("the-token"), "{error}");
+    assert!(error.message.contains("what is …") && !error.message.contains("the-token"), "{error}");
 }

@@ -157,8 +157,8 @@ async fn a_job_that_was_stopped_is_collected_and_one_that_was_purged_is_gone_at_
     nomad.collect_garbage();
     assert!(nomad.jobs().is_empty());
     // To delete what is not there is no error.
-    let again = ask(&nomad, Method::DELETE, "job/b?purge=true", None).await.json();
-    assert_eq!(again["EvalID"], "");
+    let repeated = ask(&nomad, Method::DELETE, "job/b?purge=true", None).await.json();
+    assert_eq!(repeated["EvalID"], "");
 }
 
 #[tokio::test]

@@ -1,28 +1,28 @@
 //! What would run in the slots of the provider that runs nothing: agents that wait, and bots that come and go.
 
 use domain::{SlotStatus, Status};
-use greenroom::lifecycle::callbacks::Voice;
+use greenroom::lifecycle::callbacks::Caller;
 use greenroom::providers::Spec;
 use greenroom::store::SlotRow;
 
-use super::{Stage, waits};
+use super::{DeploymentFixture, waits};
 
-impl Stage {
+impl DeploymentFixture {
     /// Lets everything that runs do what it does next: agents wait, bots start and end well. Those that are told to stay
     /// do.
-    pub async fn stir(&self, stays: &[domain::BotId]) {
-        for slot in self.house.store.slots(None, None).await.unwrap() {
+    pub async fn advance_bots(&self, stays: &[domain::BotId]) {
+        for slot in self.core.store.slots(None, None).await.unwrap() {
             if let Some(spec) = self.fake.running(&slot.name).filter(|spec| spec.generation == slot.generation) {
-                self.stir_one(&slot, &spec, stays).await;
+                self.advance_bot(&slot, &spec, stays).await;
             }
         }
     }
 
-    async fn stir_one(&self, slot: &SlotRow, spec: &Spec, stays: &[domain::BotId]) {
+    async fn advance_bot(&self, slot: &SlotRow, spec: &Spec, stays: &[domain::BotId]) {
         let Some(bot) = slot.bot_id else {
             let is_hot = spec.connection.is_none() && slot.status == SlotStatus::Creating;
-            if is_hot && !self.house.store.is_at_gate(&slot.name).await.unwrap() {
-                self.house.placement.report(slot.name.clone(), waits(slot)).await.unwrap();
+            if is_hot && !self.core.store.is_at_gate(&slot.name).await.unwrap() {
+                self.core.placement.report(slot.name.clone(), waits(slot)).await.unwrap();
             }
             return;
         };
@@ -34,26 +34,26 @@ impl Stage {
         if spec.connection.is_some() && spec.connection != row.connection_id.map(|id| id.to_string()) {
             return;
         }
-        let voice = self.voice_of(&row).unwrap();
+        let caller = self.caller_of(&row).unwrap();
         // Its user, or a deadline, may have ended it meanwhile.
-        if self.house.lifecycle.started(voice, None).await.is_ok() {
-            let _ = self.house.lifecycle.joined(voice).await;
-            let _ = self.house.exited(voice, 0).await;
+        if self.core.lifecycle.started(caller, None).await.is_ok() {
+            let _ = self.core.lifecycle.joined(caller).await;
+            let _ = self.core.exited(caller, 0).await;
         }
     }
 
-    /// The voice of a bot that has a connection, by the data that it is given.
-    pub fn voice_of(&self, bot: &greenroom::store::BotRow) -> Option<Voice> {
+    /// The caller of a bot that has a connection, by the data that it is given.
+    pub fn caller_of(&self, bot: &greenroom::store::BotRow) -> Option<Caller> {
         let data = self.deployment.bot_data(bot)?;
-        let claim = self.house.lifecycle.claim(data["token"].as_str()?).unwrap();
-        Some(Voice { claim, connection_id: claim.connection })
+        let claim = self.core.lifecycle.claim(data["token"].as_str()?).unwrap();
+        Some(Caller { claim, connection_id: claim.connection })
     }
 
     /// Whether store and provider say the same: what is idle is there, hot where it should be and still where not, and
     /// nothing else is there but what runs a bot. Otherwise what is wrong.
     pub async fn disagreement(&self) -> Option<String> {
-        let (has, pools) = (self.fake.has(), self.house.store.pools().await.unwrap());
-        let slots = self.house.store.slots(None, None).await.unwrap();
+        let (has, pools) = (self.fake.has(), self.core.store.pools().await.unwrap());
+        let slots = self.core.store.slots(None, None).await.unwrap();
         if let Some(unknown) = has.keys().find(|name| !slots.iter().any(|slot| slot.name == **name)) {
             return Some(format!("{unknown} is at the provider, and no slot has this name"));
         }
@@ -68,7 +68,7 @@ impl Stage {
             };
             if !fits {
                 let Some(bot) = slot.bot_id else { return Some(format!("{slot:?} against {found:?}")) };
-                let bot = self.house.stands(bot).await;
+                let bot = self.core.stands(bot).await;
                 return Some(format!("{slot:?} with {bot:?} against {found:?}"));
             }
         }
@@ -76,12 +76,12 @@ impl Stage {
     }
 
     /// Lets a bot come in and stay.
-    pub async fn stays(&self, number: usize) -> (domain::BotId, Voice) {
-        let bot = self.house.reserved(number).await;
+    pub async fn stays(&self, number: usize) -> (domain::BotId, Caller) {
+        let bot = self.core.reserved(number).await;
         self.runs(bot).await;
-        let voice = self.voice_of(&self.bot(bot).await).unwrap();
-        self.house.lifecycle.started(voice, None).await.unwrap();
-        assert_eq!(self.house.lifecycle.joined(voice).await.unwrap(), Status::Active);
-        (bot, voice)
+        let caller = self.caller_of(&self.bot(bot).await).unwrap();
+        self.core.lifecycle.started(caller, None).await.unwrap();
+        assert_eq!(self.core.lifecycle.joined(caller).await.unwrap(), Status::Active);
+        (bot, caller)
     }
 }

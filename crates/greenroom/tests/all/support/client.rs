@@ -15,7 +15,7 @@ pub struct Client {
 
 /// A Google Meet link of its own for each number.
 pub fn meet_link(number: usize) -> String {
-    let letter = |place: u32| char::from(b'a' + u8::try_from(number / 26_usize.pow(place) % 26).unwrap());
+    let letter = |digit: u32| char::from(b'a' + u8::try_from(number / 26_usize.pow(digit) % 26).unwrap());
     let code: String = (0..3).map(letter).collect();
     format!("https://meet.google.com/abc-defg-{code}")
 }
@@ -100,21 +100,21 @@ impl Client {
     }
 
     /// Asks for a bot that is sure to be admitted.
-    pub async fn ask(&self, wish: Value) -> Value {
-        let (status, mut body) = self.post("/bots", wish).await;
+    pub async fn ask(&self, bot_request: Value) -> Value {
+        let (status, mut body) = self.post("/bots", bot_request).await;
         assert_eq!(status, StatusCode::CREATED, "{body}");
         body["bot"].take()
     }
 
     /// A bot as it is now.
-    pub async fn look_at(&self, bot: &str) -> Value {
+    pub async fn show_bot(&self, bot: &str) -> Value {
         self.get(&format!("/bots/{bot}")).await["bot"].take()
     }
 
     /// Waits until a bot is in a status, and gives it as it is then.
     pub async fn until(&self, bot: &str, status: &str) -> Value {
         found(&format!("the bot is {status}"), async || {
-            let bot = self.look_at(bot).await;
+            let bot = self.show_bot(bot).await;
             (bot["status"] == status).then_some(bot)
         })
         .await

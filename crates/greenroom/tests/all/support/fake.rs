@@ -279,11 +279,11 @@ impl Fake {
         self.answers()?;
         let fault = {
             let mut state = self.state();
-            let place = state.faults.iter().position(|(of, _)| *of == kind);
-            place.map(|place| state.faults.remove(place).1)
+            let index = state.faults.iter().position(|(of, _)| *of == kind);
+            index.map(|index| state.faults.remove(index).1)
         };
         match fault {
-            Some(Fault::Error) => Err(ProviderError::never("it broke on purpose")),
+            Some(Fault::Error) => Err(ProviderError::permanent("it broke on purpose")),
             Some(Fault::Hang) => std::future::pending().await,
             other => Ok(other),
         }
@@ -394,7 +394,7 @@ impl Provider for Fake {
         }
         let stopped = slot.clone();
         self.act(fault, move |slots| drop(slots.get_mut(&stopped).map(Option::take)));
-        self.answer(fault, Stopped::Told).await
+        self.answer(fault, Stopped::Reported).await
     }
 
     async fn delete(&self, slot: &SlotName) -> Result<(), ProviderError> {

@@ -4,21 +4,21 @@ mod agents;
 mod balancer;
 mod client;
 mod coolify;
-mod coolify_scene;
+mod coolify_fixture;
+mod core_fixture;
+mod deployment_fixture;
 mod docker;
 mod ec2;
 mod fake;
-mod house;
 mod nomad;
 mod process;
 mod raw;
 mod relay;
 mod replicas;
 mod resp;
+mod server_fixture;
 mod servers;
 mod slots;
-mod stage;
-mod venue;
 mod watch;
 pub mod written;
 
@@ -28,23 +28,24 @@ pub use coolify::{
     COOLIFY_TOKEN, CoolifyApplication, CoolifyCall, CoolifyEvent, CoolifyFake, CoolifyFault, CoolifySettings, Dialect,
     Operation as CoolifyOperation,
 };
-pub use coolify_scene::CoolifyScene;
+pub use coolify_fixture::CoolifyFixture;
+pub use core_fixture::{CoreFixture, Plan, bot_request, configure, pool};
+pub use deployment_fixture::{DeploymentFixture, Works};
 pub use docker::{
-    Engine, OBEDIENT, Ours, PrivateEngine, Recipe, Registry, Scene, StallingRegistry, Swarm, gateway as docker_gateway,
+    DockerFixture, Engine, OBEDIENT, Ours, PrivateEngine, Recipe, Registry, StallingRegistry, Swarm,
+    gateway as docker_gateway,
 };
 pub use ec2::{Cloud, Machine, greenroom};
 pub use fake::{Call, Fake, Fault, Kind};
-pub use house::{House, Plan, configure, pool, wish};
 pub use nomad::{NomadEvent, NomadFake, NomadFault, NomadNode, NomadOperation, NomadOptions, NomadTiming, NomadTls};
 pub use process::{ADMIN_TOKEN, Process};
 pub use raw::Raw;
 pub use relay::Relay;
 pub use replicas::Replicas;
 pub use resp::Subscriber;
+pub use server_fixture::ServerFixture;
 pub use servers::{PrivatePostgres, PrivateRedis};
 pub use slots::{Running, process_pool, process_provider, waits};
-pub use stage::{Stage, Works};
-pub use venue::Venue;
 pub use watch::{Watch, expect_no_two_at_once};
 
 use std::time::{Duration, Instant};
@@ -54,17 +55,17 @@ use sqlx::Connection;
 
 /// Longer than anything takes that happens at all.
 const PATIENCE: Duration = Duration::from_secs(60);
-const LOOK_AGAIN: Duration = Duration::from_millis(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Waits until there is something to be found, and fails when that never comes.
-pub async fn found<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
+pub async fn found<T>(what: &str, mut probe: impl AsyncFnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + PATIENCE;
     loop {
-        if let Some(found) = look().await {
+        if let Some(found) = probe().await {
             return found;
         }
         assert!(Instant::now() < deadline, "waited in vain until {what}");
-        tokio::time::sleep(LOOK_AGAIN).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
 }
 

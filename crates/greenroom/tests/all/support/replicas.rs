@@ -93,8 +93,8 @@ impl Replicas {
     /// Which of them a name of the form `host:port` stands for.
     pub fn named(&self, name: &str) -> usize {
         let port = name.rsplit_once(':').and_then(|(_, port)| port.parse().ok());
-        let place = self.replicas.iter().position(|replica| Some(replica.address.port()) == port);
-        place.unwrap_or_else(|| panic!("{name} is none of {:?}", self.replicas))
+        let index = self.replicas.iter().position(|replica| Some(replica.address.port()) == port);
+        index.unwrap_or_else(|| panic!("{name} is none of {:?}", self.replicas))
     }
 
     /// Ends one as a power cut would.

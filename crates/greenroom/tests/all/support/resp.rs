@@ -20,8 +20,8 @@ impl Subscriber {
     /// From its return on nothing is missed that is published.
     pub async fn to(address: &str, channel: &str) -> Self {
         let mut stream = BufReader::new(TcpStream::connect(address).await.unwrap());
-        let words = format!("*2\r\n$9\r\nSUBSCRIBE\r\n${}\r\n{channel}\r\n", channel.len());
-        stream.write_all(words.as_bytes()).await.unwrap();
+        let parts = format!("*2\r\n$9\r\nSUBSCRIBE\r\n${}\r\n{channel}\r\n", channel.len());
+        stream.write_all(parts.as_bytes()).await.unwrap();
         let mut reading = Reading { stream };
         assert_eq!(reading.push().await.unwrap(), ["subscribe", channel, "1"]);
         let (sender, messages) = mpsc::unbounded_channel();
@@ -48,17 +48,17 @@ impl Reading {
     async fn push(&mut self) -> Option<Vec<String>> {
         let head = self.line().await?;
         let count: usize = head.strip_prefix('*').expect("an array").parse().unwrap();
-        let mut words = Vec::with_capacity(count);
+        let mut parts = Vec::with_capacity(count);
         for _ in 0..count {
             let head = self.line().await?;
             let (kind, rest) = head.split_at(1);
-            words.push(match kind {
+            parts.push(match kind {
                 ":" => rest.to_owned(),
                 "$" => self.text(rest.parse().unwrap()).await?,
                 _ => panic!("neither a text nor a number: {head}"),
             });
         }
-        Some(words)
+        Some(parts)
     }
 
     async fn line(&mut self) -> Option<String> {

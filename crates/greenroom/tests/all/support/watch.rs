@@ -15,7 +15,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::{Client, Database};
 
-const LOOK_AGAIN: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 /// Less is what a call takes on a machine that has other things to do.
 const GAP: Duration = Duration::from_millis(250);
@@ -50,7 +50,7 @@ pub struct Watch {
 #[derive(Debug)]
 pub struct Seen {
     pub broken: Vec<String>,
-    looks: [usize; 2],
+    checks: [usize; 2],
     /// All gaps together, and the longest.
     unanswered: (Duration, Duration),
 }
@@ -58,7 +58,7 @@ pub struct Seen {
 impl fmt::Display for Seen {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (all, longest) = (self.unanswered.0.as_secs_f64(), self.unanswered.1.as_secs_f64());
-        let [store, provider] = self.looks;
+        let [store, provider] = self.checks;
         write!(
             f,
             "  without an answer for {all:.1} s in all, the longest time {longest:.1} s\n  looked {store} times at the \
@@ -72,10 +72,10 @@ impl Watch {
         let over = CancellationToken::new();
         let slots = database.folder.path().to_owned();
         Self {
-            store: tokio::spawn(look_at_store(database.url.clone(), gate, over.clone())),
+            store: tokio::spawn(watch_store(database.url.clone(), gate, over.clone())),
             provider: tokio::task::spawn_blocking({
                 let over = over.clone();
-                move || look_at_provider(&slots, &over)
+                move || watch_provider(&slots, &over)
             }),
             answers: tokio::spawn(ask(user.clone(), over.clone())),
             over: over.drop_guard(),
@@ -87,15 +87,15 @@ impl Watch {
         let (at_store, mut broken) = self.store.await.unwrap();
         let (at_provider, more) = self.provider.await.unwrap();
         broken.extend(more);
-        Seen { broken, looks: [at_store, at_provider], unanswered: self.answers.await.unwrap() }
+        Seen { broken, checks: [at_store, at_provider], unanswered: self.answers.await.unwrap() }
     }
 }
 
-async fn look_at_store(url: String, gate: i64, over: CancellationToken) -> (usize, Vec<String>) {
-    let (mut looks, mut broken) = (0, Vec::new());
+async fn watch_store(url: String, gate: i64, over: CancellationToken) -> (usize, Vec<String>) {
+    let (mut checks, mut broken) = (0, Vec::new());
     let mut reader = None;
     while !over.is_cancelled() {
-        tokio::time::sleep(LOOK_AGAIN).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
         // The database is away now and then.
         let Some(connection) = &mut reader else {
             reader = PgConnection::connect(&url).await.ok();
@@ -103,8 +103,8 @@ async fn look_at_store(url: String, gate: i64, over: CancellationToken) -> (usiz
         };
         match sqlx::query_as::<_, (String,)>(BROKEN).bind(gate).fetch_all(connection).await {
             Ok(found) => {
-                looks += 1;
-                broken.extend(found.into_iter().map(|(words,)| words));
+                checks += 1;
+                broken.extend(found.into_iter().map(|(message,)| message));
             }
             Err(sqlx::Error::Database(error)) if error.code().is_none_or(|code| !code.starts_with("57")) => {
                 panic!("{error}");
@@ -113,31 +113,31 @@ async fn look_at_store(url: String, gate: i64, over: CancellationToken) -> (usiz
         }
     }
     broken.dedup();
-    (looks, broken)
+    (checks, broken)
 }
 
 /// No slot has the processes of two bots.
-fn look_at_provider(folder: &std::path::Path, over: &CancellationToken) -> (usize, Vec<String>) {
-    let (mut looks, mut broken) = (0, Vec::new());
+fn watch_provider(folder: &std::path::Path, over: &CancellationToken) -> (usize, Vec<String>) {
+    let (mut checks, mut broken) = (0, Vec::new());
     while !over.is_cancelled() {
-        std::thread::sleep(LOOK_AGAIN);
+        std::thread::sleep(POLL_INTERVAL);
         let mut in_slot: HashMap<String, Vec<Process>> = HashMap::new();
         for process in std::fs::read_dir("/proc").unwrap().flatten().filter_map(|entry| Process::read(entry.path())) {
             if process.home.starts_with(folder) {
                 in_slot.entry(process.slot.clone()).or_default().push(process);
             }
         }
-        looks += 1;
+        checks += 1;
         for (slot, found) in in_slot {
             let Some(other) = found.iter().find(|one| one.bot != found[0].bot) else { continue };
             // They were not read at the same moment: if the first is still there, it was when the second was read.
-            if Process::read(found[0].path.clone()).is_some_and(|again| again.bot == found[0].bot) {
+            if Process::read(found[0].path.clone()).is_some_and(|reread| reread.bot == found[0].bot) {
                 broken.push(format!("{slot} runs the bots {} and {}", found[0].bot, other.bot));
             }
         }
     }
     broken.dedup();
-    (looks, broken)
+    (checks, broken)
 }
 
 /// A process of a bot.
@@ -166,7 +166,7 @@ impl Process {
 async fn ask(user: Client, over: CancellationToken) -> (Duration, Duration) {
     let (mut all, mut longest, mut last) = (Duration::ZERO, Duration::ZERO, Instant::now());
     while !over.is_cancelled() {
-        tokio::time::sleep(LOOK_AGAIN).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
         let call = user.request(Method::GET, "/bots/status").timeout(ANSWER_WITHIN).send().await;
         if call.is_ok_and(|answer| answer.status().is_success()) {
             let gap = last.elapsed();

@@ -10,14 +10,14 @@ use super::world::{self, ELSEWHERE, ELSEWHERE_ID, ENVIRONMENT, ENVIRONMENT_ID, W
 
 /// What is sent back.
 #[derive(Clone, Debug)]
-pub struct Answer {
+pub struct CoolifyFakeResponse {
     pub status: u16,
     pub body: String,
     pub is_json: bool,
     pub headers: Vec<(&'static str, String)>,
 }
 
-impl Answer {
+impl CoolifyFakeResponse {
     pub fn json(status: u16, body: impl Into<Value>) -> Self {
         Self { status, body: body.into().to_string(), is_json: true, headers: Vec::new() }
     }
@@ -45,15 +45,15 @@ impl Answer {
 pub struct Asked {
     pub operation: Operation,
     /// What stands in the places of the path.
-    pub places: Vec<String>,
+    pub path_values: Vec<String>,
     pub query: Map<String, Value>,
     /// As Coolify has trimmed it.
     pub body: Map<String, Value>,
 }
 
 impl Asked {
-    fn place(&self, number: usize) -> &str {
-        self.places.get(number).map(String::as_str).unwrap_or_default()
+    fn index(&self, number: usize) -> &str {
+        self.path_values.get(number).map(String::as_str).unwrap_or_default()
     }
 
     /// A parameter that is on or off. What is neither counts as off.
@@ -72,32 +72,32 @@ impl Asked {
 }
 
 /// Does what is asked, and says what came of it.
-pub fn answer(world: &mut World, asked: &Asked) -> Answer {
+pub fn answer(world: &mut World, asked: &Asked) -> CoolifyFakeResponse {
     world.pass();
     match asked.operation {
-        Operation::Version => Answer::text(200, world.settings.dialect.version()),
-        Operation::Health => Answer::text(200, "OK"),
-        Operation::Servers => Answer::json(200, vec![shown::server(&world.settings)]),
+        Operation::Version => CoolifyFakeResponse::text(200, world.settings.dialect.version()),
+        Operation::Health => CoolifyFakeResponse::text(200, "OK"),
+        Operation::Servers => CoolifyFakeResponse::json(200, vec![shown::server(&world.settings)]),
         Operation::Server | Operation::ServerResources => server(world, asked),
-        Operation::Projects => Answer::json(200, vec![shown::project()]),
+        Operation::Projects => CoolifyFakeResponse::json(200, vec![shown::project()]),
         Operation::Project | Operation::Environment => project(world, asked),
-        Operation::List => Answer::json(200, shown::list(world)),
+        Operation::List => CoolifyFakeResponse::json(200, shown::list(world)),
         Operation::Create => create(world, asked),
         Operation::Deployments => shown::open_deployments(world),
         Operation::Deployment | Operation::Cancel => deployment(world, asked),
         Operation::Deploy => deploy(world, asked),
-        _ => match world.applications.iter().any(|application| application.uuid == asked.place(0)) {
+        _ => match world.applications.iter().any(|application| application.uuid == asked.index(0)) {
             true => of_application(world, asked),
-            false => Answer::message(404, "Application not found."),
+            false => CoolifyFakeResponse::message(404, "Application not found."),
         },
     }
 }
 
-fn server(world: &World, asked: &Asked) -> Answer {
+fn server(world: &World, asked: &Asked) -> CoolifyFakeResponse {
     match asked.operation {
-        _ if asked.place(0) != world::SERVER => Answer::message(404, "Server not found."),
-        Operation::Server => Answer::json(200, shown::server(&world.settings)),
-        _ => Answer::json(200, world.applications.iter().map(shown::resource).collect::<Vec<_>>()),
+        _ if asked.index(0) != world::SERVER => CoolifyFakeResponse::message(404, "Server not found."),
+        Operation::Server => CoolifyFakeResponse::json(200, shown::server(&world.settings)),
+        _ => CoolifyFakeResponse::json(200, world.applications.iter().map(shown::resource).collect::<Vec<_>>()),
     }
 }
 
@@ -109,46 +109,48 @@ fn environment_id(name: &str) -> Option<i64> {
     }
 }
 
-fn project(world: &World, asked: &Asked) -> Answer {
-    if asked.place(0) != world::PROJECT {
-        return Answer::message(404, "Project not found.");
+fn project(world: &World, asked: &Asked) -> CoolifyFakeResponse {
+    if asked.index(0) != world::PROJECT {
+        return CoolifyFakeResponse::message(404, "Project not found.");
     }
     if asked.operation == Operation::Project {
         let mut project = shown::project();
         project["environments"] = json!([shown::environment(ENVIRONMENT_ID), shown::environment(ELSEWHERE_ID)]);
-        return Answer::json(200, project);
+        return CoolifyFakeResponse::json(200, project);
     }
-    let Some(id) = environment_id(asked.place(1)) else { return Answer::message(404, "Environment not found.") };
+    let Some(id) = environment_id(asked.index(1)) else {
+        return CoolifyFakeResponse::message(404, "Environment not found.");
+    };
     let mut environment = shown::environment(id);
     environment["applications"] = shown::within(world, id);
-    Answer::json(200, environment)
+    CoolifyFakeResponse::json(200, environment)
 }
 
 /// The order of the checks is Coolify's: who names no environment is not told that the project is unknown.
-fn create(world: &mut World, asked: &Asked) -> Answer {
+fn create(world: &mut World, asked: &Asked) -> CoolifyFakeResponse {
     let names = [asked.text("environment_name"), asked.text("environment_uuid")];
     if names == [None, None] {
         let message = "You need to provide at least one of environment_name or environment_uuid.";
-        return Answer::message(422, message);
+        return CoolifyFakeResponse::message(422, message);
     }
     if asked.text("project_uuid") != Some(world::PROJECT) {
-        return Answer::message(404, "Project not found.");
+        return CoolifyFakeResponse::message(404, "Project not found.");
     }
     let Some(environment) = names.into_iter().flatten().find_map(environment_id) else {
-        return Answer::message(404, "Environment not found.");
+        return CoolifyFakeResponse::message(404, "Environment not found.");
     };
     if asked.text("server_uuid") != Some(world::SERVER) {
-        return Answer::message(404, "Server not found.");
+        return CoolifyFakeResponse::message(404, "Server not found.");
     }
     let mut errors = Errors::new();
     fields::require(&mut errors, &asked.body, &["docker_registry_image_name"]);
     if !errors.is_empty() {
-        return Answer::invalid(errors);
+        return CoolifyFakeResponse::invalid(errors);
     }
     let mut fields = asked.body.clone();
-    let places = ["project_uuid", "server_uuid", "environment_name", "environment_uuid", "destination_uuid"];
-    let wishes = ["instant_deploy", "autogenerate_domain", "force_domain_override", "domains"];
-    for gone in places.into_iter().chain(wishes) {
+    let location_fields = ["project_uuid", "server_uuid", "environment_name", "environment_uuid", "destination_uuid"];
+    let action_fields = ["instant_deploy", "autogenerate_domain", "force_domain_override", "domains"];
+    for gone in location_fields.into_iter().chain(action_fields) {
         fields.remove(gone);
     }
     fields.entry("name").or_insert_with(|| format!("docker-image-{}", world::new_uuid()).into());
@@ -163,7 +165,7 @@ fn create(world: &mut World, asked: &Asked) -> Answer {
         let uuid = application.uuid.clone();
         world.deploy(&uuid, false, true, false);
     }
-    Answer::json(201, answer)
+    CoolifyFakeResponse::json(201, answer)
 }
 
 /// The tag of an image stands in a field of its own, and is "latest" unless somebody said otherwise.
@@ -179,8 +181,8 @@ fn tag(fields: &mut Map<String, Value>) {
     }
 }
 
-fn of_application(world: &mut World, asked: &Asked) -> Answer {
-    let uuid = asked.place(0).to_owned();
+fn of_application(world: &mut World, asked: &Asked) -> CoolifyFakeResponse {
+    let uuid = asked.index(0).to_owned();
     match asked.operation {
         Operation::Start => {
             let queued = world.deploy(&uuid, asked.flag("force", false), asked.flag("instant_deploy", false), false);
@@ -189,31 +191,33 @@ fn of_application(world: &mut World, asked: &Asked) -> Answer {
         Operation::Restart => started(world.deploy(&uuid, false, false, true), "Restart request queued."),
         Operation::Stop => {
             world.stop(&uuid, asked.flag("docker_cleanup", true));
-            Answer::message(200, "Application stopping request queued.")
+            CoolifyFakeResponse::message(200, "Application stopping request queued.")
         }
         Operation::Delete => {
             world.deleted_volumes += usize::from(asked.flag("delete_volumes", true));
             world.delete(&uuid, asked.flag("docker_cleanup", true));
-            Answer::message(200, "Application deletion request queued.")
+            CoolifyFakeResponse::message(200, "Application deletion request queued.")
         }
         Operation::Describe => describe(world, &uuid, asked),
         Operation::DeploymentsOf => deployments_of(world, &uuid, asked),
-        Operation::Inspect => Answer::json(200, shown::inspected(world, &uuid)),
+        Operation::Inspect => CoolifyFakeResponse::json(200, shown::inspected(world, &uuid)),
         Operation::Logs => logs(world, &uuid, asked),
         _ => super::variables::answer(world, &uuid, asked),
     }
 }
 
 /// A full queue is not told: the answer has the identifier of a deployment that does not exist.
-fn started(queued: Queued, message: &str) -> Answer {
+fn started(queued: Queued, message: &str) -> CoolifyFakeResponse {
     match queued {
-        Queued::As(uuid) => Answer::json(200, json!({ "message": message, "deployment_uuid": uuid })),
-        Queued::Full => Answer::json(200, json!({ "message": message, "deployment_uuid": world::new_uuid() })),
-        Queued::Skipped => Answer::message(200, "Deployment already queued for this commit."),
+        Queued::As(uuid) => CoolifyFakeResponse::json(200, json!({ "message": message, "deployment_uuid": uuid })),
+        Queued::QueueFull => {
+            CoolifyFakeResponse::json(200, json!({ "message": message, "deployment_uuid": world::new_uuid() }))
+        }
+        Queued::Skipped => CoolifyFakeResponse::message(200, "Deployment already queued for this commit."),
     }
 }
 
-fn describe(world: &mut World, uuid: &str, asked: &Asked) -> Answer {
+fn describe(world: &mut World, uuid: &str, asked: &Asked) -> CoolifyFakeResponse {
     let application = world.application(uuid).expect("it was looked up");
     for (name, value) in &asked.body {
         match name.as_str() {
@@ -224,66 +228,66 @@ fn describe(world: &mut World, uuid: &str, asked: &Asked) -> Answer {
     }
     let is_instant = asked.body.get("instant_deploy") == Some(&json!(true));
     if is_instant && world.deploy(uuid, false, false, false) == Queued::Skipped {
-        return Answer::message(200, "Deployment already queued for this commit.");
+        return CoolifyFakeResponse::message(200, "Deployment already queued for this commit.");
     }
-    Answer::json(200, json!({ "uuid": uuid }))
+    CoolifyFakeResponse::json(200, json!({ "uuid": uuid }))
 }
 
 /// The specification has a list here; Coolify answers with a count of all and the page that was asked for.
-fn deployments_of(world: &World, uuid: &str, asked: &Asked) -> Answer {
+fn deployments_of(world: &World, uuid: &str, asked: &Asked) -> CoolifyFakeResponse {
     let all = || world.deployments.iter().rev().filter(|deployment| deployment.application == uuid);
     let page = all().skip(asked.number("skip", 0)).take(asked.number("take", 10));
     let page: Vec<Value> = page.map(|deployment| shown::deployment(world, deployment)).collect();
-    Answer::json(200, json!({ "count": all().count(), "deployments": page }))
+    CoolifyFakeResponse::json(200, json!({ "count": all().count(), "deployments": page }))
 }
 
-fn logs(world: &mut World, uuid: &str, asked: &Asked) -> Answer {
+fn logs(world: &mut World, uuid: &str, asked: &Asked) -> CoolifyFakeResponse {
     if world.settings.server_is_down {
-        return Answer::message(500, "Server Error");
+        return CoolifyFakeResponse::message(500, "Server Error");
     }
     let application = world.application(uuid).expect("it was looked up");
     if !application.is_running() {
-        return Answer::message(400, "Application is not running.");
+        return CoolifyFakeResponse::message(400, "Application is not running.");
     }
     let said = format!("{} has started", application.name());
     let lines = [said.as_str(), "waiting for work"];
     let from = lines.len().saturating_sub(asked.number("lines", 100));
-    Answer::json(200, json!({ "logs": lines[from..].join("\n") }))
+    CoolifyFakeResponse::json(200, json!({ "logs": lines[from..].join("\n") }))
 }
 
-fn deployment(world: &mut World, asked: &Asked) -> Answer {
-    let is_it = |deployment: &Deployment| deployment.uuid == asked.place(0);
+fn deployment(world: &mut World, asked: &Asked) -> CoolifyFakeResponse {
+    let is_it = |deployment: &Deployment| deployment.uuid == asked.index(0);
     let has_application = |deployment: &Deployment| {
         world.applications.iter().any(|application| application.uuid == deployment.application)
     };
     let found = world.deployments.iter().position(|deployment| is_it(deployment) && has_application(deployment));
-    let Some(place) = found else { return Answer::message(404, "Deployment not found.") };
+    let Some(index) = found else { return CoolifyFakeResponse::message(404, "Deployment not found.") };
     if asked.operation == Operation::Deployment {
-        return Answer::json(200, shown::deployment(world, &world.deployments[place]));
+        return CoolifyFakeResponse::json(200, shown::deployment(world, &world.deployments[index]));
     }
-    let stage = world.deployments[place].stage;
-    if !stage.is_open() {
-        let message = format!("Deployment cannot be cancelled. Current status: {}", stage.name());
-        return Answer::message(400, &message);
+    let state = world.deployments[index].state;
+    if !state.is_open() {
+        let message = format!("Deployment cannot be cancelled. Current status: {}", state.name());
+        return CoolifyFakeResponse::message(400, &message);
     }
-    world.cancel(place);
-    let cancelled = &world.deployments[place];
+    world.cancel(index);
+    let cancelled = &world.deployments[index];
     let message = "Deployment cancelled successfully.";
     let answer = json!({
-        "message": message, "deployment_uuid": cancelled.uuid, "status": cancelled.stage.name(),
+        "message": message, "deployment_uuid": cancelled.uuid, "status": cancelled.state.name(),
     });
-    Answer::json(200, answer)
+    CoolifyFakeResponse::json(200, answer)
 }
 
 /// By identifiers or by a tag. Unlike a start it tells that the queue is full, and names a deployment that does not
 /// exist where one is under way already.
-fn deploy(world: &mut World, asked: &Asked) -> Answer {
+fn deploy(world: &mut World, asked: &Asked) -> CoolifyFakeResponse {
     let text = |name: &str| asked.query.get(name).and_then(Value::as_str).filter(|text| !text.is_empty());
     let uuids: Vec<String> = match (text("uuid"), text("tag")) {
-        (Some(_), Some(_)) => return Answer::message(400, "You can only use uuid or tag, not both."),
-        (None, None) => return Answer::message(400, "You must provide uuid or tag."),
+        (Some(_), Some(_)) => return CoolifyFakeResponse::message(400, "You can only use uuid or tag, not both."),
+        (None, None) => return CoolifyFakeResponse::message(400, "You must provide uuid or tag."),
         (Some(uuids), None) => uuids.split(',').map(str::to_owned).collect(),
-        (None, Some(_)) => return Answer::message(404, "No resources found with this tag."),
+        (None, Some(_)) => return CoolifyFakeResponse::message(404, "No resources found with this tag."),
     };
     let mut deployments = Vec::new();
     for uuid in uuids {
@@ -291,15 +295,15 @@ fn deploy(world: &mut World, asked: &Asked) -> Answer {
         let (message, deployment) = match world.deploy(&uuid, asked.flag("force", false), false, false) {
             Queued::As(deployment) => (format!("Application {name} deployment queued."), deployment),
             Queued::Skipped => ("Deployment already queued for this commit.".to_owned(), world::new_uuid()),
-            Queued::Full => {
+            Queued::QueueFull => {
                 let message = "Deployment queue is full. Please wait for existing deployments to complete.";
-                return Answer::message(429, message).header("Retry-After", 60);
+                return CoolifyFakeResponse::message(429, message).header("Retry-After", 60);
             }
         };
         deployments.push(json!({ "message": message, "resource_uuid": uuid, "deployment_uuid": deployment }));
     }
     if deployments.is_empty() {
-        return Answer::message(404, "No resources found.");
+        return CoolifyFakeResponse::message(404, "No resources found.");
     }
-    Answer::json(200, json!({ "deployments": deployments }))
+    CoolifyFakeResponse::json(200, json!({ "deployments": deployments }))
 }

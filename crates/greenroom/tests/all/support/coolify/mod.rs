@@ -340,7 +340,7 @@ impl CoolifyFake {
 
     /// The status of each deployment that there was, in the order in which they were queued.
     pub fn deployments(&self) -> Vec<&'static str> {
-        self.state().world.deployments.iter().map(|deployment| deployment.stage.name()).collect()
+        self.state().world.deployments.iter().map(|deployment| deployment.state.name()).collect()
     }
 
     /// The images that were pulled, one for each deployment that began.

@@ -54,7 +54,7 @@ pub enum Kind {
 }
 
 #[derive(Debug)]
-pub struct Shape {
+pub struct OperationFields {
     pub operation: Operation,
     pub method: &'static str,
     path: &'static str,
@@ -63,8 +63,8 @@ pub struct Shape {
     pub body: Option<&'static [Group]>,
 }
 
-const fn plain(operation: Operation, method: &'static str, path: &'static str) -> Shape {
-    Shape { operation, method, path, query: &[], body: None }
+const fn plain(operation: Operation, method: &'static str, path: &'static str) -> OperationFields {
+    OperationFields { operation, method, path, query: &[], body: None }
 }
 
 const fn asked(
@@ -72,12 +72,17 @@ const fn asked(
     method: &'static str,
     path: &'static str,
     query: &'static [(&'static str, Kind)],
-) -> Shape {
-    Shape { operation, method, path, query, body: None }
+) -> OperationFields {
+    OperationFields { operation, method, path, query, body: None }
 }
 
-const fn told(operation: Operation, method: &'static str, path: &'static str, body: &'static [Group]) -> Shape {
-    Shape { operation, method, path, query: &[], body: Some(body) }
+const fn operation_with_fields(
+    operation: Operation,
+    method: &'static str,
+    path: &'static str,
+    body: &'static [Group],
+) -> OperationFields {
+    OperationFields { operation, method, path, query: &[], body: Some(body) }
 }
 
 const DELETE: &[(&str, Kind)] = &[
@@ -101,7 +106,7 @@ const STOP: &[(&str, Kind)] = &[("docker_cleanup", Kind::Flag)];
 const TAG: &[(&str, Kind)] = &[("tag", Kind::Text)];
 
 /// A path that has a fixed segment stands before the one that takes anything there.
-const SHAPES: &[Shape] = &[
+const SHAPES: &[OperationFields] = &[
     plain(Operation::Version, "GET", "version"),
     plain(Operation::Health, "GET", "health"),
     plain(Operation::Servers, "GET", "servers"),
@@ -111,15 +116,15 @@ const SHAPES: &[Shape] = &[
     plain(Operation::Project, "GET", "projects/{uuid}"),
     plain(Operation::Environment, "GET", "projects/{uuid}/{environment}"),
     asked(Operation::List, "GET", "applications", TAG),
-    told(Operation::Create, "POST", "applications/dockerimage", fields::CREATE),
+    operation_with_fields(Operation::Create, "POST", "applications/dockerimage", fields::CREATE),
     plain(Operation::Inspect, "GET", "applications/{uuid}"),
-    told(Operation::Describe, "PATCH", "applications/{uuid}", fields::DESCRIBE),
+    operation_with_fields(Operation::Describe, "PATCH", "applications/{uuid}", fields::DESCRIBE),
     asked(Operation::Delete, "DELETE", "applications/{uuid}", DELETE),
     asked(Operation::Logs, "GET", "applications/{uuid}/logs", LOGS),
     plain(Operation::Envs, "GET", "applications/{uuid}/envs"),
-    told(Operation::CreateEnv, "POST", "applications/{uuid}/envs", fields::VARIABLE),
-    told(Operation::UpdateEnv, "PATCH", "applications/{uuid}/envs", fields::VARIABLE),
-    told(Operation::BulkEnvs, "PATCH", "applications/{uuid}/envs/bulk", fields::VARIABLES),
+    operation_with_fields(Operation::CreateEnv, "POST", "applications/{uuid}/envs", fields::VARIABLE),
+    operation_with_fields(Operation::UpdateEnv, "PATCH", "applications/{uuid}/envs", fields::VARIABLE),
+    operation_with_fields(Operation::BulkEnvs, "PATCH", "applications/{uuid}/envs/bulk", fields::VARIABLES),
     plain(Operation::DeleteEnv, "DELETE", "applications/{uuid}/envs/{env}"),
     asked(Operation::Start, "POST", "applications/{uuid}/start", START),
     asked(Operation::Stop, "POST", "applications/{uuid}/stop", STOP),
@@ -135,7 +140,7 @@ const SHAPES: &[Shape] = &[
 const OTHERS: [&str; 2] = ["environments", "envs"];
 
 /// Whether a path is one of the table's, and what stands in its places.
-fn places(shape: &Shape, segments: &[String]) -> Option<Vec<String>> {
+fn path_values(shape: &OperationFields, segments: &[String]) -> Option<Vec<String>> {
     let parts: Vec<&str> = shape.path.split('/').collect();
     let fits = parts.len() == segments.len()
         && parts.iter().zip(segments).all(|(part, segment)| part.starts_with('{') || part == segment);
@@ -145,9 +150,9 @@ fn places(shape: &Shape, segments: &[String]) -> Option<Vec<String>> {
 }
 
 /// The operation of a request. An action is found whatever its method: who may use which is the dialect's to say.
-pub fn find(method: &str, segments: &[String]) -> Option<(&'static Shape, Vec<String>)> {
+pub fn find(method: &str, segments: &[String]) -> Option<(&'static OperationFields, Vec<String>)> {
     SHAPES.iter().find_map(|shape| {
         let is_method = shape.method == method || (shape.operation.is_action() && ["GET", "POST"].contains(&method));
-        is_method.then(|| places(shape, segments)).flatten().map(|places| (shape, places))
+        is_method.then(|| path_values(shape, segments)).flatten().map(|path_values| (shape, path_values))
     })
 }

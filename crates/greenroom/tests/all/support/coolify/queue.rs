@@ -8,7 +8,7 @@ use super::CoolifyEvent;
 use super::world::{Container, World, new_uuid, now, started};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stage {
+pub enum DeploymentState {
     Queued,
     InProgress,
     Finished,
@@ -16,19 +16,19 @@ pub enum Stage {
     Cancelled,
 }
 
-impl Stage {
+impl DeploymentState {
     pub fn name(self) -> &'static str {
         match self {
-            Stage::Queued => "queued",
-            Stage::InProgress => "in_progress",
-            Stage::Finished => "finished",
-            Stage::Failed => "failed",
-            Stage::Cancelled => "cancelled-by-user",
+            DeploymentState::Queued => "queued",
+            DeploymentState::InProgress => "in_progress",
+            DeploymentState::Finished => "finished",
+            DeploymentState::Failed => "failed",
+            DeploymentState::Cancelled => "cancelled-by-user",
         }
     }
 
     pub fn is_open(self) -> bool {
-        matches!(self, Stage::Queued | Stage::InProgress)
+        matches!(self, DeploymentState::Queued | DeploymentState::InProgress)
     }
 }
 
@@ -39,7 +39,7 @@ pub struct Deployment {
     pub application: String,
     pub application_id: i64,
     pub application_name: String,
-    pub stage: Stage,
+    pub state: DeploymentState,
     pub forced: bool,
     pub is_restart: bool,
     pub lines: Vec<String>,
@@ -50,24 +50,24 @@ pub struct Deployment {
     fails: bool,
 }
 
-/// What became of a wish to deploy.
+/// What became of a request to deploy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Queued {
     As(String),
     /// One is under way already.
     Skipped,
     /// The server's queue is full, and nothing was queued.
-    Full,
+    QueueFull,
 }
 
 impl World {
     /// Queues a deployment. `at_once` has it begin whatever else is in progress, as an instant one does.
     pub fn deploy(&mut self, uuid: &str, forced: bool, at_once: bool, is_restart: bool) -> Queued {
-        let queued = self.deployments.iter().filter(|deployment| deployment.stage == Stage::Queued).count();
+        let queued = self.deployments.iter().filter(|deployment| deployment.state == DeploymentState::Queued).count();
         if queued >= self.settings.queue {
-            return Queued::Full;
+            return Queued::QueueFull;
         }
-        let is_under_way = |deployment: &Deployment| deployment.application == uuid && deployment.stage.is_open();
+        let is_under_way = |deployment: &Deployment| deployment.application == uuid && deployment.state.is_open();
         if self.deployments.iter().any(is_under_way) && !forced && !at_once {
             return Queued::Skipped;
         }
@@ -79,7 +79,7 @@ impl World {
             application: uuid.to_owned(),
             application_id,
             application_name,
-            stage: Stage::Queued,
+            state: DeploymentState::Queued,
             forced,
             is_restart,
             lines: Vec::new(),
@@ -90,7 +90,7 @@ impl World {
         };
         let uuid = deployment.uuid.clone();
         self.deployments.push(deployment);
-        let open = self.deployments.iter().filter(|deployment| deployment.stage.is_open()).count();
+        let open = self.deployments.iter().filter(|deployment| deployment.state.is_open()).count();
         self.most_deployments_at_once = self.most_deployments_at_once.max(open);
         if at_once {
             self.begin(self.deployments.len() - 1, Instant::now());
@@ -100,18 +100,19 @@ impl World {
     }
 
     /// An application has one deployment in progress at most, and the server so many.
-    pub(super) fn may_begin(&self, place: usize) -> bool {
-        let in_progress = || self.deployments.iter().filter(|deployment| deployment.stage == Stage::InProgress);
-        let is_same = |other: &Deployment| other.application == self.deployments[place].application;
+    pub(super) fn may_begin(&self, index: usize) -> bool {
+        let in_progress =
+            || self.deployments.iter().filter(|deployment| deployment.state == DeploymentState::InProgress);
+        let is_same = |other: &Deployment| other.application == self.deployments[index].application;
         in_progress().count() < self.settings.deployments_at_once && !in_progress().any(is_same)
     }
 
-    pub(super) fn begin(&mut self, place: usize, now: Instant) {
+    pub(super) fn begin(&mut self, index: usize, now: Instant) {
         let ends_at = now + self.settings.deployment;
-        let uuid = self.deployments[place].application.clone();
+        let uuid = self.deployments[index].application.clone();
         let fails = self.failing.pop_front();
         let Some(application) = self.application(&uuid) else {
-            self.deployments[place].stage = Stage::Failed;
+            self.deployments[index].state = DeploymentState::Failed;
             return;
         };
         application.deployed = true;
@@ -119,8 +120,8 @@ impl World {
             application.status = "starting:unknown".to_owned();
         }
         let (image, envs) = (application.image(), application.envs());
-        let deployment = &mut self.deployments[place];
-        deployment.stage = Stage::InProgress;
+        let deployment = &mut self.deployments[index];
+        deployment.state = DeploymentState::InProgress;
         deployment.ends_at = Some(ends_at);
         deployment.envs = envs;
         deployment.lines.push(format!("Starting deployment of {image} to localhost."));
@@ -132,13 +133,13 @@ impl World {
 
     /// The end of a deployment. Without a consistent name or a mapped port the new container runs before the old one
     /// is stopped.
-    pub(super) fn finish(&mut self, place: usize, now: Instant) {
+    pub(super) fn finish(&mut self, index: usize, now: Instant) {
         let shown_at = now + self.settings.shown_after;
         let healthy_at = self.settings.healthy_after.map(|after| shown_at + after);
         let serves_http = self.settings.serves_http;
-        let Deployment { application: uuid, envs, fails, .. } = self.deployments[place].clone();
+        let Deployment { application: uuid, envs, fails, .. } = self.deployments[index].clone();
         let Some(application) = self.application(&uuid).filter(|_| !fails) else {
-            return self.fail(place);
+            return self.fail(index);
         };
         application.containers += 1;
         let is_named = application.flag("is_consistent_container_name_enabled");
@@ -149,11 +150,11 @@ impl World {
         let container = Container { name: name.clone(), envs, healthy_at, again_at: None };
         let started = started(application, &container);
         if is_unhealthy && !is_alone {
-            self.tell(started);
-            self.tell(CoolifyEvent::Stopped { uuid, container: name });
+            self.emit(started);
+            self.emit(CoolifyEvent::Stopped { uuid, container: name });
             let line = "New container is not healthy, rolling back to the old container.";
-            self.deployments[place].lines.push(line.to_owned());
-            return self.fail(place);
+            self.deployments[index].lines.push(line.to_owned());
+            return self.fail(index);
         }
         let old = application.container.replace(container).filter(|old| old.again_at.is_none());
         application.restarts = 0;
@@ -162,34 +163,35 @@ impl World {
         application.shown_at = Some((shown_at, status)).filter(|_| shown_at > now);
         let stopped = old.map(|old| CoolifyEvent::Stopped { uuid, container: old.name });
         let (first, then) = if is_alone { (stopped, Some(started)) } else { (Some(started), stopped) };
-        first.into_iter().chain(then).for_each(|event| self.tell(event));
-        self.deployments[place].stage = Stage::Finished;
-        self.deployments[place].lines.push("New container started.".to_owned());
+        first.into_iter().chain(then).for_each(|event| self.emit(event));
+        self.deployments[index].state = DeploymentState::Finished;
+        self.deployments[index].lines.push("New container started.".to_owned());
     }
 
     /// Has what is being deployed in an application come to run at once.
     pub fn finish_now(&mut self, uuid: &str) {
-        let is_it = |deployment: &Deployment| deployment.application == uuid && deployment.stage == Stage::InProgress;
-        if let Some(place) = self.deployments.iter().position(is_it) {
-            self.finish(place, Instant::now());
+        let is_it =
+            |deployment: &Deployment| deployment.application == uuid && deployment.state == DeploymentState::InProgress;
+        if let Some(index) = self.deployments.iter().position(is_it) {
+            self.finish(index, Instant::now());
         }
     }
 
-    fn fail(&mut self, place: usize) {
-        self.deployments[place].stage = Stage::Failed;
-        self.settle(place);
+    fn fail(&mut self, index: usize) {
+        self.deployments[index].state = DeploymentState::Failed;
+        self.settle(index);
     }
 
-    pub fn cancel(&mut self, place: usize) {
-        self.deployments[place].stage = Stage::Cancelled;
-        self.deployments[place].lines.push("Deployment cancelled by user via API.".to_owned());
-        self.settle(place);
+    pub fn cancel(&mut self, index: usize) {
+        self.deployments[index].state = DeploymentState::Cancelled;
+        self.deployments[index].lines.push("Deployment cancelled by user via API.".to_owned());
+        self.settle(index);
         self.pass();
     }
 
     /// What did not come to run is not starting any more.
-    fn settle(&mut self, place: usize) {
-        let uuid = self.deployments[place].application.clone();
+    fn settle(&mut self, index: usize) {
+        let uuid = self.deployments[index].application.clone();
         if let Some(application) = self.application(&uuid).filter(|application| application.container.is_none()) {
             application.status = "exited".to_owned();
         }

@@ -15,9 +15,9 @@ use serde_json::{Map, Value};
 use tokio::net::TcpListener;
 use tokio::time::Instant;
 
-use super::answers::{self, Answer, Asked};
+use super::answers::{self, Asked, CoolifyFakeResponse};
 use super::fields::{self, Errors};
-use super::operations::{self, Kind, Operation, Shape};
+use super::operations::{self, Kind, Operation, OperationFields};
 use super::variables;
 use super::world::World;
 use super::{COOLIFY_TOKEN, CoolifyCall, CoolifyFault, Dialect};
@@ -102,7 +102,7 @@ fn decoded(text: &str) -> String {
 
 impl State {
     /// Everything that is done with a request at once, and what goes wrong with it.
-    fn hear(&mut self, parts: &Parts, body: &[u8]) -> (Answer, Option<CoolifyFault>) {
+    fn hear(&mut self, parts: &Parts, body: &[u8]) -> (CoolifyFakeResponse, Option<CoolifyFault>) {
         let (method, path) = (parts.method.as_str(), parts.uri.path());
         let inside = path.strip_prefix("/api/v1/").or_else(|| path.strip_prefix("/api/").filter(|at| *at == "health"));
         let segments: Vec<String> = inside.unwrap_or_default().split('/').map(decoded).collect();
@@ -112,44 +112,44 @@ impl State {
         let call = CoolifyCall { operation, method: method_name, path: path_name, at: Instant::now(), status: 0 };
         self.calls.push(call);
         if operation != Some(Operation::Health) && !has_token(parts) {
-            return (Answer::message(401, "Unauthenticated."), None);
+            return (CoolifyFakeResponse::message(401, "Unauthenticated."), None);
         }
         let headers = match self.count(parts) {
             Ok(headers) => headers,
             Err(too_many) => return (*too_many, None),
         };
-        let Some((shape, places)) = found else {
+        let Some((shape, path_values)) = found else {
             self.violations.push(format!("{method} {path}: the specification has no such operation"));
-            return (Answer::message(404, "Not found."), None);
+            return (CoolifyFakeResponse::message(404, "Not found."), None);
         };
         let fault = self.fault(shape.operation);
         let answer = match fault {
-            Some(CoolifyFault::Fail) => Answer::message(500, "Server Error"),
+            Some(CoolifyFault::Fail) => CoolifyFakeResponse::message(500, "Server Error"),
             Some(CoolifyFault::Throttle(seconds)) => too_many(parts).header("Retry-After", seconds),
             Some(CoolifyFault::ThrottleUntil(seconds)) => too_many(parts).header("Retry-After", moment(seconds)),
             Some(CoolifyFault::ThrottleSilently) => too_many(parts),
-            Some(CoolifyFault::Page(status)) => Answer::text(status, "<html><h1>nginx</h1></html>"),
-            Some(CoolifyFault::Refuse(status, message)) => Answer::message(status, message),
-            Some(CoolifyFault::Hang) => Answer::text(0, ""),
-            _ => self.act(parts, body, shape, places),
+            Some(CoolifyFault::Page(status)) => CoolifyFakeResponse::text(status, "<html><h1>nginx</h1></html>"),
+            Some(CoolifyFault::Refuse(status, message)) => CoolifyFakeResponse::message(status, message),
+            Some(CoolifyFault::Hang) => CoolifyFakeResponse::text(0, ""),
+            _ => self.act(parts, body, shape, path_values),
         };
         let answer = headers.into_iter().fold(answer, |answer, (name, value)| answer.header(name, value));
         (answer, fault)
     }
 
     fn fault(&mut self, operation: Operation) -> Option<CoolifyFault> {
-        let place = self.faults.iter().position(|(of, _, _)| *of == operation)?;
-        let (_, fault, times) = &mut self.faults[place];
+        let index = self.faults.iter().position(|(of, _, _)| *of == operation)?;
+        let (_, fault, times) = &mut self.faults[index];
         let fault = *fault;
         *times -= 1;
         if *times == 0 {
-            self.faults.remove(place);
+            self.faults.remove(index);
         }
         Some(fault)
     }
 
     /// Counts a request, or refuses it. The window begins with its first request, and what is refused is not counted.
-    fn count(&mut self, parts: &Parts) -> Result<[(&'static str, String); 2], Box<Answer>> {
+    fn count(&mut self, parts: &Parts) -> Result<[(&'static str, String); 2], Box<CoolifyFakeResponse>> {
         let (limit, length) = (self.world.settings.limit, self.world.settings.window);
         let (began, count) =
             self.window.filter(|(began, _)| began.elapsed() < length).unwrap_or_else(|| (Instant::now(), 0));
@@ -166,7 +166,13 @@ impl State {
         Err(Box::new(header(0).into_iter().fold(answer, |answer, (name, value)| answer.header(name, value))))
     }
 
-    fn act(&mut self, parts: &Parts, body: &[u8], shape: &'static Shape, places: Vec<String>) -> Answer {
+    fn act(
+        &mut self,
+        parts: &Parts,
+        body: &[u8],
+        shape: &'static OperationFields,
+        path_values: Vec<String>,
+    ) -> CoolifyFakeResponse {
         if shape.operation.is_action()
             && let Some(refused) = other_method(self.world.settings.dialect, parts.method.as_str())
         {
@@ -180,11 +186,11 @@ impl State {
         let is_there = |uuid: &String| self.world.applications.iter().any(|application| application.uuid == *uuid);
         match checked {
             Ok((query, body)) => {
-                let asked = Asked { operation: shape.operation, places, query, body };
+                let asked = Asked { operation: shape.operation, path_values, query, body };
                 answers::answer(&mut self.world, &asked)
             }
-            Err(refused) if refused.status == 400 || places.first().is_none_or(is_there) => refused,
-            Err(_) => Answer::message(404, "Application not found."),
+            Err(refused) if refused.status == 400 || path_values.first().is_none_or(is_there) => refused,
+            Err(_) => CoolifyFakeResponse::message(404, "Application not found."),
         }
     }
 }
@@ -201,25 +207,25 @@ fn moment(seconds: u64) -> String {
 }
 
 /// Who does not ask for JSON gets a page.
-fn too_many(parts: &Parts) -> Answer {
+fn too_many(parts: &Parts) -> CoolifyFakeResponse {
     let accepts = parts.headers.get("Accept").and_then(|header| header.to_str().ok()).unwrap_or_default();
     if accepts.contains("json") {
-        Answer::message(429, "Too Many Attempts.")
+        CoolifyFakeResponse::message(429, "Too Many Attempts.")
     } else {
-        Answer::text(429, "<!DOCTYPE html><title>Too Many Requests</title>")
+        CoolifyFakeResponse::text(429, "<!DOCTYPE html><title>Too Many Requests</title>")
     }
 }
 
 /// The refusal of a method that this version does not serve an action with. It is no violation: Coolify says so itself,
 /// and who speaks to more than one version has to try.
-fn other_method(dialect: Dialect, method: &str) -> Option<Answer> {
+fn other_method(dialect: Dialect, method: &str) -> Option<CoolifyFakeResponse> {
     match (dialect, method) {
-        (Dialect::Posts, "GET") => {
-            Some(Answer::message(405, "This endpoint has changed to a POST request.").header("Allow", "POST"))
-        }
+        (Dialect::Posts, "GET") => Some(
+            CoolifyFakeResponse::message(405, "This endpoint has changed to a POST request.").header("Allow", "POST"),
+        ),
         (Dialect::Gets, "POST") => {
             let message = "The POST method is not supported for this route. Supported methods: GET, HEAD.";
-            Some(Answer::message(405, message).header("Allow", "GET, HEAD"))
+            Some(CoolifyFakeResponse::message(405, message).header("Allow", "GET, HEAD"))
         }
         _ => None,
     }
@@ -228,7 +234,12 @@ fn other_method(dialect: Dialect, method: &str) -> Option<Answer> {
 type Checked = (Map<String, Value>, Map<String, Value>);
 
 /// Compares a request with the specification: what is wrong goes to the list, and what Coolify refuses is an error.
-fn check(parts: &Parts, body: &[u8], shape: &Shape, wrong: &mut Vec<String>) -> Result<Checked, Answer> {
+fn check(
+    parts: &Parts,
+    body: &[u8],
+    shape: &OperationFields,
+    wrong: &mut Vec<String>,
+) -> Result<Checked, CoolifyFakeResponse> {
     let mut query = Map::new();
     let mut errors = Errors::new();
     let url = reqwest::Url::parse(&format!("http://fake/?{}", parts.uri.query().unwrap_or_default()));
@@ -271,7 +282,7 @@ fn check(parts: &Parts, body: &[u8], shape: &Shape, wrong: &mut Vec<String>) -> 
     // To change many variables, Coolify reads the one field that it knows and does not look at others.
     match errors.is_empty() || shape.operation == Operation::BulkEnvs {
         true => Ok((query, body)),
-        false => Err(Answer::invalid(errors)),
+        false => Err(CoolifyFakeResponse::invalid(errors)),
     }
 }
 
@@ -285,7 +296,12 @@ fn missing(operation: Operation, body: &Map<String, Value>, errors: &mut Errors)
 }
 
 /// The fields of a body, as Coolify sees them.
-fn read(parts: &Parts, body: &[u8], shape: &Shape, wrong: &mut Vec<String>) -> Result<Map<String, Value>, Answer> {
+fn read(
+    parts: &Parts,
+    body: &[u8],
+    shape: &OperationFields,
+    wrong: &mut Vec<String>,
+) -> Result<Map<String, Value>, CoolifyFakeResponse> {
     let kind = parts.headers.get("Content-Type").and_then(|header| header.to_str().ok()).unwrap_or_default();
     let parsed = serde_json::from_slice::<Value>(body).map(fields::trimmed);
     let what = match parsed {
@@ -299,5 +315,5 @@ fn read(parts: &Parts, body: &[u8], shape: &Shape, wrong: &mut Vec<String>) -> R
     if shape.operation == Operation::CreateEnv {
         return Ok(Map::new());
     }
-    Err(Answer::json(400, serde_json::json!({ "message": "Invalid request.", "error": what })))
+    Err(CoolifyFakeResponse::json(400, serde_json::json!({ "message": "Invalid request.", "error": what })))
 }

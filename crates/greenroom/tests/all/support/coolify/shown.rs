@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::answers::Answer;
+use super::answers::CoolifyFakeResponse;
 use super::queue::Deployment;
 use super::world::{self, Application, ELSEWHERE, ENVIRONMENT, ENVIRONMENT_ID, PROJECT, SERVER, Variable, World};
 use super::{CoolifyApplication, CoolifySettings};
@@ -156,7 +156,7 @@ pub fn deployment(world: &World, deployment: &Deployment) -> Value {
         "force_rebuild": deployment.forced,
         "restart_only": deployment.is_restart,
         "commit": "HEAD",
-        "status": deployment.stage.name(),
+        "status": deployment.state.name(),
         "is_webhook": false,
         "is_api": true,
         "server_id": 0,
@@ -183,15 +183,15 @@ pub fn deployment(world: &World, deployment: &Deployment) -> Value {
 
 /// Those that are queued or in progress. It sorts them and keeps the numbers they had before, so that a database which
 /// hands them out in another order makes the list an object.
-pub fn open_deployments(world: &World) -> Answer {
-    let open = world.deployments.iter().filter(|deployment| deployment.stage.is_open());
+pub fn open_deployments(world: &World) -> CoolifyFakeResponse {
+    let open = world.deployments.iter().filter(|deployment| deployment.state.is_open());
     let open: Vec<Value> = open.map(|open| deployment(world, open)).collect();
     if !world.settings.deployments_as_object {
-        return Answer::json(200, open);
+        return CoolifyFakeResponse::json(200, open);
     }
     let count = open.len();
-    let numbered = open.into_iter().enumerate().map(|(place, open)| ((count - 1 - place).to_string(), open));
-    Answer::json(200, Value::Object(numbered.collect()))
+    let numbered = open.into_iter().enumerate().map(|(index, open)| ((count - 1 - index).to_string(), open));
+    CoolifyFakeResponse::json(200, Value::Object(numbered.collect()))
 }
 
 pub fn seen(application: &Application) -> CoolifyApplication {

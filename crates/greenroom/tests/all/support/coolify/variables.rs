@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::answers::{Answer, Asked};
+use super::answers::{Asked, CoolifyFakeResponse};
 use super::fields::{self, Errors};
 use super::operations::Operation;
 use super::shown;
@@ -16,7 +16,7 @@ const FLAGS: [(&str, bool); 5] = [
     ("is_buildtime", true),
 ];
 
-pub fn answer(world: &mut World, uuid: &str, asked: &Asked) -> Answer {
+pub fn answer(world: &mut World, uuid: &str, asked: &Asked) -> CoolifyFakeResponse {
     let reads_secrets = world.settings.reads_secrets;
     let application = world.application(uuid).expect("it was looked up");
     let was_deployed = application.deployed;
@@ -29,7 +29,7 @@ pub fn answer(world: &mut World, uuid: &str, asked: &Asked) -> Answer {
         _ => {
             let (own, previews) = application.variables.iter().partition::<Vec<_>, _>(|one| !one.is_preview);
             let all = own.into_iter().chain(previews);
-            Answer::json(200, all.map(|one| shown::variable(one, reads_secrets)).collect::<Vec<_>>())
+            CoolifyFakeResponse::json(200, all.map(|one| shown::variable(one, reads_secrets)).collect::<Vec<_>>())
         }
     };
     if was_deployed {
@@ -79,33 +79,41 @@ fn change(variable: &mut Variable, body: &Map<String, Value>) -> bool {
     before != (variable.value.clone(), variable.rest.clone())
 }
 
-fn create(application: &mut Application, body: &Map<String, Value>, changes: &mut usize) -> Answer {
+fn create(application: &mut Application, body: &Map<String, Value>, changes: &mut usize) -> CoolifyFakeResponse {
     if find(application, body).is_some() {
-        return Answer::message(409, "Environment variable already exists. Use PATCH request to update it.");
+        return CoolifyFakeResponse::message(
+            409,
+            "Environment variable already exists. Use PATCH request to update it.",
+        );
     }
     *changes += 1;
-    Answer::json(201, json!({ "uuid": make(application, body).uuid }))
+    CoolifyFakeResponse::json(201, json!({ "uuid": make(application, body).uuid }))
 }
 
-fn update(application: &mut Application, body: &Map<String, Value>, secrets: bool, changes: &mut usize) -> Answer {
+fn update(
+    application: &mut Application,
+    body: &Map<String, Value>,
+    secrets: bool,
+    changes: &mut usize,
+) -> CoolifyFakeResponse {
     let Some(variable) = find(application, body) else {
-        return Answer::message(404, "Environment variable not found.");
+        return CoolifyFakeResponse::message(404, "Environment variable not found.");
     };
     *changes += usize::from(change(variable, body));
-    Answer::json(201, shown::variable(variable, secrets))
+    CoolifyFakeResponse::json(201, shown::variable(variable, secrets))
 }
 
 /// Makes or changes them one after the other: those before one that is wrong stay changed.
-fn bulk(application: &mut Application, asked: &Asked, secrets: bool, changes: &mut usize) -> Answer {
+fn bulk(application: &mut Application, asked: &Asked, secrets: bool, changes: &mut usize) -> CoolifyFakeResponse {
     let list = asked.body.get("data").and_then(Value::as_array).filter(|list| !list.is_empty());
-    let Some(list) = list else { return Answer::message(400, "Bulk data is required.") };
+    let Some(list) = list else { return CoolifyFakeResponse::message(400, "Bulk data is required.") };
     let mut done = Vec::new();
     for item in list.iter().filter_map(Value::as_object) {
         let mut errors = wrong(item);
         // What it does not know in an item it passes over; that is recorded before anything gets here.
         errors.retain(|_, what| *what != json!(["This field is not allowed."]));
         if !errors.is_empty() {
-            return Answer::invalid(errors);
+            return CoolifyFakeResponse::invalid(errors);
         }
         let variable = match find(application, item) {
             Some(variable) => {
@@ -119,7 +127,7 @@ fn bulk(application: &mut Application, asked: &Asked, secrets: bool, changes: &m
         };
         done.push(shown::variable(&variable, secrets));
     }
-    Answer::json(201, done)
+    CoolifyFakeResponse::json(201, done)
 }
 
 /// What is wrong with a variable that somebody sent.
@@ -129,12 +137,12 @@ pub fn wrong(item: &Map<String, Value>) -> Errors {
     errors
 }
 
-fn delete(application: &mut Application, asked: &Asked, changes: &mut usize) -> Answer {
+fn delete(application: &mut Application, asked: &Asked, changes: &mut usize) -> CoolifyFakeResponse {
     let before = application.variables.len();
-    application.variables.retain(|one| Some(&one.uuid) != asked.places.get(1));
+    application.variables.retain(|one| Some(&one.uuid) != asked.path_values.get(1));
     if application.variables.len() == before {
-        return Answer::message(404, "Environment variable not found.");
+        return CoolifyFakeResponse::message(404, "Environment variable not found.");
     }
     *changes += 1;
-    Answer::message(200, "Environment variable deleted.")
+    CoolifyFakeResponse::message(200, "Environment variable deleted.")
 }

@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::Instant;
 
-use super::queue::{Deployment, Stage};
+use super::queue::{Deployment, DeploymentState};
 use super::{CoolifyEvent, CoolifySettings};
 
 pub const PROJECT: &str = "project0project0project0";
@@ -239,7 +239,7 @@ impl World {
         application.restarts += 1;
         application.status = "restarting:unknown".to_owned();
         let is_enough = most > 0 && application.restarts >= most;
-        self.tell(CoolifyEvent::Stopped { uuid: uuid.to_owned(), container: name });
+        self.emit(CoolifyEvent::Stopped { uuid: uuid.to_owned(), container: name });
         if is_enough {
             self.stop(uuid, true);
         }
@@ -249,18 +249,18 @@ impl World {
     pub fn pass(&mut self) {
         let now = Instant::now();
         let is_due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
-        for place in 0..self.deployments.len() {
-            let deployment = &self.deployments[place];
-            if deployment.stage == Stage::InProgress && is_due(deployment.ends_at) && !self.held {
-                self.finish(place, now);
+        for index in 0..self.deployments.len() {
+            let deployment = &self.deployments[index];
+            if deployment.state == DeploymentState::InProgress && is_due(deployment.ends_at) && !self.held {
+                self.finish(index, now);
             }
         }
         for uuid in self.applications.iter().map(|application| application.uuid.clone()).collect::<Vec<_>>() {
             self.pass_in(&uuid, now);
         }
-        for place in 0..self.deployments.len() {
-            if self.deployments[place].stage == Stage::Queued && self.may_begin(place) {
-                self.begin(place, now);
+        for index in 0..self.deployments.len() {
+            if self.deployments[index].state == DeploymentState::Queued && self.may_begin(index) {
+                self.begin(index, now);
             }
         }
     }
@@ -283,7 +283,7 @@ impl World {
                 application.status = "running:unknown".to_owned();
                 let container = container.clone();
                 let started = started(application, &container);
-                self.tell(started);
+                self.emit(started);
             }
         }
         let Some(application) = self.application(uuid) else { return };
@@ -323,11 +323,11 @@ impl World {
         // One that has ended by itself was told of then.
         let ended = application.container.take().filter(|container| container.again_at.is_none());
         if let Some(Container { name, .. }) = ended {
-            self.tell(CoolifyEvent::Stopped { uuid: uuid.to_owned(), container: name });
+            self.emit(CoolifyEvent::Stopped { uuid: uuid.to_owned(), container: name });
         }
     }
 
-    pub(super) fn tell(&self, event: CoolifyEvent) {
+    pub(super) fn emit(&self, event: CoolifyEvent) {
         // A test need not listen.
         let _ = self.events.send(event);
     }

@@ -1,19 +1,19 @@
 //! Docker as a test sees it: the engine that `./scripts/test` starts for all of them, at which it looks past the server
 //! under test. What a test makes in it has to be told apart from what other tests make at the same time: see [`Ours`].
 
+mod fixture;
 mod image;
 mod ours;
 mod private;
 mod registry;
-mod scene;
 mod stalling;
 mod swarm;
 
+pub use fixture::{DockerFixture, OBEDIENT};
 pub use image::Recipe;
 pub use ours::Ours;
 pub use private::PrivateEngine;
 pub use registry::Registry;
-pub use scene::{OBEDIENT, Scene};
 pub use stalling::StallingRegistry;
 pub use swarm::Swarm;
 

@@ -98,10 +98,10 @@ impl PrivateEngine {
 
     fn set_port(&self, state: &str) {
         let address = self.address();
-        let place: Vec<&str> = address.split('.').skip(2).collect();
+        let port: Vec<&str> = address.split('.').skip(2).collect();
         let mut ip = Command::new("nsenter");
         ip.args(["--net", "--target", &variable("TEST_DOCKER_SWITCH"), "ip", "link", "set"]);
-        ip.args([&format!("port-{}", place.join(".")), state]);
+        ip.args([&format!("port-{}", port.join(".")), state]);
         assert!(ip.status().unwrap().success());
     }
 

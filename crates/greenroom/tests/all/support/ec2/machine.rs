@@ -38,8 +38,8 @@ impl Machine {
         assert_eq!(answer["runner"], instance);
         let client = server.with(answer["token"].as_str().unwrap());
         let busy_with = Arc::<Mutex<Option<String>>>::default();
-        let (told, heard) = watch::channel(Heard { status, answer, at: Instant::now() });
-        let beating = tokio::spawn(beat(client.clone(), busy_with.clone(), told));
+        let (sender, heard) = watch::channel(Heard { status, answer, at: Instant::now() });
+        let beating = tokio::spawn(beat(client.clone(), busy_with.clone(), sender));
         Self { instance: instance.to_owned(), client, busy_with, heard, beating }
     }
 
@@ -110,13 +110,13 @@ impl Drop for Machine {
     }
 }
 
-async fn beat(client: Client, busy_with: Arc<Mutex<Option<String>>>, told: watch::Sender<Heard>) {
+async fn beat(client: Client, busy_with: Arc<Mutex<Option<String>>>, sender: watch::Sender<Heard>) {
     loop {
         let run_id = busy_with.lock().unwrap().clone();
         // The server may be away for a moment.
         let body = json!({"run_id": run_id});
         if let Ok((status, answer)) = client.try_send(Method::POST, "/agent/runner/heartbeat", Some(body)).await {
-            let _ = told.send(Heard { status, answer, at: Instant::now() });
+            let _ = sender.send(Heard { status, answer, at: Instant::now() });
         }
         tokio::time::sleep(BEAT).await;
     }

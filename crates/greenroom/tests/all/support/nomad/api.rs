@@ -43,7 +43,7 @@ impl Request {
 }
 
 #[derive(Debug)]
-pub enum Answer {
+pub enum NomadFakeResponse {
     Json {
         body: Value,
         next_token: Option<String>,
@@ -51,22 +51,22 @@ pub enum Answer {
     /// How Nomad says that something is wrong.
     Text {
         status: u16,
-        words: String,
+        message: String,
     },
 }
 
-impl Answer {
+impl NomadFakeResponse {
     fn of(body: Value) -> Self {
         Self::Json { body, next_token: None }
     }
 
-    pub fn error(status: u16, words: impl Into<String>) -> Self {
-        Self::Text { status, words: words.into() }
+    pub fn error(status: u16, message: impl Into<String>) -> Self {
+        Self::Text { status, message: message.into() }
     }
 }
 
 /// Does what is asked. Logs are not part of this, since they are no JSON.
-pub fn answer(cluster: &Arc<Cluster>, options: &NomadOptions, request: &Request) -> Answer {
+pub fn answer(cluster: &Arc<Cluster>, options: &NomadOptions, request: &Request) -> NomadFakeResponse {
     let answer = match request.operation {
         NomadOperation::Register => register(cluster, request),
         NomadOperation::Deregister => deregister(cluster, request),
@@ -75,9 +75,9 @@ pub fn answer(cluster: &Arc<Cluster>, options: &NomadOptions, request: &Request)
         NomadOperation::StopAllocation => match cluster.move_away(&request.name) {
             Some(evaluation) => {
                 let index = cluster.state().index;
-                Answer::of(json!({"EvalID": evaluation, "Index": index}))
+                NomadFakeResponse::of(json!({"EvalID": evaluation, "Index": index}))
             }
-            None => Answer::error(404, "allocation not found"),
+            None => NomadFakeResponse::error(404, "allocation not found"),
         },
         _ => read(&cluster.state(), options, request),
     };
@@ -85,10 +85,12 @@ pub fn answer(cluster: &Arc<Cluster>, options: &NomadOptions, request: &Request)
     answer
 }
 
-fn read(state: &State, options: &NomadOptions, request: &Request) -> Answer {
+fn read(state: &State, options: &NomadOptions, request: &Request) -> NomadFakeResponse {
     let key = request.key();
     let name = request.name.as_str();
-    let or_none = |found: Option<Value>, words: &str| found.map_or_else(|| Answer::error(404, words), Answer::of);
+    let or_none = |found: Option<Value>, message: &str| {
+        found.map_or_else(|| NomadFakeResponse::error(404, message), NomadFakeResponse::of)
+    };
     let of_job = |show: &dyn Fn(&Job) -> Value| or_none(state.jobs.get(&key).map(show), "job not found");
     let is_visible = |namespace: &str| request.namespace() == "*" || request.namespace() == namespace;
     match request.operation {
@@ -100,11 +102,11 @@ fn read(state: &State, options: &NomadOptions, request: &Request) -> Answer {
             // Those of a job of the same name that was purged before are there only for those who ask for all.
             let created = state.jobs.get(&key).map(|job| job.created).filter(|_| !request.is_set("all"));
             let all = state.allocations_of(&key).filter(|one| created.is_none_or(|index| one.job_created == index));
-            Answer::of(all.map(view::allocation_stub).collect())
+            NomadFakeResponse::of(all.map(view::allocation_stub).collect())
         }
         NomadOperation::Evaluations => {
             let all = state.evaluations.iter().filter(|evaluation| evaluation.key == key);
-            Answer::of(all.map(view::evaluation).collect())
+            NomadFakeResponse::of(all.map(view::evaluation).collect())
         }
         NomadOperation::Evaluation => {
             let found = state.evaluations.iter().find(|evaluation| evaluation.id == name);
@@ -112,7 +114,7 @@ fn read(state: &State, options: &NomadOptions, request: &Request) -> Answer {
         }
         NomadOperation::EvaluationAllocations => {
             let all = state.allocations.iter().filter(|one| one.evaluation == name);
-            Answer::of(all.map(view::allocation_stub).collect())
+            NomadFakeResponse::of(all.map(view::allocation_stub).collect())
         }
         NomadOperation::Allocation => {
             let found = state.allocations.iter().find(|one| one.id == name);
@@ -121,24 +123,28 @@ fn read(state: &State, options: &NomadOptions, request: &Request) -> Answer {
         NomadOperation::AllAllocations => {
             let prefix = request.parameter("prefix").unwrap_or_default();
             let all = state.allocations.iter().filter(|one| is_visible(&one.key.0) && one.id.starts_with(prefix));
-            Answer::of(all.map(view::allocation_stub).collect())
+            NomadFakeResponse::of(all.map(view::allocation_stub).collect())
         }
-        NomadOperation::Nodes => {
-            Answer::of(state.nodes.iter().map(|node| view::node_stub(node, request.is_set("resources"))).collect())
-        }
+        NomadOperation::Nodes => NomadFakeResponse::of(
+            state.nodes.iter().map(|node| view::node_stub(node, request.is_set("resources"))).collect(),
+        ),
         NomadOperation::Node => or_none(state.node(name).map(view::node), "node not found"),
-        NomadOperation::Namespaces => Answer::of(state.namespaces.iter().map(|one| view::namespace(one)).collect()),
+        NomadOperation::Namespaces => {
+            NomadFakeResponse::of(state.namespaces.iter().map(|one| view::namespace(one)).collect())
+        }
         NomadOperation::Namespace => {
             let found = state.namespaces.iter().find(|known| *known == name);
             or_none(found.map(|known| view::namespace(known)), "Namespace not found")
         }
-        NomadOperation::Leader => Answer::of(json!("127.0.0.1:4647")),
+        NomadOperation::Leader => NomadFakeResponse::of(json!("127.0.0.1:4647")),
         NomadOperation::Agent => {
             let version = json!({"Version": "1.10.0", "VersionPrerelease": ""});
             let config = json!({"Region": "global", "Datacenter": "dc1", "Version": version});
-            Answer::of(json!({"config": config, "member": {"Name": "server", "Status": "alive"}, "stats": {}}))
+            NomadFakeResponse::of(
+                json!({"config": config, "member": {"Name": "server", "Status": "alive"}, "stats": {}}),
+            )
         }
-        NomadOperation::Token => Answer::of(json!({
+        NomadOperation::Token => NomadFakeResponse::of(json!({
             "AccessorID": "6c2d4e52-2d1f-4f5c-9c9e-4c1f1d3a0b11", "SecretID": options.token, "Name": "greenroom",
             "Type": if options.is_management { "management" } else { "client" }, "Policies": ["greenroom"],
             "Roles": null, "Global": false, "CreateIndex": 1, "ModifyIndex": 1,
@@ -148,7 +154,7 @@ fn read(state: &State, options: &NomadOptions, request: &Request) -> Answer {
 }
 
 /// In the order of namespaces and names. The token for the next page is the first of it.
-fn list_jobs(state: &State, request: &Request) -> Answer {
+fn list_jobs(state: &State, request: &Request) -> NomadFakeResponse {
     let namespace = request.namespace();
     let prefix = request.parameter("prefix").unwrap_or_default();
     let from = request.parameter("next_token").unwrap_or_default();
@@ -163,22 +169,22 @@ fn list_jobs(state: &State, request: &Request) -> Answer {
     let rest = if page == 0 { Vec::new() } else { found.split_off(page.min(found.len())) };
     let with_meta = request.is_set("meta");
     let body = found.iter().map(|job| view::job_stub(state, job, with_meta)).collect();
-    Answer::Json { body, next_token: rest.first().map(|job| token(job)) }
+    NomadFakeResponse::Json { body, next_token: rest.first().map(|job| token(job)) }
 }
 
 /// What every answer to a change has.
-fn changed(index: u64, own: Value) -> Answer {
+fn changed(index: u64, own: Value) -> NomadFakeResponse {
     let mut body = json!({"Index": index, "LastContact": 0, "KnownLeader": false, "NextToken": ""});
     if let (Some(body), Value::Object(own)) = (body.as_object_mut(), own) {
         body.extend(own);
     }
-    Answer::of(body)
+    NomadFakeResponse::of(body)
 }
 
 /// Records what would be refused, and says it as Nomad does.
-fn refuse(state: &mut State, status: u16, words: String) -> Answer {
-    state.violations.push(words.clone());
-    Answer::error(status, words)
+fn refuse(state: &mut State, status: u16, message: String) -> NomadFakeResponse {
+    state.violations.push(message.clone());
+    NomadFakeResponse::error(status, message)
 }
 
 fn enforce(existing: Option<&Job>, index: u64) -> Result<(), String> {
@@ -193,7 +199,7 @@ fn enforce(existing: Option<&Job>, index: u64) -> Result<(), String> {
     Err(format!("Enforcing job modify index {index}: {wrong}"))
 }
 
-fn register(cluster: &Arc<Cluster>, request: &Request) -> Answer {
+fn register(cluster: &Arc<Cluster>, request: &Request) -> NomadFakeResponse {
     let mut state = cluster.state();
     let body = &request.body;
     if body["Job"].is_null() {
@@ -209,8 +215,8 @@ fn register(cluster: &Arc<Cluster>, request: &Request) -> Answer {
     // Nomad lets the query win over the job. Whoever says two different things has lost track of where it is.
     let said = text(&body["Job"], "Namespace");
     if !said.is_empty() && said != key.0 {
-        let words = format!("mismatched request namespace in request: {:?}, {said:?}", key.0);
-        return refuse(&mut state, 500, words);
+        let message = format!("mismatched request namespace in request: {:?}, {said:?}", key.0);
+        return refuse(&mut state, 500, message);
     }
     let spec = canonical(&body["Job"], &key.0);
     let wrong = refusals(&spec);
@@ -218,21 +224,21 @@ fn register(cluster: &Arc<Cluster>, request: &Request) -> Answer {
         return refuse(&mut state, 500, errors(&wrong));
     }
     if !state.namespaces.contains(&key.0) {
-        let words = format!("job {id:?} is in nonexistent namespace {:?}", key.0);
-        return Answer::error(500, errors(&[words]));
+        let message = format!("job {id:?} is in nonexistent namespace {:?}", key.0);
+        return NomadFakeResponse::error(500, errors(&[message]));
     }
     let pool = text(&spec, "NodePool");
     if pool != "default" && pool != "all" {
-        return Answer::error(500, format!("job {id:?} is in nonexistent node pool {pool:?}"));
+        return NomadFakeResponse::error(500, format!("job {id:?} is in nonexistent node pool {pool:?}"));
     }
     let tasks = list(&spec, "TaskGroups").iter().flat_map(|group| list(group, "Tasks"));
     let driver: Vec<String> = tasks.filter_map(driver_refusal).collect();
     state.violations.extend(driver);
     let existing = state.jobs.get(&key);
     if body["EnforceIndex"] == json!(true)
-        && let Err(words) = enforce(existing, body["JobModifyIndex"].as_u64().unwrap_or_default())
+        && let Err(message) = enforce(existing, body["JobModifyIndex"].as_u64().unwrap_or_default())
     {
-        return Answer::error(500, words);
+        return NomadFakeResponse::error(500, message);
     }
     // Without a change there is no new version, and the index that is answered is the one that a status changes too.
     let same = existing.filter(|job| is_same(&job.spec, &spec)).map(|job| job.modified);
@@ -245,7 +251,7 @@ fn register(cluster: &Arc<Cluster>, request: &Request) -> Answer {
     changed(at, json!({"EvalID": evaluation, "EvalCreateIndex": at, "JobModifyIndex": index, "Warnings": ""}))
 }
 
-fn deregister(cluster: &Arc<Cluster>, request: &Request) -> Answer {
+fn deregister(cluster: &Arc<Cluster>, request: &Request) -> NomadFakeResponse {
     let mut state = cluster.state();
     let key = request.key();
     let Some(job) = state.jobs.get(&key) else {
@@ -266,7 +272,7 @@ fn deregister(cluster: &Arc<Cluster>, request: &Request) -> Answer {
     changed(index, json!({"EvalID": evaluation, "EvalCreateIndex": index, "JobModifyIndex": index}))
 }
 
-fn scale(cluster: &Arc<Cluster>, request: &Request) -> Answer {
+fn scale(cluster: &Arc<Cluster>, request: &Request) -> NomadFakeResponse {
     let mut state = cluster.state();
     let (key, body) = (request.key(), &request.body);
     let (target, count) = (&body["Target"], body["Count"].as_i64());
@@ -285,15 +291,15 @@ fn scale(cluster: &Arc<Cluster>, request: &Request) -> Answer {
         return refuse(&mut state, 400, "scaling action count can't be negative".to_owned());
     }
     if count.is_some() && body["Error"] == json!(true) {
-        let words = "scaling action should not contain count if error is true";
-        return refuse(&mut state, 400, words.to_owned());
+        let message = "scaling action should not contain count if error is true";
+        return refuse(&mut state, 400, message.to_owned());
     }
     let Some(job) = state.jobs.get(&key) else {
-        return Answer::error(404, format!("job {:?} not found", key.1));
+        return NomadFakeResponse::error(404, format!("job {:?} not found", key.1));
     };
-    let Some(place) = list(&job.spec, "TaskGroups").iter().position(|one| text(one, "Name") == group) else {
-        let words = format!("task group {group:?} specified for scaling does not exist in job");
-        return refuse(&mut state, 400, words);
+    let Some(group_index) = list(&job.spec, "TaskGroups").iter().position(|one| text(one, "Name") == group) else {
+        let message = format!("task group {group:?} specified for scaling does not exist in job");
+        return refuse(&mut state, 400, message);
     };
     let before = state.count(&key, &group);
     let mut event = json!({"TaskGroup": group, "Time": nanoseconds(), "Count": count, "PreviousCount": before,
@@ -301,16 +307,16 @@ fn scale(cluster: &Arc<Cluster>, request: &Request) -> Answer {
     let (mut evaluation, mut index) = (String::new(), job.modified);
     if let Some(count) = count {
         if state.active_deployment(job).is_some() {
-            return Answer::error(400, "job scaling blocked due to active deployment");
+            return NomadFakeResponse::error(400, "job scaling blocked due to active deployment");
         }
         let expected = body["JobModifyIndex"].as_u64().unwrap_or_default();
         if expected > 0
-            && let Err(words) = enforce(Some(job), expected)
+            && let Err(message) = enforce(Some(job), expected)
         {
-            return Answer::error(500, words);
+            return NomadFakeResponse::error(500, message);
         }
         let mut spec = job.spec.clone();
-        spec["TaskGroups"][place]["Count"] = json!(count);
+        spec["TaskGroups"][group_index]["Count"] = json!(count);
         // This makes a new version even when nothing changes.
         index = state.upsert(&key, spec);
         evaluation = state.evaluate(&key, "job-scaling");
@@ -329,9 +335,9 @@ fn scale(cluster: &Arc<Cluster>, request: &Request) -> Answer {
 }
 
 /// Says what is wrong with a job, which is no mistake of whoever asks.
-fn validate(state: &State, request: &Request) -> Answer {
+fn validate(state: &State, request: &Request) -> NomadFakeResponse {
     if request.body["Job"].is_null() {
-        return Answer::error(400, "Job must be specified");
+        return NomadFakeResponse::error(400, "Job must be specified");
     }
     let spec = canonical(&request.body["Job"], request.namespace());
     let mut wrong = refusals(&spec);
@@ -340,5 +346,7 @@ fn validate(state: &State, request: &Request) -> Answer {
     }
     let error = if wrong.is_empty() { String::new() } else { errors(&wrong) };
     let found = if wrong.is_empty() { Value::Null } else { json!(wrong) };
-    Answer::of(json!({"DriverConfigValidated": true, "ValidationErrors": found, "Error": error, "Warnings": ""}))
+    NomadFakeResponse::of(
+        json!({"DriverConfigValidated": true, "ValidationErrors": found, "Error": error, "Warnings": ""}),
+    )
 }

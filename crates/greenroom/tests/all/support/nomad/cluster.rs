@@ -128,9 +128,9 @@ impl Cluster {
                 state.settle();
                 why_not
             };
-            let Some(words) = why_not else { break };
-            let event = json!({"Type": "Driver Failure", "DisplayMessage": words, "DriverError": words,
-                               "Details": {"driver_error": words}});
+            let Some(message) = why_not else { break };
+            let event = json!({"Type": "Driver Failure", "DisplayMessage": message, "DriverError": message,
+                               "Details": {"driver_error": message}});
             if !self.end(id, event).await {
                 return;
             }
@@ -211,24 +211,24 @@ impl Cluster {
     /// The tasks of an allocation end by themselves, or never started: they are started again, or it has failed, as its
     /// policies say. For a service it makes no difference whether the end was a good one. True if they are to be started.
     pub async fn end(self: &Arc<Self>, id: &str, how: Value) -> bool {
-        let again = {
+        let restarts = {
             let mut state = self.state();
             let index = state.next_index();
             let Some(one) = state.allocation(id).filter(|one| !one.is_over()) else { return false };
             let policy = tasks_of(one).first().map(|task| task["RestartPolicy"].clone()).unwrap_or_default();
             one.modified = index;
             one.modified_at = nanoseconds();
-            let again = end_tasks(one, &policy, how);
+            let restarts = end_tasks(one, &policy, how);
             let stopped = NomadEvent::Stopped { job: one.key.1.clone(), allocation: one.id.clone() };
             let had_started = one.tasks.values().any(|task| task.started.is_some());
             state.settle();
             if had_started {
                 let _ = self.events.send(stopped);
             }
-            again
+            restarts
         };
         self.announce();
-        if again {
+        if restarts {
             tokio::time::sleep(self.timing.restart).await;
             return true;
         }
@@ -321,18 +321,18 @@ fn end_tasks(one: &mut Allocation, policy: &Value, how: Value) -> bool {
     let attempts = number(policy, "Attempts");
     let interval = duration(number(policy, "Interval"));
     let done = one.tasks.values().map(|task| task.restarts).max().unwrap_or_default();
-    let again = i64::try_from(done).is_ok_and(|done| done < attempts) || text(policy, "Mode") == "delay";
+    let restarts = i64::try_from(done).is_ok_and(|done| done < attempts) || text(policy, "Mode") == "delay";
     let reason = match attempts {
         0 => "Policy allows no restarts".to_owned(),
         attempts => format!("Exceeded allowed attempts {attempts} in interval {interval} and mode is \"fail\""),
     };
     for task in one.tasks.values_mut() {
         task.events.push(event(how.clone()));
-        if again {
-            let words = format!("Task restarting in {}", duration(number(policy, "Delay")));
+        if restarts {
+            let message = format!("Task restarting in {}", duration(number(policy, "Delay")));
             task.restarts += 1;
             task.state = "pending";
-            task.events.push(event(json!({"Type": "Restarting", "DisplayMessage": words})));
+            task.events.push(event(json!({"Type": "Restarting", "DisplayMessage": message})));
         } else {
             task.state = "dead";
             task.failed = true;
@@ -343,8 +343,8 @@ fn end_tasks(one: &mut Allocation, policy: &Value, how: Value) -> bool {
         }
     }
     (one.client, one.client_description) =
-        if again { ("pending", "No tasks have started") } else { ("failed", "Failed tasks") };
-    again
+        if restarts { ("pending", "No tasks have started") } else { ("failed", "Failed tasks") };
+    restarts
 }
 
 pub fn terminated(exit_code: i64) -> Value {

@@ -178,7 +178,7 @@ pub fn list<'a>(value: &'a Value, field: &str) -> &'a [Value] {
 /// Everything that Nomad would refuse a canonical job for, in its words.
 pub fn refusals(job: &Value) -> Vec<String> {
     let mut wrong = Vec::new();
-    let mut refuse = |is_wrong: bool, words: String| is_wrong.then(|| wrong.push(words));
+    let mut refuse = |is_wrong: bool, message: String| is_wrong.then(|| wrong.push(message));
     let (id, kind) = (text(job, "ID"), text(job, "Type"));
     refuse(id.is_empty(), "Missing job ID".to_owned());
     refuse(id.contains(' '), "Job ID contains a space".to_owned());
@@ -191,17 +191,17 @@ pub fn refusals(job: &Value) -> Vec<String> {
     refuse(nowhere, "Job datacenter must be non-empty string".to_owned());
     let groups = list(job, "TaskGroups");
     refuse(groups.is_empty(), "Missing job task groups".to_owned());
-    for (place, group) in groups.iter().enumerate() {
+    for (index, group) in groups.iter().enumerate() {
         let name = text(group, "Name");
-        refuse(name.is_empty(), format!("Job task group {} missing name", place + 1));
-        let first = groups.iter().position(|other| text(other, "Name") == name).unwrap_or(place);
-        let redefined = format!("Job task group {} redefines '{name}' from group {}", place + 1, first + 1);
-        refuse(first < place && !name.is_empty(), redefined);
+        refuse(name.is_empty(), format!("Job task group {} missing name", index + 1));
+        let first = groups.iter().position(|other| text(other, "Name") == name).unwrap_or(index);
+        let redefined = format!("Job task group {} redefines '{name}' from group {}", index + 1, first + 1);
+        refuse(first < index && !name.is_empty(), redefined);
     }
     for group in groups {
         let of_group = refusals_of_group(group, kind);
-        let words = format!("Task group {} validation failed: {}", text(group, "Name"), errors(&of_group));
-        refuse(!of_group.is_empty(), words);
+        let message = format!("Task group {} validation failed: {}", text(group, "Name"), errors(&of_group));
+        refuse(!of_group.is_empty(), message);
     }
     let priority = number(job, "Priority");
     refuse(!(1..=100).contains(&priority), "job priority must be between [1, 100]".to_owned());
@@ -211,17 +211,17 @@ pub fn refusals(job: &Value) -> Vec<String> {
 fn refusals_of_group(group: &Value, kind: &str) -> Vec<String> {
     let mut wrong = Vec::new();
     let tasks = list(group, "Tasks");
-    let mut refuse = |is_wrong: bool, words: String| is_wrong.then(|| wrong.push(words));
+    let mut refuse = |is_wrong: bool, message: String| is_wrong.then(|| wrong.push(message));
     refuse(text(group, "Name").is_empty(), "Missing task group name".to_owned());
     refuse(number(group, "Count") < 0, "Task group count can't be negative".to_owned());
     refuse(tasks.is_empty(), "Missing tasks for task group".to_owned());
     let disk = number(&group["EphemeralDisk"], "SizeMB");
     refuse(disk < 10, format!("minimum DiskMB value is 10; got {disk}"));
-    for (place, task) in tasks.iter().enumerate() {
+    for (index, task) in tasks.iter().enumerate() {
         let name = text(task, "Name");
-        refuse(name.is_empty(), format!("Task {} missing name", place + 1));
-        let first = tasks.iter().position(|other| text(other, "Name") == name).unwrap_or(place);
-        refuse(first < place, format!("Task {} redefines '{name}' from task {}", place + 1, first + 1));
+        refuse(name.is_empty(), format!("Task {} missing name", index + 1));
+        let first = tasks.iter().position(|other| text(other, "Name") == name).unwrap_or(index);
+        refuse(first < index, format!("Task {} redefines '{name}' from task {}", index + 1, first + 1));
     }
     wrong.extend(refusals_of_restart(&group["RestartPolicy"]));
     wrong.extend(refusals_of_reschedule(&group["ReschedulePolicy"]));
@@ -241,7 +241,7 @@ fn refusals_of_restart(policy: &Value) -> Vec<String> {
     let mut wrong = Vec::new();
     let (mode, attempts) = (text(policy, "Mode"), number(policy, "Attempts"));
     let (interval, delay) = (number(policy, "Interval"), number(policy, "Delay"));
-    let mut refuse = |is_wrong: bool, words: String| is_wrong.then(|| wrong.push(words));
+    let mut refuse = |is_wrong: bool, message: String| is_wrong.then(|| wrong.push(message));
     refuse(!["delay", "fail"].contains(&mode), format!("Unsupported restart mode: {mode:?}"));
     let ambiguous = format!("Restart policy {mode:?} with {attempts} attempts is ambiguous");
     refuse(attempts == 0 && mode != "fail", ambiguous);
@@ -263,7 +263,7 @@ fn refusals_of_reschedule(policy: &Value) -> Vec<String> {
     }
     let (interval, delay, most) = (number(policy, "Interval"), number(policy, "Delay"), number(policy, "MaxDelay"));
     let function = text(policy, "DelayFunction");
-    let mut refuse = |is_wrong: bool, words: String| is_wrong.then(|| wrong.push(words));
+    let mut refuse = |is_wrong: bool, message: String| is_wrong.then(|| wrong.push(message));
     refuse(attempts > 0 && interval <= 0, "Interval must be a non zero value if Attempts > 0".to_owned());
     refuse(attempts > 0 && unlimited, "If Attempts >0, Unlimited cannot also be set to true".to_owned());
     refuse(delay < 5 * SECOND, format!("Delay cannot be less than 5s (got {})", duration(delay)));
@@ -279,7 +279,7 @@ fn refusals_of_update(update: &Value) -> Vec<String> {
     let mut wrong = Vec::new();
     let (least, healthy) = (number(update, "MinHealthyTime"), number(update, "HealthyDeadline"));
     let (progress, check) = (number(update, "ProgressDeadline"), text(update, "HealthCheck"));
-    let mut refuse = |is_wrong: bool, words: String| is_wrong.then(|| wrong.push(words));
+    let mut refuse = |is_wrong: bool, message: String| is_wrong.then(|| wrong.push(message));
     let unknown = !["checks", "task_states", "manual"].contains(&check);
     refuse(unknown, format!("Invalid health check given: {check:?}"));
     let parallel = number(update, "MaxParallel");
@@ -297,7 +297,7 @@ fn refusals_of_update(update: &Value) -> Vec<String> {
 
 fn refusals_of_task(task: &Value, group: &Value, disk: i64) -> Vec<String> {
     let mut wrong = Vec::new();
-    let mut refuse = |is_wrong: bool, words: String| is_wrong.then(|| wrong.push(words));
+    let mut refuse = |is_wrong: bool, message: String| is_wrong.then(|| wrong.push(message));
     let name = text(task, "Name");
     refuse(name.is_empty(), "Missing task name".to_owned());
     refuse(name == "alloc", "Task cannot be named \"alloc\"".to_owned());
@@ -324,8 +324,8 @@ fn refusals_of_task(task: &Value, group: &Value, disk: i64) -> Vec<String> {
     refuse(files < 1, format!("minimum number of files is 1; got {files}"));
     refuse(size < 1, format!("minimum file size is 1MB; got {size}"));
     let storage = files.saturating_mul(size);
-    let words = format!("log storage ({storage} MB) must be less than requested disk capacity ({disk} MB)");
-    refuse(disk <= storage, words);
+    let message = format!("log storage ({storage} MB) must be less than requested disk capacity ({disk} MB)");
+    refuse(disk <= storage, message);
     wrong
 }
 

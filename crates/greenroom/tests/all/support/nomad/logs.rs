@@ -11,11 +11,11 @@ use bytes::Bytes;
 use hyper::Response;
 use serde_json::json;
 
-use super::api::{Answer, Request};
+use super::api::{NomadFakeResponse, Request};
 use super::cluster::Cluster;
 use super::state::Key;
 
-const LOOK_AGAIN: Duration = Duration::from_millis(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Where somebody reads.
 #[derive(Debug)]
@@ -55,10 +55,10 @@ impl Reader {
     }
 }
 
-pub fn answer(cluster: &Arc<Cluster>, request: &Request) -> Result<Response<Body>, Answer> {
-    let wrong = |words: &str| {
-        cluster.state().violations.push(words.to_owned());
-        Answer::error(400, words)
+pub fn answer(cluster: &Arc<Cluster>, request: &Request) -> Result<Response<Body>, NomadFakeResponse> {
+    let wrong = |message: &str| {
+        cluster.state().violations.push(message.to_owned());
+        NomadFakeResponse::error(400, message)
     };
     let task = request.parameter("task").ok_or_else(|| wrong("must provide task name"))?;
     let stream = match request.parameter("type") {
@@ -74,16 +74,16 @@ pub fn answer(cluster: &Arc<Cluster>, request: &Request) -> Result<Response<Body
     let offset: usize = request.parameter("offset").and_then(|offset| offset.parse().ok()).unwrap_or_default();
     let mut state = cluster.state();
     let Some(one) = state.allocation(&request.name).cloned() else {
-        return Err(Answer::error(404, format!("Unknown allocation {:?}", request.name)));
+        return Err(NomadFakeResponse::error(404, format!("Unknown allocation {:?}", request.name)));
     };
     if state.node(&one.node).is_none_or(|node| !node.is_up) {
-        return Err(Answer::error(404, "No path to node"));
+        return Err(NomadFakeResponse::error(404, "No path to node"));
     }
     match one.tasks.get(task) {
-        None => return Err(Answer::error(400, format!("unknown task name {task:?}"))),
+        None => return Err(NomadFakeResponse::error(400, format!("unknown task name {task:?}"))),
         Some(known) if known.started.is_none() => {
-            let words = format!("task {task:?} not started yet. No logs available");
-            return Err(Answer::error(404, words));
+            let message = format!("task {task:?} not started yet. No logs available");
+            return Err(NomadFakeResponse::error(404, message));
         }
         Some(_) => {}
     }
@@ -115,7 +115,7 @@ pub fn answer(cluster: &Arc<Cluster>, request: &Request) -> Result<Response<Body
             if has_ended {
                 return None;
             }
-            tokio::time::sleep(LOOK_AGAIN).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     });
     Ok(Response::builder().header("Content-Type", kind).body(Body::from_stream(frames)).unwrap())

@@ -146,8 +146,8 @@ impl NomadFake {
     }
 
     /// The next task to be started fails to, and its driver says why.
-    pub fn fail_next_allocation(&self, words: &str) {
-        self.cluster.state().failures.push_back(words.to_owned());
+    pub fn fail_next_allocation(&self, message: &str) {
+        self.cluster.state().failures.push_back(message.to_owned());
     }
 
     /// Everything that was asked, in order. What was asked of no operation is in [`NomadFake::violations`] only.
@@ -221,8 +221,8 @@ impl NomadFake {
     }
 
     /// An allocation fails on its node.
-    pub async fn fail_allocation(&self, allocation: &str, words: &str) {
-        let event = json!({"Type": "Driver Failure", "DisplayMessage": words, "DriverError": words});
+    pub async fn fail_allocation(&self, allocation: &str, message: &str) {
+        let event = json!({"Type": "Driver Failure", "DisplayMessage": message, "DriverError": message});
         self.cluster.end_and_maybe_restart(allocation, event).await;
     }
 

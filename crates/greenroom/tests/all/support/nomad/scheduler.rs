@@ -157,9 +157,9 @@ fn deploy(state: &mut State, key: &Key, group: &Value, is_updating: bool) -> Str
         return active.id.clone();
     }
     let (created, version) = (job.created, job.version);
-    let wants = number(&group["Update"], "MaxParallel") > 0 && number(group, "Count") > 0;
+    let has_update = number(&group["Update"], "MaxParallel") > 0 && number(group, "Count") > 0;
     let had = state.allocations_of(key).any(|one| one.version == version && one.job_created == created);
-    if !wants || (had && !is_updating) {
+    if !has_update || (had && !is_updating) {
         return String::new();
     }
     let deployment = Deployment { id: identifier(), key: key.clone(), job_created: created, version, is_active: true };
@@ -324,11 +324,11 @@ fn unmet(spec: &Value, group: &Value, node: &NomadNode) -> Option<String> {
             _ => false,
         }
     };
-    let words = |of: &Value| {
+    let message = |of: &Value| {
         let operand = if text(of, "Operand").is_empty() { "=" } else { text(of, "Operand") };
         format!("{} {operand} {}", text(of, "LTarget"), text(of, "RTarget"))
     };
-    constraints.into_iter().find(broken).map(words)
+    constraints.into_iter().find(broken).map(message)
 }
 
 /// Ends an evaluation. What could not be placed waits in a blocked one, of which a job has at most one.

@@ -15,7 +15,7 @@ use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 
-use super::api::{self, Answer, Request};
+use super::api::{self, NomadFakeResponse, Request};
 use super::cluster::Cluster;
 use super::operation::{NomadFault, NomadOperation, Unroutable, route};
 use super::state::NomadCall;
@@ -68,11 +68,11 @@ impl Server {
             Ok(route) => route,
             Err(why) => {
                 self.cluster.state().violations.push(format!("there is no {method} {path}"));
-                let (status, words) = match why {
+                let (status, message) = match why {
                     Unroutable::Path => (404, "404 page not found"),
                     Unroutable::Method => (405, "Invalid method"),
                 };
-                return Ok(self.respond(Answer::error(status, words)));
+                return Ok(self.respond(NomadFakeResponse::error(status, message)));
             }
         };
         let operation = route.operation;
@@ -96,19 +96,19 @@ impl Server {
         let fault = self.take_fault(operation);
         let response = match fault {
             Some(NomadFault::Hanging) => std::future::pending().await,
-            Some(NomadFault::NoLeader) => self.respond(Answer::error(500, "No cluster leader")),
+            Some(NomadFault::NoLeader) => self.respond(NomadFakeResponse::error(500, "No cluster leader")),
             Some(NomadFault::Throttled) => {
-                let words = "Your IP is issuing too many concurrent connections, please rate limit your calls\n";
-                self.respond(Answer::error(429, words))
+                let message = "Your IP is issuing too many concurrent connections, please rate limit your calls\n";
+                self.respond(NomadFakeResponse::error(429, message))
             }
             _ => {
                 let checked = check(operation, &query, json.map_err(|error| error.to_string()));
                 let result = match checked {
                     Ok(body) => self.act(&parts.headers, Request { operation, name: route.name, query, body }).await,
                     Err(wrong) => {
-                        let words = wrong.join("; ");
+                        let message = wrong.join("; ");
                         self.cluster.state().violations.extend(wrong);
-                        Err(Answer::error(400, words))
+                        Err(NomadFakeResponse::error(400, message))
                     }
                 };
                 result.unwrap_or_else(|answer| self.respond(answer))
@@ -127,14 +127,14 @@ impl Server {
 
     fn take_fault(&self, operation: NomadOperation) -> Option<NomadFault> {
         let mut state = self.cluster.state();
-        let place = state.faults.iter().position(|(of, _)| *of == operation)?;
-        Some(state.faults.remove(place).1)
+        let index = state.faults.iter().position(|(of, _)| *of == operation)?;
+        Some(state.faults.remove(index).1)
     }
 
-    async fn act(&self, headers: &HeaderMap, request: Request) -> Result<Response<Body>, Answer> {
+    async fn act(&self, headers: &HeaderMap, request: Request) -> Result<Response<Body>, NomadFakeResponse> {
         self.authorize(headers, &request)?;
         if request.parameter("region").is_some_and(|region| region != "global") {
-            return Err(Answer::error(500, "No path to region"));
+            return Err(NomadFakeResponse::error(500, "No path to region"));
         }
         self.wait_for_change(&request).await;
         if request.operation == NomadOperation::Logs {
@@ -145,8 +145,8 @@ impl Server {
 
     /// Nomad tells nobody whether a token is unknown or may not do something. What a token may not do in a namespace
     /// that it has nothing to do with is everything, so one that does not exist looks the same.
-    fn authorize(&self, headers: &HeaderMap, request: &Request) -> Result<(), Answer> {
-        let denied = || Answer::error(403, "Permission denied");
+    fn authorize(&self, headers: &HeaderMap, request: &Request) -> Result<(), NomadFakeResponse> {
+        let denied = || NomadFakeResponse::error(403, "Permission denied");
         if request.operation == NomadOperation::Leader {
             return Ok(());
         }
@@ -156,7 +156,7 @@ impl Server {
         let token = header("X-Nomad-Token").filter(|token| !token.is_empty()).or(bearer);
         if token != Some(self.options.token.as_str()) {
             let is_agent = request.operation == NomadOperation::Agent && token.is_some();
-            return Err(if is_agent { Answer::error(403, "ACL token not found") } else { denied() });
+            return Err(if is_agent { NomadFakeResponse::error(403, "ACL token not found") } else { denied() });
         }
         let is_allowed = self.options.is_management
             || match request.operation {
@@ -178,16 +178,16 @@ impl Server {
         let _ = tokio::time::timeout(wait, changes.wait_for(|now| index == 0 || *now > index)).await;
     }
 
-    fn respond(&self, answer: Answer) -> Response<Body> {
+    fn respond(&self, answer: NomadFakeResponse) -> Response<Body> {
         let index = self.cluster.state().index.max(1);
         let builder = Response::builder().header("X-Nomad-Index", index);
         let builder = builder.header("X-Nomad-KnownLeader", "true").header("X-Nomad-LastContact", 0);
         match answer {
-            Answer::Text { status, words } => {
+            NomadFakeResponse::Text { status, message } => {
                 let builder = Response::builder().status(status).header("Content-Type", "text/plain; charset=utf-8");
-                builder.body(Body::from(words)).unwrap()
+                builder.body(Body::from(message)).unwrap()
             }
-            Answer::Json { body, next_token } => {
+            NomadFakeResponse::Json { body, next_token } => {
                 let builder = match next_token {
                     Some(token) => builder.header("X-Nomad-NextToken", token),
                     None => builder,

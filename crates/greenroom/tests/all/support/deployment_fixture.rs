@@ -1,4 +1,4 @@
-//! A house whose pools are at work: everything behind the API, with a provider that runs nothing.
+//! A core whose pools are at work: everything behind the API, with a provider that runs nothing.
 
 use std::sync::Arc;
 
@@ -6,25 +6,25 @@ use domain::{BotId, SlotName, SlotStatus, Status};
 use greenroom::deployment::{Deployment, Parts, Patience};
 use greenroom::keepers::leader::Leadership;
 use greenroom::keepers::listening::ListeningWindow;
-use greenroom::keepers::{self, Crew, Did};
-use greenroom::lifecycle::callbacks::Voice;
+use greenroom::keepers::{self, Crew, RunReport};
+use greenroom::lifecycle::callbacks::Caller;
 use greenroom::providers::Provider;
 use greenroom::providers::ec2::Runners;
 use greenroom::store::{BotRow, Holder, PoolRow, SlotRow};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::{Backend, Database, Fake, House, Plan, found, until};
+use super::{Backend, CoreFixture, Database, Fake, Plan, found, until};
 
 #[derive(Debug)]
-pub struct Stage {
-    pub house: House,
+pub struct DeploymentFixture {
+    pub core: CoreFixture,
     pub deployment: Deployment,
     pub fake: Arc<Fake>,
     crew: Crew,
     _ending: DropGuard,
 }
 
-/// What puts the pools of a house to work, with whatever provider.
+/// What puts the pools of a core to work, with whatever provider.
 #[derive(Debug)]
 pub struct Works {
     pub deployment: Deployment,
@@ -33,17 +33,17 @@ pub struct Works {
 }
 
 impl Works {
-    pub async fn begin(house: &House, gate: u32, provider: Arc<dyn Provider>, patience: Patience) -> Self {
+    pub async fn begin(core: &CoreFixture, gate: u32, provider: Arc<dyn Provider>, patience: Patience) -> Self {
         let ending = CancellationToken::new();
-        let pools = house.store.pools().await.unwrap();
+        let pools = core.store.pools().await.unwrap();
         let providers = pools.into_iter().map(|pool| (pool.name, provider.clone())).collect();
-        let replica = Holder { id: uuid::Uuid::new_v4(), name: "stage".to_owned() };
+        let replica = Holder { id: uuid::Uuid::new_v4(), name: "fixture".to_owned() };
         let deployment = Deployment::new(Parts {
-            store: house.store.clone(),
-            lifecycle: house.lifecycle.clone(),
-            placement: house.placement.clone(),
+            store: core.store.clone(),
+            lifecycle: core.lifecycle.clone(),
+            placement: core.placement.clone(),
             providers: Arc::new(providers),
-            deadlines: house.deadlines.clone(),
+            deadlines: core.deadlines.clone(),
             max_concurrent: gate,
             public_url: "http://greenroom.test".to_owned(),
             patience,
@@ -51,24 +51,24 @@ impl Works {
             ending: ending.clone(),
         });
         let (crew, expiry, _) = keepers::crew(keepers::Parts {
-            lifecycle: house.lifecycle.clone(),
-            placement: house.placement.clone(),
+            lifecycle: core.lifecycle.clone(),
+            placement: core.placement.clone(),
             deployment: deployment.clone(),
-            deadlines: &house.deadlines,
+            deadlines: &core.deadlines,
             max_recovery_attempts: 3,
-            listening: ListeningWindow::new(house.clock.clone()),
+            listening: ListeningWindow::new(core.clock.clone()),
             runners: Runners::default(),
         });
         tokio::spawn(deployment.clone().work());
         tokio::spawn(deployment.clone().describe());
         tokio::spawn(deployment.clone().keep_pinging());
-        let leadership = Leadership::new(house.store.clone(), replica);
+        let leadership = Leadership::new(core.store.clone(), replica);
         tokio::spawn(expiry.keep_time(leadership, ending.clone()));
         Self { deployment, crew, _ending: ending.drop_guard() }
     }
 }
 
-impl Stage {
+impl DeploymentFixture {
     /// With a provider that does at once what it is told, and four at the gate.
     pub async fn new(backend: Backend, pools: impl IntoIterator<Item = PoolRow>) -> Self {
         Self::with(backend, pools, 4, Fake::default()).await
@@ -79,24 +79,24 @@ impl Stage {
     }
 
     pub async fn planned(backend: Backend, plan: &Plan, gate: u32, fake: Fake) -> Self {
-        Self::on(House::planned(Database::new(backend).await.into(), plan).await, gate, fake.into()).await
+        Self::on(CoreFixture::planned(Database::new(backend).await.into(), plan).await, gate, fake.into()).await
     }
 
-    /// Puts a house's pools to work.
-    pub async fn on(house: House, gate: u32, fake: Arc<Fake>) -> Self {
-        Self::patient(house, gate, fake, Patience::default()).await
+    /// Puts the pools of a core to work.
+    pub async fn on(core: CoreFixture, gate: u32, fake: Arc<Fake>) -> Self {
+        Self::patient(core, gate, fake, Patience::default()).await
     }
 
     /// The same, with as much patience with the provider.
-    pub async fn patient(house: House, gate: u32, fake: Arc<Fake>, patience: Patience) -> Self {
-        let Works { deployment, crew, _ending } = Works::begin(&house, gate, fake.clone(), patience).await;
-        let stage = Self { house, deployment, fake, crew, _ending };
-        stage.look();
-        stage
+    pub async fn patient(core: CoreFixture, gate: u32, fake: Arc<Fake>, patience: Patience) -> Self {
+        let Works { deployment, crew, _ending } = Works::begin(&core, gate, fake.clone(), patience).await;
+        let fixture = Self { core, deployment, fake, crew, _ending };
+        fixture.reconcile();
+        fixture
     }
 
     /// Runs a keeper once, and says what it did.
-    pub async fn keep(&self, name: &str) -> Did {
+    pub async fn keep(&self, name: &str) -> RunReport {
         let keeper = self.crew.iter().find(|keeper| keeper.name() == name).unwrap();
         keeper.hurry();
         keeper.run().await.unwrap()
@@ -104,12 +104,12 @@ impl Stage {
 
     /// A server of its own on the same database, with the same clock and the same provider.
     pub async fn beside(&self, gate: u32) -> Self {
-        let plan = Plan { clock: self.house.clock.clone(), ..Plan::of([]) };
-        Self::on(House::planned(self.house.database.clone(), &plan).await, gate, self.fake.clone()).await
+        let plan = Plan { clock: self.core.clock.clone(), ..Plan::of([]) };
+        Self::on(CoreFixture::planned(self.core.database.clone(), &plan).await, gate, self.fake.clone()).await
     }
 
     /// Has the safety net looked at everything by itself.
-    pub fn look(&self) {
+    pub fn reconcile(&self) {
         let net = ["queue_expiry", "deployment", "warm_buffer"];
         for keeper in self.crew.iter().filter(|keeper| net.contains(&keeper.name())) {
             keeper.hurry();
@@ -119,22 +119,22 @@ impl Stage {
     }
 
     pub async fn bot(&self, bot: BotId) -> BotRow {
-        self.house.store.bot(bot).await.unwrap().unwrap()
+        self.core.store.bot(bot).await.unwrap().unwrap()
     }
 
     pub async fn slot(&self, name: &str) -> Option<SlotRow> {
-        self.house.store.slot(&SlotName::stored(name.to_owned())).await.unwrap()
+        self.core.store.slot(&SlotName::stored(name.to_owned())).await.unwrap()
     }
 
     /// The names of all slots and what they are doing.
     pub async fn slots(&self) -> Vec<(String, SlotStatus)> {
-        let slots = self.house.store.slots(None, None).await.unwrap();
+        let slots = self.core.store.slots(None, None).await.unwrap();
         slots.into_iter().map(|slot| (slot.name.to_string(), slot.status)).collect()
     }
 
     /// The slot that is a bot's now.
     pub async fn slot_of(&self, bot: BotId) -> Option<SlotRow> {
-        self.house.store.slot_of(bot).await.unwrap()
+        self.core.store.slot_of(bot).await.unwrap()
     }
 
     /// The slot that a bot was given.
@@ -143,13 +143,13 @@ impl Stage {
     }
 
     /// Who waits for a slot, from the first to the last.
-    pub async fn line(&self) -> Vec<BotId> {
-        self.house.store.queue().await.unwrap().into_iter().map(|entry| entry.bot_id).collect()
+    pub async fn queue(&self) -> Vec<BotId> {
+        self.core.store.queue().await.unwrap().into_iter().map(|entry| entry.bot_id).collect()
     }
 
     /// How many are behind the gate, and how many wait before it.
     pub async fn at_gate(&self) -> (usize, usize) {
-        let all = self.house.store.deployments().await.unwrap();
+        let all = self.core.store.deployments().await.unwrap();
         let active = all.iter().filter(|deployment| deployment.active).count();
         (active, all.len() - active)
     }
@@ -158,35 +158,35 @@ impl Stage {
     pub async fn runs(&self, bot: BotId) -> SlotName {
         found("the bot runs", async || {
             let name = self.bot(bot).await.slot?;
-            let slot = self.house.store.slot(&name).await.unwrap()?;
-            let deploying = self.house.store.deployments().await.unwrap().iter().any(|row| row.slot == name);
+            let slot = self.core.store.slot(&name).await.unwrap()?;
+            let deploying = self.core.store.deployments().await.unwrap().iter().any(|row| row.slot == name);
             (slot.bot_id == Some(bot) && slot.status != SlotStatus::Creating && !deploying).then_some(name)
         })
         .await
     }
 
-    /// The voice of a bot that runs, by the data that its provider was given.
-    pub async fn voice(&self, bot: BotId) -> Voice {
+    /// The caller of a bot that runs, by the data that its provider was given.
+    pub async fn caller(&self, bot: BotId) -> Caller {
         let slot = self.runs(bot).await;
         let data = self.fake.running(&slot).unwrap().environment["BOT_DATA"].clone();
         let data: serde_json::Value = serde_json::from_str(&data).unwrap();
-        let claim = self.house.lifecycle.claim(data["token"].as_str().unwrap()).unwrap();
+        let claim = self.core.lifecycle.claim(data["token"].as_str().unwrap()).unwrap();
         assert_eq!(claim.bot, bot);
-        Voice { claim, connection_id: claim.connection }
+        Caller { claim, connection_id: claim.connection }
     }
 
     /// Lets a bot that was deployed begin and end.
     pub async fn lives(&self, bot: BotId) {
-        let voice = self.voice(bot).await;
-        self.house.lifecycle.started(voice, None).await.unwrap();
-        self.house.lifecycle.joined(voice).await.unwrap();
-        assert_eq!(self.house.exited(voice, 0).await.unwrap(), Status::Completed);
+        let caller = self.caller(bot).await;
+        self.core.lifecycle.started(caller, None).await.unwrap();
+        self.core.lifecycle.joined(caller).await.unwrap();
+        assert_eq!(self.core.exited(caller, 0).await.unwrap(), Status::Completed);
     }
 
     /// Waits until a bot is at an end, and says how.
     pub async fn end_of(&self, bot: BotId) -> (Status, Option<String>) {
         found("the bot is at an end", async || {
-            let end = self.house.stands(bot).await;
+            let end = self.core.stands(bot).await;
             end.0.is_ended().then_some(end)
         })
         .await
@@ -200,7 +200,7 @@ impl Stage {
 
     /// Asks for a bot that gets a slot, and waits until the provider is starting it.
     pub async fn starting(&self, number: usize) -> BotId {
-        let bot = self.house.reserved(number).await;
+        let bot = self.core.reserved(number).await;
         let slot = self.bot(bot).await.slot.unwrap();
         until("its start is under way", async || self.fake.starts().contains(&slot)).await;
         bot

@@ -10,12 +10,12 @@ use super::{Deployment, lease};
 use crate::store::{Holding, SlotRow, StoreError};
 
 /// This process is at the slot, until it is dropped: also when whoever asked for the work has gone away.
-struct Alone<'a> {
+struct SlotLock<'a> {
     deployment: &'a Deployment,
     slot: &'a SlotName,
 }
 
-impl Drop for Alone<'_> {
+impl Drop for SlotLock<'_> {
     fn drop(&mut self) {
         self.deployment.0.clearing.lock().unwrap_or_else(PoisonError::into_inner).remove(self.slot);
     }
@@ -24,7 +24,7 @@ impl Drop for Alone<'_> {
 impl Deployment {
     /// Does the work on a slot as it is by now. `None` when someone is at it already, or has come to be meanwhile, or when
     /// there is no such slot.
-    pub(super) async fn alone_at<T, W>(
+    pub(super) async fn with_slot_locked<T, W>(
         &self,
         slot: &SlotName,
         work: impl FnOnce(SlotRow) -> W,
@@ -35,11 +35,11 @@ impl Deployment {
         if !self.0.clearing.lock().unwrap_or_else(PoisonError::into_inner).insert(slot.clone()) {
             return Ok(None);
         }
-        let _alone = Alone { deployment: self, slot };
+        let _lock = SlotLock { deployment: self, slot };
         // Another holder each time: what this process had begun before, and was dropped, may still be going on.
         let (replica, holder) = (self.0.lease.current().await?.id, Uuid::new_v4());
         let kept = self.0.lease.keep(Holding::Slot { slot: slot.clone(), holder });
-        if !self.take_slot(slot, holder, replica).await? {
+        if !self.lock_slot(slot, holder, replica).await? {
             kept.given_back();
             return Ok(None);
         }
@@ -51,23 +51,23 @@ impl Deployment {
             Ok(None) => Ok(None),
             Err(error) => Err(error),
         };
-        match self.give_slot_back(slot, holder).await {
+        match self.unlock_slot(slot, holder).await {
             Ok(()) => kept.given_back(),
             Err(error) => tracing::warn!(%slot, %error, "slot lock not given back; it is released later"),
         }
         done
     }
 
-    async fn take_slot(&self, slot: &SlotName, holder: Uuid, replica: Uuid) -> Result<bool, StoreError> {
+    async fn lock_slot(&self, slot: &SlotName, holder: Uuid, replica: Uuid) -> Result<bool, StoreError> {
         let mut tx = self.0.store.begin().await?;
-        let taken = tx.take_slot(slot, holder, replica, self.0.lifecycle.clock.now()).await?;
+        let taken = tx.lock_slot(slot, holder, replica, self.0.lifecycle.clock.now()).await?;
         tx.commit().await?;
         Ok(taken)
     }
 
-    async fn give_slot_back(&self, slot: &SlotName, holder: Uuid) -> Result<(), StoreError> {
+    async fn unlock_slot(&self, slot: &SlotName, holder: Uuid) -> Result<(), StoreError> {
         let mut tx = self.0.store.begin().await?;
-        tx.give_slot_back(slot, holder).await?;
+        tx.unlock_slot(slot, holder).await?;
         tx.commit().await
     }
 }

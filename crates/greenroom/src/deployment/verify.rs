@@ -21,14 +21,15 @@ impl Deployment {
         if stopped == Stopped::Seen {
             return Ok(());
         }
-        match within(inner.patience.look, "was looked at", provider.inspect(slot)).await {
+        match within(inner.patience.inspect, "was looked at", provider.inspect(slot)).await {
             Ok(Some(found)) if found.running => {
-                Err(ProviderError::never("the provider said that it stopped it, but it still runs"))
+                Err(ProviderError::permanent("the provider said that it stopped it, but it still runs"))
             }
             Ok(_) => Ok(()),
-            Err(error) => {
-                Err(ProviderError { words: format!("it cannot be proven that it stopped: {}", error.words), ..error })
-            }
+            Err(error) => Err(ProviderError {
+                message: format!("it cannot be proven that it stopped: {}", error.message),
+                ..error
+            }),
         }
     }
 
@@ -36,12 +37,13 @@ impl Deployment {
     pub(super) async fn deleted(&self, slot: &SlotName, provider: &dyn Provider) -> Result<(), ProviderError> {
         let Self(inner) = self;
         within(inner.patience.stop, "was to be deleted", provider.delete(slot)).await?;
-        match within(inner.patience.look, "was looked at", provider.inspect(slot)).await {
+        match within(inner.patience.inspect, "was looked at", provider.inspect(slot)).await {
             Ok(None) => Ok(()),
-            Ok(Some(_)) => Err(ProviderError::never("the provider said that it deleted it, but it is still there")),
-            Err(error) => {
-                Err(ProviderError { words: format!("it cannot be proven that it is gone: {}", error.words), ..error })
-            }
+            Ok(Some(_)) => Err(ProviderError::permanent("the provider said that it deleted it, but it is still there")),
+            Err(error) => Err(ProviderError {
+                message: format!("it cannot be proven that it is gone: {}", error.message),
+                ..error
+            }),
         }
     }
 }
@@ -55,8 +57,8 @@ pub(super) async fn within<T>(
     match tokio::time::timeout(patience, call).await {
         Ok(answer) => answer,
         Err(_) => {
-            let words = format!("the provider did not answer within {} s when it {what}", patience.as_secs());
-            Err(ProviderError::again(words))
+            let message = format!("the provider did not answer within {} s when it {what}", patience.as_secs());
+            Err(ProviderError::transient(message))
         }
     }
 }

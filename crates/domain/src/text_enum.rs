@@ -1,6 +1,6 @@
 //! Enums whose variants have one word each, in the store and on the wire alike.
 
-macro_rules! words {
+macro_rules! text_enum {
     ($name:ident, $unknown:ident { $($variant:ident = $word:literal),+ $(,)? }) => {
         impl $name {
             pub const ALL: [Self; [$($word),+].len()] = [$(Self::$variant),+];
@@ -31,4 +31,4 @@ macro_rules! words {
     };
 }
 
-pub(crate) use words;
+pub(crate) use text_enum;

@@ -11,7 +11,7 @@ use greenroom::clock::Clock;
 use greenroom::keepers::Keeper;
 use greenroom::keepers::listening::ListeningWindow;
 use greenroom::keepers::sweeper::Sweeper;
-use greenroom::lifecycle::callbacks::Voice;
+use greenroom::lifecycle::callbacks::Caller;
 use greenroom::lifecycle::ends::Ending;
 use greenroom::lifecycle::tokens::Tokens;
 use greenroom::lifecycle::{Lifecycle, LifecycleError};
@@ -27,8 +27,8 @@ use super::{Backend, Database, meet_link};
 /// The defaults, with a sweeper that the test runs when it likes and no polls: what is to happen at once must not
 /// depend on them.
 fn deadlines() -> Deadlines {
-    let never = Duration::from_secs(10_000_000);
-    Deadlines { sweeper_interval: never, queue_poll: never, ..Deadlines::default() }
+    let far_off = Duration::from_secs(10_000_000);
+    Deadlines { sweeper_interval: far_off, queue_poll: far_off, ..Deadlines::default() }
 }
 
 /// A pool of the provider `process`, with stopped slots.
@@ -42,7 +42,7 @@ pub fn pool(name: &str) -> PoolRow {
         recycle_after: 1,
         max_slots: 1,
         min_idle: 0,
-        place: Some(0),
+        config_position: Some(0),
         slots: 0,
         mean_hold_ms: None,
         attribute_sets: vec![Default::default()],
@@ -59,22 +59,22 @@ pub async fn configure(store: &Store, pool: &PoolRow) {
     tx.commit().await.unwrap();
 }
 
-/// A wish for a meeting of its own, as a user has it who says nothing else.
-pub fn wish(number: usize) -> BotRequest {
+/// A request for a meeting of its own, as a user has it who says nothing else.
+pub fn bot_request(number: usize) -> BotRequest {
     BotRequest {
         meeting: domain::Meeting::from_link(&meet_link(number)).unwrap(),
         bot_display_name: None,
         priority: 100,
         queue_timeout_ms: 300_000,
+        given_requirements: None,
         requirements: None,
-        wants: None,
         config: serde_json::Map::new(),
         metadata: serde_json::Map::new(),
         idempotency: None,
     }
 }
 
-/// What a house is made of.
+/// The parts of a `CoreFixture`.
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub clock: Clock,
@@ -86,7 +86,8 @@ pub struct Plan {
 impl Plan {
     /// A clock that the test sets, and these pools in this order.
     pub fn of(pools: impl IntoIterator<Item = PoolRow>) -> Self {
-        let placed = pools.into_iter().zip(0..).map(|(pool, place)| PoolRow { place: Some(place), ..pool });
+        let placed =
+            pools.into_iter().zip(0..).map(|(pool, position)| PoolRow { config_position: Some(position), ..pool });
         Self {
             clock: Clock::manual(Timestamp::now()),
             deadlines: deadlines(),
@@ -96,9 +97,9 @@ impl Plan {
     }
 }
 
-/// A house whose clock the test sets.
+/// The parts behind the API, with a clock that the test sets.
 #[derive(Debug)]
-pub struct House {
+pub struct CoreFixture {
     pub store: Store,
     pub clock: Clock,
     pub placement: Placement,
@@ -111,13 +112,13 @@ pub struct House {
     pub database: Arc<Database>,
 }
 
-impl House {
+impl CoreFixture {
     pub async fn new(backend: Backend) -> Self {
         let database = Database::new(backend).await;
         Self::planned(database.into(), &Plan::of([PoolRow { max_slots: 2_000, ..pool("meet") }])).await
     }
 
-    /// A house on a database that others may stand on as well.
+    /// A fixture on a database that others may use as well.
     pub async fn planned(database: Arc<Database>, plan: &Plan) -> Self {
         let store = database.open().await;
         Self::on(store, database, plan).await
@@ -179,43 +180,43 @@ impl House {
     }
 
     /// Asks for a bot that is sure to be admitted.
-    pub async fn ask(&self, wish: BotRequest) -> Reserved {
-        self.placement.reserve(self.key.clone(), wish).await.unwrap()
+    pub async fn ask(&self, bot_request: BotRequest) -> Reserved {
+        self.placement.reserve(self.key.clone(), bot_request).await.unwrap()
     }
 
     /// Asks for many at once; the answers come in no order.
-    pub async fn ask_at_once(&self, wishes: impl IntoIterator<Item = BotRequest>) -> Vec<Reserved> {
-        let mut asking = tokio::task::JoinSet::new();
-        for wish in wishes {
+    pub async fn ask_at_once(&self, bot_requests: impl IntoIterator<Item = BotRequest>) -> Vec<Reserved> {
+        let mut requests = tokio::task::JoinSet::new();
+        for bot_request in bot_requests {
             let (placement, key) = (self.placement.clone(), self.key.clone());
-            asking.spawn(async move { placement.reserve(key, wish).await.unwrap() });
+            requests.spawn(async move { placement.reserve(key, bot_request).await.unwrap() });
         }
-        asking.join_all().await
+        requests.join_all().await
     }
 
     /// A bot that is reserved.
     pub async fn reserved(&self, number: usize) -> BotId {
-        self.ask(wish(number)).await.bot.id
+        self.ask(bot_request(number)).await.bot.id
     }
 
     /// A new connection of a bot.
-    pub async fn assigned(&self, bot: BotId) -> Result<Voice, LifecycleError> {
+    pub async fn assigned(&self, bot: BotId) -> Result<Caller, LifecycleError> {
         let assignment = self.lifecycle.assign(bot).await?;
         let claim = self.lifecycle.claim(&assignment.token)?;
-        Ok(Voice { claim, connection_id: assignment.connection_id })
+        Ok(Caller { claim, connection_id: assignment.connection_id })
     }
 
     /// A bot that has started.
-    pub async fn started(&self, number: usize) -> (BotId, Voice) {
+    pub async fn started(&self, number: usize) -> (BotId, Caller) {
         let bot = self.reserved(number).await;
-        let voice = self.assigned(bot).await.unwrap();
-        self.lifecycle.started(voice, None).await.unwrap();
-        (bot, voice)
+        let caller = self.assigned(bot).await.unwrap();
+        self.lifecycle.started(caller, None).await.unwrap();
+        (bot, caller)
     }
 
     /// What a bot says at its end.
-    pub async fn exited(&self, voice: Voice, exit_code: i64) -> Result<Status, LifecycleError> {
-        self.placement.end(Ending::Exited { voice, exit_code, reason: None, error: None }).await
+    pub async fn exited(&self, caller: Caller, exit_code: i64) -> Result<Status, LifecycleError> {
+        self.placement.end(Ending::Exited { caller, exit_code, reason: None, error: None }).await
     }
 
     /// Ends a bot if it is not at an end, to make room for the next.

@@ -1,4 +1,4 @@
-//! Reading what a user asks for: from the body of `POST /bots` to a wish that admission can decide on.
+//! Reads the body of `POST /bots` and makes of it a request that admission can decide on.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
+use super::dto::PlatformWord;
 use super::extract::document;
 use super::problem::Problem;
 use super::requirements::RequirementsBody;
-use super::shapes::PlatformWord;
 use crate::admission::{BotRequest, keys};
 
 const DEFAULT_PRIORITY: i32 = 100;
@@ -64,7 +64,7 @@ pub struct NewBotBody {
 }
 
 impl NewBotBody {
-    pub fn into_wish(self, headers: &HeaderMap, deadlines: &Deadlines) -> Result<BotRequest, Problem> {
+    pub fn into_bot_request(self, headers: &HeaderMap, deadlines: &Deadlines) -> Result<BotRequest, Problem> {
         for (field, given) in [("join_at", self.join_at.is_some()), ("webhook_url", self.webhook_url.is_some())] {
             if given {
                 return Err(Problem::unsupported(field));
@@ -87,14 +87,14 @@ impl NewBotBody {
             return Err(Problem::invalid("queue_timeout_ms", format!("must be from 1 to {most}")));
         }
         let requirements = self.requirements.map(RequirementsBody::read).transpose()?;
-        let (requirements, wants) = requirements.unzip();
+        let (given_requirements, requirements) = requirements.unzip();
         Ok(BotRequest {
             meeting,
             bot_display_name: self.bot_display_name,
             priority: self.priority.unwrap_or(DEFAULT_PRIORITY).into(),
             queue_timeout_ms,
+            given_requirements,
             requirements,
-            wants,
             config: document("config", self.config.unwrap_or_default())?,
             metadata: document("metadata", self.metadata.unwrap_or_default())?,
             idempotency,
@@ -150,7 +150,7 @@ impl NewBotBody {
         Ok(())
     }
 
-    /// The same for the same wish, however its keys were ordered or spelt.
+    /// The same for the same request, however its keys were ordered or spelt.
     fn hash(&self) -> String {
         keys::hash(&serde_json::to_string(self).unwrap_or_default())
     }

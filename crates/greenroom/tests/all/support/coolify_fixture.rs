@@ -18,12 +18,12 @@ use super::{
 
 /// How long a minute lasts here, in which a budget holds.
 const MINUTE: Duration = Duration::from_millis(1_200);
-const SHORTEST_LOOK: Duration = Duration::from_secs(3);
+const SHORTEST_LISTING: Duration = Duration::from_secs(3);
 /// More than a test asks for.
 const MOST: u32 = 100_000;
 
 #[derive(Debug)]
-pub struct CoolifyScene {
+pub struct CoolifyFixture {
     pub fake: CoolifyFake,
     pub store: Store,
     pub installation: String,
@@ -33,7 +33,7 @@ pub struct CoolifyScene {
     pub database: Arc<Database>,
 }
 
-impl CoolifyScene {
+impl CoolifyFixture {
     pub async fn new(change: impl FnOnce(&mut CoolifySettings)) -> Self {
         Self::on(Database::new(Backend::Sqlite).await.into(), MOST, MINUTE, change).await
     }
@@ -55,7 +55,7 @@ impl CoolifyScene {
         let installation = uuid::Uuid::new_v4().to_string();
         let pace = Pace::of(most, minute);
         // A minute that is so short leaves a machine that has other things to do no time to look.
-        let pace = Pace { looked_within: pace.looked_within.max(SHORTEST_LOOK), ..pace };
+        let pace = Pace { listed_within: pace.listed_within.max(SHORTEST_LISTING), ..pace };
         Self { fake, store, installation, pace, most, minute, database }
     }
 

@@ -1,4 +1,4 @@
-//! The shapes of what is answered: bots, meetings, sessions, events, users. Fields are as the contract names them.
+//! The documents that the API answers with: bots, meetings, sessions, events, users. Fields are as the contract names them.
 
 use jiff::Timestamp;
 use serde::Serialize;
@@ -80,7 +80,7 @@ pub enum ActorWord {
 
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Bot)]
-pub struct BotShape {
+pub struct BotDto {
     pub id: Uuid,
     pub user_id: Uuid,
     #[schema(value_type = PlatformWord)]
@@ -122,10 +122,10 @@ pub struct BotShape {
     pub estimated_wait_ms: Option<i64>,
     /// Its sessions, where one bot is asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub sessions: Option<Vec<SessionShape>>,
+    pub sessions: Option<Vec<SessionDto>>,
 }
 
-impl From<BotRow> for BotShape {
+impl From<BotRow> for BotDto {
     fn from(bot: BotRow) -> Self {
         let status = bot.shown().as_str();
         Self {
@@ -162,7 +162,7 @@ impl From<BotRow> for BotShape {
 /// One bot.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct OneBot {
-    pub bot: BotShape,
+    pub bot: BotDto,
 }
 
 impl From<BotRow> for OneBot {
@@ -174,7 +174,7 @@ impl From<BotRow> for OneBot {
 /// A page of bots, newest first.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct Bots {
-    pub bots: Vec<BotShape>,
+    pub bots: Vec<BotDto>,
     /// To be sent as `cursor` for the next page; `null` on the last.
     pub next_cursor: Option<String>,
 }
@@ -182,7 +182,7 @@ pub struct Bots {
 /// One connection of a running bot.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Session)]
-pub struct SessionShape {
+pub struct SessionDto {
     pub connection_id: Uuid,
     pub container_id: Option<String>,
     #[schema(value_type = String, format = DateTime)]
@@ -195,7 +195,7 @@ pub struct SessionShape {
     pub last_heartbeat_at: Option<Timestamp>,
 }
 
-impl From<SessionRow> for SessionShape {
+impl From<SessionRow> for SessionDto {
     fn from(session: SessionRow) -> Self {
         Self {
             connection_id: session.connection_id.0,
@@ -211,7 +211,7 @@ impl From<SessionRow> for SessionShape {
 /// A bot as the meeting that it attends.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Meeting)]
-pub struct MeetingShape {
+pub struct MeetingDto {
     pub id: Uuid,
     pub user_id: Uuid,
     pub platform: &'static str,
@@ -230,7 +230,7 @@ pub struct MeetingShape {
     pub updated_at: Timestamp,
 }
 
-impl From<BotRow> for MeetingShape {
+impl From<BotRow> for MeetingDto {
     fn from(bot: BotRow) -> Self {
         let status = bot.shown().as_str();
         Self {
@@ -258,7 +258,7 @@ impl From<BotRow> for MeetingShape {
 /// Something that happened to a bot.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Event)]
-pub struct EventShape {
+pub struct EventDto {
     pub id: i64,
     pub bot_id: Uuid,
     #[schema(value_type = String, format = DateTime)]
@@ -275,7 +275,7 @@ pub struct EventShape {
     pub actor: &'static str,
 }
 
-impl From<&EventRow> for EventShape {
+impl From<&EventRow> for EventDto {
     fn from(event: &EventRow) -> Self {
         Self {
             id: event.id.0,
@@ -293,9 +293,9 @@ impl From<&EventRow> for EventShape {
 /// Something that happened to a bot, as it is streamed.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = StreamedEvent)]
-pub struct StreamedEventShape {
+pub struct StreamedEventDto {
     #[serde(flatten)]
-    pub event: EventShape,
+    pub event: EventDto,
     /// The bot's, as its user gave it.
     pub metadata: Map<String, Value>,
     /// What went wrong, with the event of a bot's end.
@@ -306,7 +306,7 @@ pub struct StreamedEventShape {
 /// A stretch of speech.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Segment)]
-pub struct SegmentShape {
+pub struct SegmentDto {
     /// Seconds since the bot's own zero.
     pub start_time: f64,
     pub end_time: f64,
@@ -317,7 +317,7 @@ pub struct SegmentShape {
     pub session_uid: Uuid,
 }
 
-impl From<SegmentRow> for SegmentShape {
+impl From<SegmentRow> for SegmentDto {
     fn from(segment: SegmentRow) -> Self {
         Self {
             start_time: segment.start_time,
@@ -333,7 +333,7 @@ impl From<SegmentRow> for SegmentShape {
 /// A request to a running bot.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Command)]
-pub struct CommandShape {
+pub struct CommandDto {
     pub id: Uuid,
     /// `leave` or `reconfigure`.
     pub action: &'static str,
@@ -341,7 +341,7 @@ pub struct CommandShape {
     pub payload: Value,
 }
 
-impl From<CommandRow> for CommandShape {
+impl From<CommandRow> for CommandDto {
     fn from(command: CommandRow) -> Self {
         Self { id: command.id.0, action: command.action.as_str(), payload: command.payload }
     }
@@ -350,7 +350,7 @@ impl From<CommandRow> for CommandShape {
 /// Who owns bots.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = User)]
-pub struct UserShape {
+pub struct UserDto {
     pub id: Uuid,
     pub email: String,
     pub name: String,
@@ -366,7 +366,7 @@ pub struct UserShape {
     pub updated_at: Timestamp,
 }
 
-impl From<UserRow> for UserShape {
+impl From<UserRow> for UserDto {
     fn from(user: UserRow) -> Self {
         Self {
             id: user.id.0,

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::{Backend, Client, Database, Process, Running, found, meet_link, until};
 
 #[derive(Debug)]
-pub struct Venue {
+pub struct ServerFixture {
     pub server: Process,
     pub admin: Client,
     pub user: Client,
@@ -13,7 +13,7 @@ pub struct Venue {
     pub database: Database,
 }
 
-impl Venue {
+impl ServerFixture {
     pub async fn open(backend: Backend, config: &str) -> Self {
         let database = Database::new(backend).await;
         let server = Process::start_configured(&database, config).await;

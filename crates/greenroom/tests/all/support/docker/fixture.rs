@@ -12,7 +12,7 @@ pub const OBEDIENT: &str = r#"
 "#;
 
 #[derive(Debug)]
-pub struct Scene {
+pub struct DockerFixture {
     pub engine: Engine,
     pub server: Process,
     pub user: Client,
@@ -23,7 +23,7 @@ pub struct Scene {
     pub ours: Ours,
 }
 
-impl Scene {
+impl DockerFixture {
     /// `settings` are lines of the pool's configuration, `section` those of its provider's.
     pub async fn start(engine: &Engine, provider: &str, image: &str, settings: &str, section: &str) -> Self {
         let pool = format!("s{}", &uuid::Uuid::new_v4().simple().to_string()[..12]);

@@ -1,5 +1,5 @@
-//! What stands around every request: its id, who asks and whether there is room for it, its body within limits, its
-//! place in the logs and metrics, and a 500 instead of a dropped connection when a handler panics.
+//! The middleware of every request: its id, who asks and whether there is capacity for it, its body within limits, its
+//! entry in the logs and metrics, and a 500 instead of a dropped connection when a handler panics.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -23,7 +23,7 @@ use super::App;
 use super::caller::{self, Peer};
 use super::problem::Problem;
 use super::query;
-use super::quota::{self, Caller, Quota, Reservation};
+use super::quota::{self, Quota, QuotaOwner, Reservation};
 
 /// The header by which a request is known, here and to its sender.
 pub const REQUEST_ID: &str = "x-request-id";
@@ -69,7 +69,7 @@ impl Drop for UnderWay {
 }
 
 /// Gives the request its id, answers for a handler that panics, and counts.
-pub async fn around(State(app): State<App>, request: Request, next: Next) -> Response {
+pub async fn handle(State(app): State<App>, request: Request, next: Next) -> Response {
     let id = match sent_id(&request) {
         Some(id) => id,
         None => match app.random.id(app.clock.now()) {
@@ -85,12 +85,12 @@ pub async fn around(State(app): State<App>, request: Request, next: Next) -> Res
     let header = HeaderValue::from_str(&id);
     let answer = CURRENT.scope(id, async move {
         AssertUnwindSafe(next.run(request)).catch_unwind().await.unwrap_or_else(|panic| {
-            let words = panic
+            let message = panic
                 .downcast_ref::<&str>()
                 .map(|text| (*text).to_owned())
                 .or_else(|| panic.downcast_ref::<String>().cloned())
                 .unwrap_or_default();
-            tracing::error!(panic = words, "request handler panicked");
+            tracing::error!(panic = message, "request handler panicked");
             Problem::internal().into_response()
         })
     });
@@ -155,7 +155,7 @@ fn known_method(method: &Method) -> &'static str {
 
 /// What an answer takes up until it is written; the connection holds it until then.
 #[derive(Clone, Debug)]
-pub struct Held(#[allow(dead_code)] Arc<Reservation>);
+pub struct HeldReservation(#[allow(dead_code)] Arc<Reservation>);
 
 /// A request that may be read and answered.
 struct Admitted {
@@ -200,7 +200,7 @@ pub async fn read_body(State(app): State<App>, request: Request, next: Next) -> 
     // A stream has no size, and is bounded by what a connection buffers.
     let size = response.body().size_hint().exact().and_then(|size| usize::try_from(size).ok());
     reservation.shrink_to(size.unwrap_or(0));
-    response.extensions_mut().insert(Held(Arc::new(reservation)));
+    response.extensions_mut().insert(HeldReservation(Arc::new(reservation)));
     response
 }
 
@@ -238,9 +238,9 @@ async fn admit(app: &App, request: &Parts) -> Result<Admitted, Problem> {
     Ok(Admitted { quota, reservation })
 }
 
-fn stranger(request: &Parts) -> Caller {
+fn stranger(request: &Parts) -> QuotaOwner {
     let peer = request.extensions.get::<Peer>().map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |peer| peer.0);
-    Caller::stranger(peer)
+    QuotaOwner::stranger(peer)
 }
 
 /// Whether there is a body, and how long it says to be.

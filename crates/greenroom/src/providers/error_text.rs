@@ -30,20 +30,22 @@ mod tests {
     use super::*;
 
     #[derive(Debug, thiserror::Error)]
-    #[error("{words}")]
-    struct Told {
-        words: &'static str,
-        source: Option<Box<Told>>,
+    #[error("{message}")]
+    struct TestError {
+        message: &'static str,
+        source: Option<Box<TestError>>,
     }
 
     #[test]
     fn an_error_is_told_down_to_its_first_cause_and_nothing_of_it_twice() {
-        let first = Told { words: "connection refused", source: None };
-        let second = Told { words: "cannot connect: connection refused", source: Some(Box::new(first)) };
-        let third = Told { words: "error sending request", source: Some(Box::new(second)) };
+        let first = TestError { message: "connection refused", source: None };
+        let second = TestError { message: "cannot connect: connection refused", source: Some(Box::new(first)) };
+        let third = TestError { message: "error sending request", source: Some(Box::new(second)) };
         assert_eq!(with_causes(&third), "error sending request: cannot connect: connection refused");
-        let told =
-            Told { words: "Error in the hyper legacy client: client error (Connect): No such file", source: None };
-        assert_eq!(with_causes(&told), "cannot connect: No such file");
+        let nested = TestError {
+            message: "Error in the hyper legacy client: client error (Connect): No such file",
+            source: None,
+        };
+        assert_eq!(with_causes(&nested), "cannot connect: No such file");
     }
 }
