@@ -15,7 +15,9 @@
 //! - [`command`]: what a caller may ask of a running bot
 //! - [`event`]: what is told of it
 //! - [`planner`]: who gets which slot
+//! - [`backoff`]: how long to wait before the next try
 
+pub mod backoff;
 pub mod command;
 pub mod deadline;
 pub mod event;
@@ -31,6 +33,7 @@ pub mod slot;
 pub mod status;
 mod words;
 
+pub use backoff::Backoff;
 pub use command::Action;
 pub use deadline::Deadlines;
 pub use fault::Fault;

@@ -13,7 +13,7 @@ mod tests;
 use serde::{Deserialize, Serialize};
 
 pub use attributes::{Attributes, MalformedAttributes, is_class_name};
-pub use patterns::{Patterns, PatternsError};
+pub use patterns::{Patterns, PatternsError, matches_wildcard};
 
 use crate::words::words;
 

@@ -62,6 +62,7 @@ mod pages;
 mod placing;
 mod pool;
 mod pool_removal;
+mod pull_login;
 mod readiness;
 mod reading;
 mod recovery;
