@@ -17,6 +17,8 @@
 //! - [`planner`]: who gets which slot
 //! - [`backoff`]: how long to wait before the next try
 
+#![warn(missing_docs)]
+
 pub mod backoff;
 pub mod command;
 pub mod deadline;

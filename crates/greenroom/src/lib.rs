@@ -2,7 +2,7 @@
 //!
 //! The folders follow the way of a bot, and a module calls only what is after it in this list:
 //! - [`cli`]: the commands of the binary
-//! - [`bench`]: measuring the rest
+//! - [`mod@bench`]: measuring the rest
 //! - [`doctor`]: what is wrong, for a person to read
 //! - [`teardown`]: ending slots for good
 //! - [`config`]: file, environment and flags, checked as a whole

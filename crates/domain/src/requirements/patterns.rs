@@ -16,12 +16,16 @@ const LONGEST: usize = 512;
 #[serde(try_from = "String", into = "String")]
 pub struct Patterns(Vec<String>);
 
+/// Why a text is not a list of patterns.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PatternsError {
+    /// It has none.
     #[error("has no pattern; write some, separated by spaces, such as `c* m5.large`, or leave it out")]
     Empty,
+    /// It has too many, or is too long.
     #[error("has more than {MOST_PATTERNS} patterns, or more than {LONGEST} characters")]
     TooMany,
+    /// It has this one, which no name can match.
     #[error(
         "has the pattern `{0}`, which no name of an instance type can meet: letters, digits, `.`, `_` and `-`, with * for any"
     )]

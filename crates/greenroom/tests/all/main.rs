@@ -62,6 +62,7 @@ mod pages;
 mod placing;
 mod pool;
 mod pool_removal;
+mod public_face;
 mod pull_login;
 mod readiness;
 mod reading;
