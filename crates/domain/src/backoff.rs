@@ -1,4 +1,4 @@
-//! How long to wait before the next try: each delay is twice the one before, up to a longest one. Every part of
+//! How long to wait before the next try: each delay is longer than the one before, up to a longest one. Every part of
 //! Greenroom that waits ever longer takes its delays from here.
 
 use std::time::Duration;
@@ -18,8 +18,13 @@ pub struct Backoff {
 impl Backoff {
     /// A series that begins with `first` and doubles up to `longest`.
     pub fn new(first: Duration, longest: Duration) -> Self {
+        Self::growing(first, longest, 2.0)
+    }
+
+    /// A series that begins with `first` and in which each delay is `factor` times the one before, up to `longest`.
+    pub fn growing(first: Duration, longest: Duration, factor: f32) -> Self {
         let delays = ExponentialBuilder::new()
-            .with_factor(2.0)
+            .with_factor(factor)
             .with_min_delay(first)
             .with_max_delay(longest)
             .without_max_times();
@@ -37,7 +42,9 @@ impl Backoff {
 
     /// The delay before the next try.
     pub fn next_delay(&mut self) -> Duration {
-        self.delays.next().unwrap_or(self.longest)
+        let delay = self.delays.next().unwrap_or(self.longest);
+        // The library multiplies with a precision of seven digits: 40 ms times 1.5 would be a little less than 60 ms.
+        u64::try_from((delay.as_nanos() + 500) / 1000).map_or(delay, Duration::from_micros)
     }
 }
 
@@ -63,5 +70,12 @@ mod tests {
         assert_eq!(delays(Backoff::after(first, longest, 0), 2), [1000, 2000]);
         assert_eq!(delays(Backoff::after(first, longest, 3), 2), [8000, 10_000]);
         assert_eq!(delays(Backoff::after(first, longest, u32::MAX), 1), [10_000]);
+    }
+
+    #[test]
+    fn delays_grow_by_the_factor_that_is_given() {
+        let (first, longest) = (Duration::from_millis(40), Duration::from_secs(1));
+        assert_eq!(delays(Backoff::growing(first, longest, 1.5), 4), [40, 60, 90, 135]);
+        assert_eq!(delays(Backoff::growing(first, longest, 3.0), 5), [40, 120, 360, 1000, 1000]);
     }
 }

@@ -308,7 +308,7 @@ impl Placer {
 
     async fn finish(&mut self, batch: Batch, Written { mut changes, new, now }: Written) {
         let actions = std::mem::take(&mut changes.actions);
-        self.lifecycle.actions.carry_out(actions, &self.lifecycle.feed);
+        self.lifecycle.actions.carry_out(actions, |slot| self.lifecycle.feed.wake_slot(slot));
         let unfinished = changes.unfinished;
         // To answer many wakes many: the next batch does not wait for that.
         self.elsewhere.spawn(answer::answer(self.store.clone(), batch.replies, batch.details, changes, new, now));

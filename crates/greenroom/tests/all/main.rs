@@ -8,6 +8,7 @@ mod support;
 mod admission;
 mod afresh;
 mod agent;
+mod architecture;
 mod bench;
 mod bounds;
 mod budget;
