@@ -102,7 +102,7 @@ impl Doctor {
 async fn look_at_store(config: &Config) -> Result<Option<Looked>, StoreError> {
     match tokio::time::timeout(PATIENCE, Store::look_at(config.database.expose_secret())).await {
         Ok(looked) => looked,
-        Err(error) => Err(StoreError::failed("open", &error)),
+        Err(_) => Err(StoreError::timed_out("open")),
     }
 }
 

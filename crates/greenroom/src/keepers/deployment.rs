@@ -20,7 +20,7 @@ use domain::SlotName;
 use jiff::Timestamp;
 
 use super::listening::ListeningWindow;
-use super::{Did, Keeper, ago};
+use super::{Did, Keeper, KeeperError, ago};
 use crate::clock::Clock;
 use crate::deployment::Deployment;
 use crate::lifecycle::Lifecycle;
@@ -150,7 +150,7 @@ impl Keeper for DeploymentKeeper {
         self.every
     }
 
-    async fn run(&self) -> Result<Did, StoreError> {
+    async fn run(&self) -> Result<Did, KeeperError> {
         let now = self.clock.now();
         let mut did = Did::of([("cleared", 0), ("started_again", 0), ("broken", 0), ("removed", 0)]);
         self.clear(now).await?;

@@ -20,7 +20,7 @@ use domain::lifecycle::Overdue;
 use domain::planner::Snapshot;
 use domain::planner::invariants::{Scope, Usages, Violation, overgrown, usages, usages_of, violations};
 
-use super::{Did, Keeper};
+use super::{Did, Keeper, KeeperError};
 use crate::lifecycle::Lifecycle;
 use crate::lifecycle::ends::Ending;
 use crate::placement::Placement;
@@ -179,7 +179,7 @@ impl Keeper for Invariants {
         copy_check::EVERY
     }
 
-    async fn run(&self) -> Result<Did, StoreError> {
+    async fn run(&self) -> Result<Did, KeeperError> {
         let mut did = Did::default();
         self.check_invariants(&mut did).await?;
         self.check_copy(&mut did).await?;

@@ -18,9 +18,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::{Did, Keeper};
+use super::{Did, Keeper, KeeperError};
 use crate::providers::ec2::Runners;
-use crate::store::StoreError;
 
 /// An announcement is renewed some seconds before its end: this has to be often enough.
 const EVERY: Duration = Duration::from_secs(5);
@@ -48,7 +47,7 @@ impl Keeper for RunnersKeeper {
         EVERY
     }
 
-    async fn run(&self) -> Result<Did, StoreError> {
+    async fn run(&self) -> Result<Did, KeeperError> {
         let mut did =
             Did::of([("announced", 0), ("fell_back", 0), ("reaped", 0), ("let_go", 0), ("created", 0), ("grown", 0)]);
         let looks = self

@@ -15,7 +15,7 @@ use domain::Deadlines;
 use domain::lifecycle::Overdue;
 
 use super::listening::ListeningWindow;
-use super::{Did, Keeper, ago};
+use super::{Did, Keeper, KeeperError, ago};
 use crate::lifecycle::Lifecycle;
 use crate::store::StoreError;
 
@@ -91,11 +91,11 @@ impl Keeper for Sweeper {
         self.deadlines.sweeper_interval
     }
 
-    async fn run(&self) -> Result<Did, StoreError> {
+    async fn run(&self) -> Result<Did, KeeperError> {
         let swept = self.sweep().await;
         if swept.is_err() {
             self.listening.reset();
         }
-        swept
+        Ok(swept?)
     }
 }

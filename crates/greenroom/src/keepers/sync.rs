@@ -27,7 +27,7 @@ use futures_util::StreamExt;
 use jiff::Timestamp;
 
 use super::interrupted::end_interrupted;
-use super::{Did, Keeper, ago, count};
+use super::{Did, Keeper, KeeperError, ago, count};
 use crate::clock::Clock;
 use crate::deployment::{Deployment, Recovery};
 use crate::lifecycle::Lifecycle;
@@ -352,7 +352,7 @@ impl Keeper for SyncKeeper {
         self.deployment.a_provider_returned().await;
     }
 
-    async fn run(&self) -> Result<Did, StoreError> {
+    async fn run(&self) -> Result<Did, KeeperError> {
         let returned = self.deployment.take_returned();
         let mut did = Did::of([("removed", 0), ("made_anew", 0), ("stopped", 0), ("interrupted", 0), ("waiting", 0)]);
         let providers = self.deployment.providers();

@@ -17,9 +17,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use domain::planner::job::WarmReport;
 
-use super::{Did, Keeper};
+use super::{Did, Keeper, KeeperError};
 use crate::placement::Placement;
-use crate::store::StoreError;
 
 #[derive(Debug)]
 pub struct WarmBuffer {
@@ -43,7 +42,7 @@ impl Keeper for WarmBuffer {
         self.every
     }
 
-    async fn run(&self) -> Result<Did, StoreError> {
+    async fn run(&self) -> Result<Did, KeeperError> {
         let looked = self.placement.keep_warm().await?;
         let WarmReport { made, let_go, stopped, replaced } = looked;
         Ok(Did::of([("made", made), ("let_go", let_go), ("stopped", stopped), ("replaced", replaced)]))

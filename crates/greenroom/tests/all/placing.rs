@@ -74,7 +74,7 @@ async fn happen(dice: &mut Dice, house: &House, bots: &mut Vec<BotId>, number: u
             let request = BotRequest { priority: dice.below(3) as i64, ..wish(number) };
             match house.placement.reserve(house.key(), request).await {
                 Ok(Reserved { bot, .. }) => bots.push(bot.id),
-                Err(PlacementError::Admission(_)) => {}
+                Err(PlacementError::LimitReached { .. } | PlacementError::DuplicateBot(_)) => {}
                 Err(error) => panic!("{error}"),
             }
         }
