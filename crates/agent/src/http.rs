@@ -165,16 +165,22 @@ fn why(error: &reqwest::Error) -> String {
 
 /// How long to wait between tries: doubling, and with jitter, so that the agents of a whole fleet do not all return in
 /// the same moment after a restart of the server.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Backoff {
     tries: u32,
+    delays: domain::Backoff,
+}
+
+impl Default for Backoff {
+    fn default() -> Self {
+        Self { tries: 0, delays: domain::Backoff::new(FIRST_DELAY, LONGEST_DELAY) }
+    }
 }
 
 impl Backoff {
     pub fn next(&mut self, refusal: Option<&Refusal>) -> Duration {
-        let doubled = FIRST_DELAY.saturating_mul(2_u32.saturating_pow(self.tries.min(16)));
         self.tries = self.tries.saturating_add(1);
-        let delay = doubled.min(LONGEST_DELAY).mul_f64(0.75 + fastrand::f64() * 0.25);
+        let delay = self.delays.next_delay().mul_f64(0.75 + fastrand::f64() * 0.25);
         match refusal {
             Some(Refusal::Away { retry_after: Some(after), .. }) => delay.max((*after).min(LONGEST_RETRY_AFTER)),
             _ => delay,
@@ -198,7 +204,7 @@ impl Backoff {
         if self.tries > 0 {
             log!("{what}: the server is back");
         }
-        self.tries = 0;
+        *self = Self::default();
     }
 }
 

@@ -9,6 +9,7 @@ use aws_sdk_dynamodb::error::SdkError;
 use aws_sdk_dynamodb::operation::put_item::PutItemError;
 use aws_sdk_dynamodb::operation::transact_write_items::TransactWriteItemsError;
 use aws_sdk_dynamodb::types::{CancellationReason, Delete, KeysAndAttributes, Put, TransactWriteItem};
+use domain::Backoff;
 use jiff::Timestamp;
 
 use crate::AwsError;
@@ -22,6 +23,7 @@ const AT_ONCE: usize = 100;
 /// How often a change is tried that another one is in the way of.
 const TRIES: u32 = 6;
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
+const LONGEST_PAUSE: Duration = Duration::from_millis(640);
 /// How long it is remembered when a runner was heard of last.
 const BEAT_REMEMBERED: Duration = Duration::from_hours(24);
 const DEMAND_REMEMBERED: Duration = Duration::from_mins(10);
@@ -141,7 +143,7 @@ impl Table {
 
     /// Makes a runner `next` if it is as it was `seen`.
     pub async fn change(&self, seen: &Runner, next: &Runner) -> Result<Changed, AwsError> {
-        let mut pause = FIRST_PAUSE;
+        let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
         for _ in 0..TRIES {
             let refusal = match (&seen.slot, &next.slot) {
                 (None, Some(slot)) => self.change_with(seen, next, self.taking(next, slot)?).await?,
@@ -159,9 +161,8 @@ impl Table {
                     };
                 }
                 Some(Refusal::Changed(changed)) => return Ok(changed),
-                Some(Refusal::Conflict) => tokio::time::sleep(pause).await,
+                Some(Refusal::Conflict) => tokio::time::sleep(backoff.next_delay()).await,
             }
-            pause *= 2;
         }
         Err(AwsError::Busy { operation: "TransactWriteItems", message: "other changes are always in the way".into() })
     }
@@ -283,7 +284,7 @@ impl Table {
             let keys = KeysAndAttributes::builder().set_keys(Some(keys.collect())).consistent_read(true);
             let keys = keys.build().map_err(|error| AwsError::malformed("BatchGetItem", error.to_string()))?;
             let mut left = HashMap::from([(self.name.clone(), keys)]);
-            let mut pause = FIRST_PAUSE;
+            let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
             for _ in 0..TRIES {
                 let answer = self.client.batch_get_item().set_request_items(Some(left)).send().await;
                 let answer = answer.map_err(|error| AwsError::new("BatchGetItem", error))?;
@@ -296,8 +297,7 @@ impl Table {
                 if left.is_empty() {
                     break;
                 }
-                tokio::time::sleep(pause).await;
-                pause *= 2;
+                tokio::time::sleep(backoff.next_delay()).await;
             }
             if !left.is_empty() {
                 let message = "DynamoDB leaves some of it out again and again".into();

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::text_enum::text_enum;
 
+/// What a caller asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Action {

@@ -8,12 +8,19 @@ use crate::status::Status;
 /// A stretch of a bot's life with a clock of its own. Several may share one stored status.
 #[derive(Clone, Copy, Debug)]
 pub struct Phase {
+    /// What the bot does meanwhile.
     pub name: &'static str,
+    /// The statuses that a bot may have in this phase.
     pub status: &'static [Status],
+    /// When the clock starts.
     pub clock_starts: &'static str,
+    /// The configuration key of the deadline.
     pub key: &'static str,
+    /// The deadline, of those that are configured.
     pub of: fn(&Deadlines) -> Duration,
+    /// The keeper that watches it.
     pub owner: &'static str,
+    /// What follows when the deadline passes.
     pub then: &'static str,
 }
 
@@ -78,18 +85,31 @@ pub const PHASES: &[Phase] = &[
 /// The deadlines of one installation, as configured.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Deadlines {
+    /// How long a bot waits in the queue if its request does not say.
     pub queue_default: Duration,
+    /// The longest time that a request may ask to wait.
     pub queue_max: Duration,
+    /// How often the keepers of the queue, of deployments and of the warm buffer run.
     pub queue_poll: Duration,
+    /// How long a bot may wait at the deploy gate.
     pub deploy: Duration,
+    /// How often slots in error are looked for.
     pub recovery_interval: Duration,
+    /// How often records and providers are compared.
     pub sync_interval: Duration,
+    /// How long something unknown may be at a provider before it is removed.
     pub sync_grace: Duration,
+    /// How often bots are looked for whose state has lasted too long.
     pub sweeper_interval: Duration,
+    /// How long a bot that is assigned may be silent.
     pub no_start: Duration,
+    /// How long a bot may take to join.
     pub no_join: Duration,
+    /// How long a bot in the meeting may be silent.
     pub heartbeat_lost: Duration,
+    /// How long a bot may take to leave.
     pub stop_grace: Duration,
+    /// How often a bot sends a heartbeat.
     pub heartbeat_interval: Duration,
 }
 

@@ -6,12 +6,17 @@ use crate::text_enum::text_enum;
 /// What happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
+    /// The bot was reserved.
     Created,
+    /// The bot got a slot.
     Assigned,
     /// It had a slot, and is back in the queue.
     Requeued,
+    /// The status of the bot changed.
     StatusChanged,
+    /// The user sent a command.
     CommandSent,
+    /// The bot acknowledged a command.
     CommandAcknowledged,
     /// The bot did something that had no effect, such as printing an event that nobody knows.
     Warning,
@@ -33,11 +38,15 @@ impl Kind {
 /// Who made it happen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Actor {
+    /// The user of the bot.
     User,
+    /// The bot itself.
     Bot,
+    /// An operator.
     Operator,
     /// Placement and deployment.
     Greenroom,
+    /// A keeper.
     Keeper,
 }
 

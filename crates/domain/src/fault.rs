@@ -4,6 +4,7 @@ use crate::reason::Reason;
 use crate::status::Status;
 use crate::text_enum::text_enum;
 
+/// Whose fault it was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Fault {
     /// The people in the meeting never let the bot in, or removed it.

@@ -15,7 +15,11 @@
 //! - [`command`]: what a caller may ask of a running bot
 //! - [`event`]: what is told of it
 //! - [`planner`]: who gets which slot
+//! - [`backoff`]: how long to wait before the next try
 
+#![warn(missing_docs)]
+
+pub mod backoff;
 pub mod command;
 pub mod deadline;
 pub mod event;
@@ -31,6 +35,7 @@ pub mod slot;
 pub mod status;
 mod text_enum;
 
+pub use backoff::Backoff;
 pub use command::Action;
 pub use deadline::Deadlines;
 pub use fault::Fault;

@@ -9,10 +9,14 @@ use crate::slot::{Slot, SlotStatus};
 /// In which order slots are given out: what stays before what may be taken away, then the smallest first.
 pub type Size = (UsageClass, u32, u32);
 
+/// Slots of one platform, made by one provider in one way.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pool {
+    /// The name, which is part of the names of its slots.
     pub name: String,
+    /// The platform whose bots it serves.
     pub platform: Platform,
+    /// The kind of provider that makes its slots.
     pub provider: String,
     /// The host whose gate its slots pass.
     pub host: String,
@@ -20,7 +24,9 @@ pub struct Pool {
     pub hot: bool,
     /// How many bots a hot slot has before it is made fresh; 0 means any number.
     pub recycle_after: i64,
+    /// How many slots it may have.
     pub max_slots: i64,
+    /// How many idle slots are kept ready.
     pub min_idle: i64,
     /// The order in the configuration; `None` when it is no longer there.
     pub config_position: Option<i64>,

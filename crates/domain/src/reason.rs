@@ -4,6 +4,7 @@ use std::fmt;
 
 use serde::{Serialize, Serializer};
 
+/// Why a bot is where it is.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Reason {
     /// The bot went by itself and said that all was well.
@@ -48,6 +49,7 @@ impl Reason {
         }
     }
 
+    /// The word, as the store and the API write it.
     pub fn as_str(&self) -> &str {
         match self {
             Reason::Finished => "finished",

@@ -44,6 +44,7 @@ text_enum!(SlotStatus, UnknownSlotStatus {
 pub struct SlotName(Arc<str>);
 
 impl SlotName {
+    /// The name of the slot with this number in a pool.
     pub fn new(pool: &str, number: i64) -> Self {
         Self(format!("pool-{pool}-{number:03}").into())
     }
@@ -53,6 +54,7 @@ impl SlotName {
         Self(name.into())
     }
 
+    /// The name as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -73,11 +75,17 @@ impl fmt::Display for SlotName {
 /// A slot as it is recorded.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Slot {
+    /// The name.
     pub name: SlotName,
+    /// The pool that it is part of.
     pub pool: String,
+    /// The number in its pool.
     pub number: i64,
+    /// The status.
     pub status: SlotStatus,
+    /// Since when it has that status.
     pub status_since: Timestamp,
+    /// The bot that it is given to.
     pub bot_id: Option<BotId>,
     /// Tells it from an earlier slot of the same name.
     pub incarnation: Uuid,
@@ -87,13 +95,21 @@ pub struct Slot {
     pub token_number: i64,
     /// The agent process that waits, or has the assignment, by the name that it has chosen.
     pub agent: Option<String>,
+    /// How many bots it has had since it was made fresh.
     pub bots_since_fresh: i64,
+    /// The provider's own name for it.
     pub provider_ref: Option<String>,
+    /// What a person sees of it at the provider.
     pub description: String,
+    /// When a bot was last given to it.
     pub last_used_at: Option<Timestamp>,
+    /// What went wrong in it.
     pub error_message: Option<String>,
+    /// How often its recovery was tried.
     pub recovery_attempts: i64,
+    /// When it was made.
     pub created_at: Timestamp,
+    /// What it has, for the requirements of bots.
     pub attributes: Attributes,
     /// Until when it may be given out while it is idle.
     pub expires_at: Option<Timestamp>,
@@ -137,10 +153,13 @@ impl Slot {
 /// Whose token it is: the agent of a slot, for one assignment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SlotClaim {
+    /// The slot.
     pub slot: SlotName,
+    /// The life of the slot: a slot that is made anew under the same name has another.
     pub incarnation: Uuid,
     /// `None` in an environment that cannot be changed between two starts.
     pub generation: Option<i64>,
+    /// The number of the assignment.
     pub number: i64,
 }
 

@@ -70,16 +70,27 @@ impl Status {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ShownStatus {
+    /// It is to start later.
     Scheduled,
+    /// It is admitted.
     Reserved,
+    /// It waits for a slot.
     Queued,
+    /// It has a slot, and nothing was heard of it.
     Deploying,
+    /// Its process runs.
     Starting,
+    /// It is in the lobby.
     AwaitingAdmission,
+    /// It needs a person.
     NeedsHelp,
+    /// It is in the meeting.
     Active,
+    /// It is leaving.
     Stopping,
+    /// It has ended well.
     Completed,
+    /// It has ended badly.
     Failed,
 }
 

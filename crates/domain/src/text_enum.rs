@@ -3,8 +3,10 @@
 macro_rules! text_enum {
     ($name:ident, $unknown:ident { $($variant:ident = $word:literal),+ $(,)? }) => {
         impl $name {
+            /// Every one of them, in the order of the type.
             pub const ALL: [Self; [$($word),+].len()] = [$(Self::$variant),+];
 
+            /// The word, as the store and the API write it.
             pub fn as_str(self) -> &'static str {
                 match self {
                     $(Self::$variant => $word),+

@@ -8,8 +8,6 @@ use domain::planner::Action;
 use domain::{BotId, SlotName, Status};
 use tokio::sync::Notify;
 
-use crate::lifecycle::feed::Feed;
-
 #[derive(Clone, Debug, Default)]
 pub struct Actions(Arc<Inner>);
 
@@ -60,11 +58,11 @@ impl<T: Default> PendingWork<T> {
 }
 
 impl Actions {
-    /// Has everything done that a plan asks for.
-    pub fn carry_out(&self, actions: Vec<Action>, feed: &Feed) {
+    /// Has everything done that a plan asks for. An agent that waits in a slot is woken by `wake_agent`.
+    pub fn carry_out(&self, actions: Vec<Action>, wake_agent: impl Fn(&SlotName)) {
         for action in actions {
             match action {
-                Action::WakeAgent(slot) => feed.wake_slot(&slot),
+                Action::WakeAgent(slot) => wake_agent(&slot),
                 Action::PassGate => self.0.gate.notify_one(),
                 Action::WatchQueue => self.0.queue.notify_one(),
                 Action::RefillPools => self.0.pools.notify_one(),

@@ -1,11 +1,10 @@
 //! Greenroom, the control plane that keeps meeting bots warm: server and CLI.
 //!
-//! The folders follow the way of a bot, and a module calls only what is after it in this list:
+//! The folders follow the way of a bot, and a module uses only modules that are after it in this list:
 //! - [`cli`]: the commands of the binary
-//! - [`bench`]: measuring the rest
+//! - [`mod@bench`]: measuring the rest
 //! - [`doctor`]: what is wrong, for a person to read
 //! - [`teardown`]: ending slots for good
-//! - [`config`]: file, environment and flags, checked as a whole
 //! - [`server`]: from a configuration to a running server and back
 //! - [`api`]: HTTP, and nothing but the api knows HTTP
 //! - [`keepers`]: background jobs that keep the records true
@@ -18,6 +17,7 @@
 //! - [`bus`]: what another process should hear at once
 //! - [`readiness`]: whether the store takes writes
 //! - [`store`]: what is true; nothing but the store knows SQL
+//! - [`config`]: file, environment and flags, checked as a whole
 //! - [`telemetry`], [`clock`], [`random`]: logs and metrics, time and chance
 
 pub mod actions;

@@ -66,7 +66,7 @@ mod tests {
     fn a_failed_write_is_told_until_one_succeeds_and_an_old_one_does_not_count() {
         let readiness = Readiness::new();
         assert!(readiness.store_takes_writes());
-        let error = StoreError::failed("write", &std::io::Error::other("no space left on device"));
+        let error = StoreError::timed_out("write");
         readiness.report(Err(&error));
         assert!(!readiness.store_takes_writes());
         readiness.report(Ok(&()));

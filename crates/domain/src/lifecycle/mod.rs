@@ -14,6 +14,7 @@ use crate::status::Status::{self, *};
 
 /// What may move a bot.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the documentation of a variant says what its fields are")]
 pub enum Trigger {
     /// The bot says that it runs. `new_session` when nothing was heard under this connection before.
     Started { new_session: bool },
@@ -36,20 +37,28 @@ pub enum Trigger {
 /// Which deadline passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Overdue {
+    /// The bot waited too long in the queue.
     QueueTimeout,
+    /// The bot waited too long at the deploy gate.
     DeployTimeout,
+    /// The slot could not be started.
     DeployFailed,
+    /// The bot was never heard of.
     NoStart,
+    /// The bot did not join in time.
     NoJoin,
+    /// The bot was in the meeting and fell silent.
     HeartbeatLost,
     /// What it runs in was ended from outside.
     Interrupted,
+    /// The bot did not leave in time.
     StopGrace,
 }
 
 /// What the decision needs to know of a bot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Standing {
+    /// The status that it has.
     pub status: Status,
     /// Whether its user has asked it to leave.
     pub stop_asked: bool,
@@ -68,6 +77,7 @@ impl Standing {
 
 /// What follows from a trigger.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the documentation of a variant says what its fields are")]
 pub enum Verdict {
     /// The status changes.
     Move { to: Status, reason: Option<Reason> },
@@ -82,26 +92,40 @@ pub enum Verdict {
 /// The kind of a trigger: what the table is keyed by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum On {
+    /// The bot says that it runs, for the first time.
     Started,
+    /// The bot says that it runs, under a new connection.
     Restarted,
+    /// The bot is in the lobby.
     AwaitingAdmission,
+    /// The bot needs a person.
     NeedsHelp,
+    /// The bot is in the meeting.
     Joined,
+    /// The bot leaves.
     Stopping,
+    /// The process exited with code 0.
     ExitedWell,
     /// With code 0 and without a reason, and was never in the meeting.
     ExitedUnjoined,
+    /// The process exited with another code.
     ExitedBadly,
+    /// The user asks a bot to leave for which nothing runs.
     StopAskedUnassigned,
+    /// The user asks a bot to leave for which something may run.
     StopAsked,
+    /// This deadline passed.
     Passed(Overdue),
 }
 
 /// Who speaks when a rule fires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Speaker {
+    /// The bot, by a callback.
     Bot,
+    /// The user, by the API.
     User,
+    /// A keeper, when a deadline passes.
     Keeper,
 }
 
@@ -123,10 +147,15 @@ pub enum Because {
 /// One row of the table.
 #[derive(Clone, Copy, Debug)]
 pub struct Rule {
+    /// What has to happen.
     pub on: On,
+    /// Who speaks.
     pub speaker: Speaker,
+    /// The statuses in which the rule holds.
     pub from: &'static [Status],
+    /// The status that follows.
     pub to: Status,
+    /// Where the reason comes from.
     pub because: Because,
     /// The states in which the effect already holds.
     pub holds_in: &'static [Status],

@@ -32,12 +32,16 @@ const WRAPPERS: [(char, char); 7] =
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Platform {
+    /// Google Meet.
     GoogleMeet,
+    /// Microsoft Teams.
     Teams,
+    /// Zoom.
     Zoom,
 }
 
 impl Platform {
+    /// Every platform.
     pub const ALL: [Self; 3] = [Self::GoogleMeet, Self::Teams, Self::Zoom];
 
     /// The name used in the API and the database.
@@ -92,8 +96,10 @@ impl fmt::Display for Platform {
 /// A platform name that is none of [`Platform::ALL`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum UnknownPlatform {
+    /// Nobody knows this name.
     #[error("unknown platform: it is one of google_meet, teams, zoom")]
     Unknown,
+    /// A service that people meet on, and that bots cannot join.
     #[error("{0} is not supported yet; the platforms are google_meet, teams, zoom")]
     NotSupported(&'static str),
 }
@@ -113,8 +119,10 @@ impl FromStr for Platform {
 /// Why a link or a native id was refused. Messages never repeat the input: it may hold a passcode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum MeetingError {
+    /// It is no link that is understood.
     #[error("this is not a meeting link that is understood; the links understood are {UNDERSTOOD_FORMS}")]
     NotUnderstood,
+    /// It is a link of this platform, and not to a meeting.
     #[error(
         "this {} link does not lead to a meeting; a meeting link looks like {}",
         .0.label(),
@@ -124,8 +132,10 @@ pub enum MeetingError {
     /// A service that people meet on, and that bots cannot join.
     #[error("{0} is not supported yet; the links understood are {UNDERSTOOD_FORMS}")]
     NotSupported(&'static str),
+    /// It is a personal link of Zoom with a name that Zoom does not allow.
     #[error("the name in this personal Zoom link cannot be one: Zoom's have {}", zoom::NAME_FORM)]
     NotAPersonalName,
+    /// It is no native id of this platform.
     #[error("this is not a {} meeting id; it must be {}", .0.label(), .0.id_form())]
     InvalidNativeId(Platform),
 }
@@ -133,9 +143,11 @@ pub enum MeetingError {
 /// A meeting on a platform, with the address a bot should open to join it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Meeting {
+    /// The platform.
     pub platform: Platform,
     /// The platform's own id in its one canonical spelling, so equal meetings compare equal.
     pub native_id: String,
+    /// The address that a bot opens.
     pub url: String,
 }
 

@@ -3,6 +3,7 @@
 use jiff::Timestamp;
 use uuid::Uuid;
 
+/// A source of ids.
 #[derive(Clone, Debug)]
 pub struct Ids {
     now: Timestamp,
@@ -10,6 +11,7 @@ pub struct Ids {
 }
 
 impl Ids {
+    /// Ids of this time, from a seed.
     pub fn new(now: Timestamp, seed: u64) -> Self {
         Self { now, state: seed }
     }

@@ -8,10 +8,14 @@ use crate::{
     Attributes, BotId, ConnectionId, KeyId, Platform, Reason, Requirements, SlotClaim, SlotName, Status, UserId,
 };
 
+/// What is asked of placement.
 #[derive(Clone, Debug)]
 pub enum Job {
+    /// A user asks for a bot.
     Reserve(Box<ReserveRequest>),
+    /// A bot ends.
     End(Box<EndBot>),
+    /// Something happened to this slot.
     Slot(SlotName, SlotEvent),
     /// Make slots that are missing, let go of those that are too many, and serve every queue.
     KeepWarm,
@@ -27,26 +31,36 @@ pub enum Job {
 pub struct ReserveRequest {
     /// The bot's, if it is admitted: the same however often the request is planned.
     pub id: BotId,
+    /// The user who asks.
     pub user: UserId,
     /// The API key that the user came with.
     pub key: KeyId,
+    /// The platform of the meeting.
     pub platform: Platform,
+    /// The platform's own id of the meeting.
     pub native_meeting_id: String,
     /// Lower goes first.
     pub priority: i64,
+    /// How long the bot waits in the queue.
     pub queue_timeout_ms: i64,
+    /// What the bot asks of a slot.
     pub requirements: Option<Requirements>,
     /// The caller's key, with a hash of all that was asked under it.
     pub idempotency: Option<(String, String)>,
 }
 
+/// A bot is to end.
 #[derive(Clone, Debug)]
 pub struct EndBot {
+    /// The bot.
     pub bot: BotId,
+    /// Why it ends.
     pub cause: EndCause,
 }
 
+/// Why a bot ends.
 #[derive(Clone, Debug)]
+#[allow(missing_docs, reason = "the documentation of a variant says what its fields are")]
 pub enum EndCause {
     /// The bot says that its process ended: under the connection of its token, and under the one that it names.
     Exited { token: ConnectionId, named: ConnectionId, exit_code: i64, reason: Option<Reason>, error: Option<String> },
@@ -56,6 +70,7 @@ pub enum EndCause {
 
 /// What happened to a slot. One that no longer fits the slot as it stands came too late and changes nothing.
 #[derive(Clone, Debug)]
+#[allow(missing_docs, reason = "the documentation of a variant says what its fields are")]
 pub enum SlotEvent {
     /// Nothing of its bot is left in it.
     Cleared { bot: BotId },
@@ -95,46 +110,69 @@ pub enum SlotEvent {
 /// What a job is answered, once its changes are written.
 #[derive(Clone, Debug, PartialEq)]
 pub enum JobAnswer {
+    /// The bot, or why there is none.
     Reserve(Result<Reserved, Refusal>),
+    /// The status that the bot ended with, or why it did not end.
     End(Result<Status, EndRefusal>),
     /// Whether the event fitted the slot.
     Slot(bool),
+    /// What was done to keep pools warm.
     KeepWarm(WarmReport),
+    /// There is nothing to answer.
     Nothing,
 }
 
 /// A bot that was reserved, now or at an earlier asking.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Reserved {
+    /// The bot.
     pub bot: BotId,
+    /// Whether it was reserved by this request.
     pub is_new: bool,
+    /// Its place in the queue, while it waits.
     pub queue_position: Option<i64>,
+    /// How long it will probably wait.
     pub estimated_wait_ms: Option<i64>,
 }
 
+/// Why a request is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the documentation of a variant says what its fields are")]
 pub enum Refusal {
+    /// The API key is not known, or no longer valid.
     #[error("the API key is not known, or no longer valid")]
     KeyExpired,
+    /// The idempotency key was used before with another body.
     #[error("the idempotency key was used before with another body")]
     IdempotencyMismatch,
+    /// No pool serves this platform.
     #[error("no pool serves {0}")]
     NoPool(Platform),
+    /// No slot for this platform could ever meet the requirements.
     #[error("no slot for {0} could ever meet them")]
     NothingFits(Platform),
+    /// The priority is below the least number that the user may give.
     #[error("must be at least {min}, your min_priority")]
     PriorityTooLow { min: i64 },
+    /// The user already has this bot at the meeting.
     #[error("a bot of yours is already at this meeting")]
     DuplicateBot(BotId),
+    /// So many bots of the user are running, and no more may.
     #[error("{running} of {limit} bots are running")]
     LimitReached { running: i64, limit: i64 },
 }
 
+/// Why a bot does not end.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the documentation of a variant says what its fields are")]
 pub enum EndRefusal {
+    /// Nobody knows the bot.
     NoSuchBot,
+    /// The callback came under a connection that is not the current one.
     StaleConnection,
+    /// A bot in this status cannot end so.
     InvalidTransition(Status),
+    /// The bot has ended before, with this status and reason.
     Ended { status: Status, reason: Option<String> },
 }
 

@@ -14,6 +14,7 @@
 
 mod assign;
 pub mod bot;
+#[allow(missing_docs, reason = "the name of a planted bug says what is done wrong")]
 mod bugs;
 pub mod changes;
 mod commands;
@@ -22,6 +23,7 @@ pub mod ids;
 pub mod invariants;
 pub mod job;
 #[cfg(any(test, feature = "model"))]
+#[allow(missing_docs, reason = "it is for tests only")]
 pub mod model;
 pub mod queue;
 pub mod snapshot;
@@ -44,8 +46,10 @@ pub use snapshot::Snapshot;
 /// No plan gives out or makes more slots of one platform than this: the next one goes on.
 pub const MOST_AT_ONCE: usize = 500;
 
+/// What the configuration says about placement.
 #[derive(Clone, Debug)]
 pub struct Settings {
+    /// In which order bots of one priority are served.
     pub queue_order: QueueOrder,
     /// How long a bot may wait at the deploy gate.
     pub deploy_timeout: Duration,

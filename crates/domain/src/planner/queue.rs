@@ -9,8 +9,11 @@ use crate::{BotId, Platform, Requirements, UserId};
 /// A position in the queue of a platform.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Order {
+    /// Lower goes first.
     pub priority: i64,
+    /// Under `fair`, the round in which it is served.
     pub turn: i64,
+    /// In which order it came.
     pub arrival: i64,
     /// So that no two share a place, whatever their arrival is.
     pub bot: BotId,
@@ -19,6 +22,7 @@ pub struct Order {
 /// In which order bots of one priority are served.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum QueueOrder {
+    /// Who came first goes first.
     #[default]
     Arrival,
     /// Users take turns.
@@ -28,10 +32,13 @@ pub enum QueueOrder {
 /// Bots of one platform with the same requirements.
 #[derive(Clone, Debug, Default)]
 pub struct QueueGroup {
+    /// The requirements.
     pub requirements: Option<Requirements>,
+    /// The bots, in the order in which they are served.
     pub waiting: BTreeMap<Order, BotId>,
 }
 
+/// All bots that wait.
 #[derive(Clone, Debug, Default)]
 pub struct Queue {
     groups: BTreeMap<(Platform, String), QueueGroup>,
@@ -45,6 +52,7 @@ pub fn queue_key(requirements: Option<&Requirements>) -> String {
 }
 
 impl Queue {
+    /// Adds a bot that begins to wait.
     pub fn insert(&mut self, bot: &OpenBot) {
         let key = (bot.platform, queue_key(bot.requirements.as_ref()));
         let group = self.groups.entry(key).or_default();
@@ -53,6 +61,7 @@ impl Queue {
         self.turns.entry((bot.platform, bot.priority, bot.user)).or_default().insert((bot.turn, bot.id));
     }
 
+    /// Takes out a bot that no longer waits.
     pub fn remove(&mut self, bot: &OpenBot) {
         let key = (bot.platform, queue_key(bot.requirements.as_ref()));
         if let Some(group) = self.groups.get_mut(&key) {
@@ -70,6 +79,7 @@ impl Queue {
         }
     }
 
+    /// The groups of a platform, with the keys of their requirements.
     pub fn groups(&self, platform: Platform) -> impl Iterator<Item = (&str, &QueueGroup)> {
         self.groups
             .range((platform, String::new())..)
@@ -77,10 +87,12 @@ impl Queue {
             .map(|((_, key), group)| (key.as_str(), group))
     }
 
+    /// One group of a platform.
     pub fn group(&self, platform: Platform, key: &str) -> Option<&QueueGroup> {
         self.groups.get(&(platform, key.to_owned()))
     }
 
+    /// Whether nobody waits for a slot of a platform.
     pub fn is_empty(&self, platform: Platform) -> bool {
         self.groups(platform).next().is_none()
     }

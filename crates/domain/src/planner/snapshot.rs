@@ -11,6 +11,7 @@ use super::changes::{Changes, GateState};
 use super::queue::Queue;
 use crate::{Attributes, BotId, KeyId, Platform, Pool, Slot, SlotName, SlotStatus, UserId};
 
+/// All that placement decides on.
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
     pools: BTreeMap<String, PoolState>,
@@ -33,29 +34,41 @@ pub struct Snapshot {
 /// A pool, and its slots by what is looked for.
 #[derive(Clone, Debug)]
 pub struct PoolState {
+    /// The pool.
     pub pool: Pool,
     /// Idle slots with the same attributes: those that are not stopped first, then the least recently used.
     idle: HashMap<Attributes, BTreeSet<IdleSlot>>,
     /// How many slots in which an agent waits were started with what.
     recipes: HashMap<Option<String>, usize>,
+    /// The numbers that its slots have.
     pub numbers: Numbers,
     /// How many slots are being made for nobody, are in error, go away.
     pub unsettled: Unsettled,
 }
 
+/// An idle slot, in the order in which slots are given out.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct IdleSlot {
+    /// Whether nothing runs in it.
     pub stopped: bool,
+    /// When a bot was last given to it.
     pub last_used_at: Option<Timestamp>,
+    /// The number in its pool.
     pub number: i64,
+    /// The name.
     pub name: SlotName,
+    /// Since when it is idle.
     pub idle_since: Timestamp,
 }
 
+/// How many slots of a pool are not as they should be.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Unsettled {
+    /// Being made for nobody.
     pub making: i64,
+    /// In error.
     pub error: i64,
+    /// Going away.
     pub draining: i64,
     /// Those above, those being made for a bot, and those that wait to be cleared.
     pub all: i64,
@@ -69,15 +82,21 @@ pub struct Numbers {
     gaps: BTreeSet<i64>,
 }
 
+/// How many bots a user has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BotCounts {
+    /// Running.
     pub running: i64,
+    /// Leaving.
     pub stopping: i64,
 }
 
+/// What placement knows of a user.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct User {
+    /// How many bots of the user may run at the same time.
     pub max_concurrent_bots: i64,
+    /// The least number that a request may give as its priority.
     pub min_priority: i64,
     /// The API keys, and until when they are good.
     pub api_keys: Vec<(KeyId, Option<Timestamp>)>,
@@ -86,7 +105,9 @@ pub struct User {
 /// What was asked for under an idempotency key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KnownKey {
+    /// A hash of the request.
     pub body_hash: String,
+    /// The bot that was reserved.
     pub bot_id: BotId,
 }
 
@@ -99,10 +120,14 @@ pub struct Facts {
     pub deployments: HashMap<SlotName, Deployment>,
 }
 
+/// How the deployment of a slot stands.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Deployment {
+    /// The bot that it is for.
     pub bot: Option<BotId>,
+    /// Where it is at the gate.
     pub state: GateState,
+    /// Who is at work on it.
     pub holder: Option<Uuid>,
 }
 
@@ -116,6 +141,7 @@ impl Numbers {
         }
     }
 
+    /// Frees a number.
     pub fn give_back(&mut self, number: i64) {
         if number == self.highest {
             self.highest -= 1;
@@ -165,6 +191,7 @@ impl PoolState {
         Self { pool, idle, recipes, numbers, unsettled }
     }
 
+    /// The idle slots, by their attributes.
     pub fn idle(&self) -> impl Iterator<Item = (&Attributes, &BTreeSet<IdleSlot>)> {
         self.idle.iter()
     }
@@ -230,10 +257,12 @@ impl IdleSlot {
 
 /// Reading.
 impl Snapshot {
+    /// A pool by its name.
     pub fn pool(&self, name: &str) -> Option<&PoolState> {
         self.pools.get(name)
     }
 
+    /// Every pool.
     pub fn pools(&self) -> impl Iterator<Item = &PoolState> {
         self.pools.values()
     }
@@ -243,42 +272,52 @@ impl Snapshot {
         self.by_platform.get(&platform).map_or(&[], Vec::as_slice)
     }
 
+    /// Every platform that a pool serves.
     pub fn platforms(&self) -> impl Iterator<Item = Platform> {
         self.by_platform.keys().copied()
     }
 
+    /// A slot by its name.
     pub fn slot(&self, name: &SlotName) -> Option<&Slot> {
         self.slots.get(name)
     }
 
+    /// Every slot.
     pub fn slots(&self) -> impl ExactSizeIterator<Item = &Slot> {
         self.slots.values()
     }
 
+    /// An open bot by its id.
     pub fn bot(&self, id: BotId) -> Option<&OpenBot> {
         self.bots.get(&id)
     }
 
+    /// Every open bot.
     pub fn bots(&self) -> impl Iterator<Item = &OpenBot> {
         self.bots.values()
     }
 
+    /// How many bots a user has.
     pub fn counts(&self, user: UserId) -> BotCounts {
         self.counts.get(&user).copied().unwrap_or_default()
     }
 
+    /// The running bot of a user at a meeting.
     pub fn bot_at(&self, meeting: &AtMeeting) -> Option<BotId> {
         self.meetings.get(meeting).copied()
     }
 
+    /// The bots that wait.
     pub fn queue(&self) -> &Queue {
         &self.queue
     }
 
+    /// The number of the bot that came last.
     pub fn last_arrival(&self) -> i64 {
         self.last_arrival
     }
 
+    /// A user who asked before.
     pub fn user(&self, id: UserId) -> Option<&User> {
         self.users.get(&id)
     }
@@ -288,10 +327,12 @@ impl Snapshot {
         self.users.iter().map(|(id, user)| (*id, user))
     }
 
+    /// How many users are known.
     pub fn users_known(&self) -> usize {
         self.users.len()
     }
 
+    /// What was asked for under an idempotency key.
     pub fn key(&self, user: UserId, key: &str) -> Option<&KnownKey> {
         self.keys.get(&(user, key.to_owned()))
     }
@@ -299,6 +340,7 @@ impl Snapshot {
 
 /// Bringing it up to date.
 impl Snapshot {
+    /// Adds, replaces or removes a pool.
     pub fn set_pool(&mut self, name: &str, pool: Option<Pool>) {
         match (pool, self.pools.get_mut(name)) {
             (Some(pool), Some(state)) => {
@@ -321,6 +363,7 @@ impl Snapshot {
         }
     }
 
+    /// Adds, replaces or removes a slot.
     pub fn set_slot(&mut self, name: &SlotName, slot: Option<Slot>) {
         let before = match slot {
             Some(slot) => {
@@ -344,6 +387,7 @@ impl Snapshot {
         }
     }
 
+    /// Adds, replaces or removes an open bot.
     pub fn set_bot(&mut self, id: BotId, bot: Option<OpenBot>) {
         if let Some(before) = self.bots.remove(&id) {
             self.count(&before, -1);
@@ -382,6 +426,7 @@ impl Snapshot {
         }
     }
 
+    /// Adds, replaces or removes a user.
     pub fn set_user(&mut self, id: UserId, user: Option<User>) {
         match user {
             Some(user) => drop(self.users.insert(id, user)),
@@ -389,18 +434,22 @@ impl Snapshot {
         }
     }
 
+    /// Forgets every user: they are looked up again.
     pub fn forget_users(&mut self) {
         self.users.clear();
     }
 
+    /// Adds an idempotency key.
     pub fn set_key(&mut self, user: UserId, key: String, known: KnownKey) {
         self.keys.insert((user, key), known);
     }
 
+    /// How many idempotency keys are known.
     pub fn keys_known(&self) -> usize {
         self.keys.len()
     }
 
+    /// Forgets every idempotency key: they are looked up again.
     pub fn forget_keys(&mut self) {
         self.keys.clear();
     }
@@ -427,6 +476,7 @@ impl Snapshot {
 }
 
 impl BotCounts {
+    /// Counts a bot so many times.
     pub fn add(&mut self, bot: &OpenBot, by: i64) {
         if bot.status.is_running() {
             self.running += by;

@@ -11,9 +11,13 @@ const LONGEST_NAME: usize = 64;
 /// What a slot has. Where nothing is known, it has nothing that could be asked for.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Attributes {
+    /// The class of resources, by its name.
     pub resource_class: Option<String>,
+    /// How its machine is paid for.
     pub usage_class: UsageClass,
+    /// The instance type of its machine.
     pub instance_type: Option<String>,
+    /// How many processors.
     pub cpu: u32,
     /// In MiB.
     pub mem: u32,

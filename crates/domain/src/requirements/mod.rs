@@ -13,7 +13,7 @@ mod tests;
 use serde::{Deserialize, Serialize};
 
 pub use attributes::{Attributes, MalformedAttributes, is_class_name};
-pub use patterns::{Patterns, PatternsError};
+pub use patterns::{Patterns, PatternsError, matches_wildcard};
 
 use crate::text_enum::text_enum;
 
@@ -24,8 +24,10 @@ pub const MOST: u32 = 1_000_000_000;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum UsageClass {
+    /// A machine that stays.
     #[default]
     OnDemand,
+    /// A machine that the cloud may take away at any moment.
     Spot,
 }
 
@@ -40,6 +42,7 @@ text_enum!(UsageClass, UnknownUsageClass { OnDemand = "on-demand", Spot = "spot"
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Requirements {
+    /// The class of resources, by its name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resource_class: Option<String>,
     /// On demand unless something else is said: who asks for anything gets no machine that may be taken away without having

@@ -16,12 +16,16 @@ const LONGEST: usize = 512;
 #[serde(try_from = "String", into = "String")]
 pub struct Patterns(Vec<String>);
 
+/// Why a text is not a list of patterns.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PatternsError {
+    /// It has none.
     #[error("has no pattern; write some, separated by spaces, such as `c* m5.large`, or leave it out")]
     Empty,
+    /// It has too many, or is too long.
     #[error("has more than {MOST_PATTERNS} patterns, or more than {LONGEST} characters")]
     TooMany,
+    /// It has this one, which no name can match.
     #[error(
         "has the pattern `{0}`, which no name of an instance type can meet: letters, digits, `.`, `_` and `-`, with * for any"
     )]
@@ -38,15 +42,22 @@ impl Patterns {
     /// Whether the whole of this name meets one of them.
     pub fn allow(&self, name: &str) -> bool {
         let name = name.to_ascii_lowercase();
-        self.0.iter().any(|pattern| meets(name.as_bytes(), pattern.as_bytes()))
+        self.0.iter().any(|pattern| matches_wildcard(&name, pattern))
     }
 }
 
-/// In one way through the name: after a mismatch, the last `*` takes one character more.
-fn meets(name: &[u8], pattern: &[u8]) -> bool {
+/// Whether the whole of a name matches a pattern, in which `*` stands for any number of any characters. The time is at
+/// most the length of the name times the length of the pattern, whatever they are.
+pub fn matches_wildcard(name: &str, pattern: &str) -> bool {
+    matches_by_steps(name.as_bytes(), pattern.as_bytes(), || {})
+}
+
+/// Goes through the name once: after a mismatch, the last `*` takes one character more. Calls `step` for each comparison.
+fn matches_by_steps(name: &[u8], pattern: &[u8], mut step: impl FnMut()) -> bool {
     let (mut at, mut of) = (0, 0);
     let mut star: Option<(usize, usize)> = None;
     while at < name.len() {
+        step();
         if pattern.get(of) == Some(&b'*') {
             star = Some((at, of));
             of += 1;
@@ -87,5 +98,36 @@ impl TryFrom<String> for Patterns {
 impl From<Patterns> for String {
     fn from(patterns: Patterns) -> Self {
         patterns.0.join(" ")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Counts comparisons, so that the test does not depend on how fast the machine is.
+    fn steps(name: &str, pattern: &str) -> (bool, usize) {
+        let mut steps = 0;
+        let matched = matches_by_steps(name.as_bytes(), pattern.as_bytes(), || steps += 1);
+        (matched, steps)
+    }
+
+    #[test]
+    fn a_hostile_pattern_takes_no_more_steps_than_name_times_pattern() {
+        let name = "a".repeat(500);
+        for pattern in ["*a".repeat(100) + "b", "*".repeat(500) + "b", "a*".repeat(200) + "b", "*ab".repeat(100)] {
+            let (matched, steps) = steps(&name, &pattern);
+            assert!(!matched, "{pattern}");
+            assert!(steps <= (name.len() + 1) * (pattern.len() + 1), "{steps} steps for {pattern}");
+        }
+        assert!(steps(&name, &("*a".repeat(100) + "*")).0);
+    }
+
+    #[test]
+    fn a_star_stands_for_whole_characters_of_any_alphabet_and_case_counts() {
+        assert!(matches_wildcard("zürich-1", "z*rich-*"));
+        assert!(matches_wildcard("東京-west", "東*-west"));
+        assert!(!matches_wildcard("東京-west", "京*"));
+        assert!(!matches_wildcard("DC1", "dc*"));
     }
 }

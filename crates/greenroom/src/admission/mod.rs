@@ -12,7 +12,7 @@ pub mod users;
 
 use std::sync::Arc;
 
-use domain::{BotId, Meeting, Requirements, UserId};
+use domain::{Meeting, Requirements, UserId};
 use serde_json::{Map, Value};
 
 use crate::clock::Clock;
@@ -48,18 +48,11 @@ pub struct BotRequest {
     pub idempotency: Option<(String, String)>,
 }
 
+/// Why it is not known who asks, or a user or key could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum AdmissionError {
     #[error("the API key is not known, or no longer valid")]
     Unauthorized,
-    #[error("the idempotency key was used before with another body")]
-    IdempotencyMismatch,
-    #[error("must be at least {min}, the lowest that you may ask for")]
-    PriorityTooLow { min: i64 },
-    #[error("a bot of yours is already at this meeting")]
-    DuplicateBot(BotId),
-    #[error("{running} of {limit} bots are running")]
-    LimitReached { running: i64, limit: i64 },
     #[error(transparent)]
     Store(#[from] StoreError),
     #[error(transparent)]

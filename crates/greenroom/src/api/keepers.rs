@@ -92,6 +92,6 @@ pub async fn run(
             Err(Problem::new(StatusCode::GATEWAY_TIMEOUT, "timeout", error.to_string()))
         }
         Err(RunError::Failed(message)) => Err(Problem::unavailable(format!("the run failed: {message}"))),
-        Err(RunError::Store(error)) => Err(error.into()),
+        Err(RunError::Keeper(error)) => Err(error.into()),
     }
 }

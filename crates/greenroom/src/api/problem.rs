@@ -8,6 +8,7 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use crate::admission::AdmissionError;
+use crate::keepers::KeeperError;
 use crate::lifecycle::LifecycleError;
 use crate::placement::PlacementError;
 use crate::random::NoRandomness;
@@ -164,6 +165,11 @@ impl From<StoreError> for Problem {
                 tracing::error!(%error, "database unavailable");
                 Problem::unavailable("the database does not answer; try again")
             }
+            StoreError::Stopping { .. } => Problem::unavailable("the server is stopping"),
+            StoreError::Internal { .. } => {
+                tracing::error!(%error, "internal fault");
+                Problem::internal()
+            }
             _ => {
                 tracing::error!(%error, "database error");
                 Problem::internal()
@@ -202,6 +208,19 @@ impl From<RegisterError> for Problem {
     }
 }
 
+impl From<KeeperError> for Problem {
+    fn from(error: KeeperError) -> Self {
+        match error {
+            KeeperError::Store(error) => error.into(),
+            KeeperError::LeadershipLost => Problem::unavailable(error.to_string()),
+            KeeperError::Panicked(_) => {
+                tracing::error!(%error, "internal fault");
+                Problem::internal()
+            }
+        }
+    }
+}
+
 impl From<NoRandomness> for Problem {
     fn from(error: NoRandomness) -> Self {
         tracing::error!(%error, "random source failed");
@@ -213,15 +232,25 @@ impl From<AdmissionError> for Problem {
     fn from(error: AdmissionError) -> Self {
         match error {
             AdmissionError::Unauthorized => Problem::unauthorized(error.to_string()),
-            AdmissionError::PriorityTooLow { .. } => Problem::invalid("priority", error),
-            AdmissionError::IdempotencyMismatch => {
+            AdmissionError::Store(error) => error.into(),
+            AdmissionError::Random(error) => error.into(),
+        }
+    }
+}
+
+impl From<PlacementError> for Problem {
+    fn from(error: PlacementError) -> Self {
+        match error {
+            PlacementError::Unauthorized => Problem::unauthorized(error.to_string()),
+            PlacementError::PriorityTooLow { .. } => Problem::invalid("priority", error),
+            PlacementError::IdempotencyMismatch => {
                 Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "idempotency_mismatch", error.to_string())
             }
-            AdmissionError::DuplicateBot(bot) => {
+            PlacementError::DuplicateBot(bot) => {
                 Problem::new(StatusCode::CONFLICT, "duplicate_bot", format!("{error}: {bot}"))
                     .with("bot_id", bot.to_string())
             }
-            AdmissionError::LimitReached { running, limit } => {
+            PlacementError::LimitReached { running, limit } => {
                 let detail = if limit == 0 {
                     "your limit is 0: you may run no bots".to_owned()
                 } else if running < limit {
@@ -237,20 +266,12 @@ impl From<AdmissionError> for Problem {
                 problem.retry_after = Some(RETRY_AFTER_LIMIT);
                 problem
             }
-            AdmissionError::Store(error) => error.into(),
-            AdmissionError::Random(error) => error.into(),
-        }
-    }
-}
-
-impl From<PlacementError> for Problem {
-    fn from(error: PlacementError) -> Self {
-        match error {
-            PlacementError::Admission(error) => error.into(),
             PlacementError::NoPool(_) => Problem::invalid("platform", error),
             PlacementError::NoneFits(_) => Problem::invalid("requirements", error),
             PlacementError::Stopping => Problem::unavailable(error.to_string()),
             PlacementError::Overloaded => Problem::overloaded(error.to_string()),
+            PlacementError::Store(error) => error.into(),
+            PlacementError::Random(error) => error.into(),
         }
     }
 }
@@ -292,5 +313,43 @@ impl Problem {
     /// A meeting that was not understood, under the field that named it.
     pub fn meeting(field: &str, error: MeetingError) -> Self {
         Problem::invalid(field, error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fault_of_our_own_is_internal_and_never_a_database_that_does_not_answer() {
+        let faults = [
+            Problem::from(StoreError::internal("placement", "no copy")),
+            Problem::from(KeeperError::Panicked("index out of bounds".to_owned())),
+            Problem::from(PlacementError::Store(StoreError::internal("budgets.hold", "no row"))),
+            Problem::from(StoreError::Inconsistent {
+                call: "bots.by_id",
+                table: "bots".to_owned(),
+                column: "status",
+                row: "id 1".to_owned(),
+                found: "`dancing`".to_owned(),
+            }),
+        ];
+        for problem in faults {
+            assert_eq!((problem.status, problem.code), (StatusCode::INTERNAL_SERVER_ERROR, "internal"), "{problem:?}");
+            assert!(!problem.detail.contains("database"), "{problem:?}");
+        }
+    }
+
+    #[test]
+    fn what_passes_is_unavailable_and_says_what_it_is() {
+        for (problem, detail) in [
+            (Problem::from(StoreError::timed_out("bots.list")), "the database does not answer; try again"),
+            (Problem::from(StoreError::Stopping { call: "placement" }), "the server is stopping"),
+            (Problem::from(PlacementError::Stopping), "the server is stopping"),
+            (Problem::from(KeeperError::LeadershipLost), "another replica leads by now"),
+        ] {
+            assert_eq!((problem.status, problem.code), (StatusCode::SERVICE_UNAVAILABLE, "unavailable"), "{problem:?}");
+            assert_eq!(problem.detail, detail);
+        }
     }
 }

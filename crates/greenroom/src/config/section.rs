@@ -197,24 +197,8 @@ fn origin(tree: &Tree) -> Option<&Origin> {
 fn nearest(key: &str, known: &[&'static str]) -> Option<&'static str> {
     known
         .iter()
-        .map(|candidate| (distance(key, candidate), *candidate))
+        .map(|candidate| (strsim::levenshtein(key, candidate), *candidate))
         .min()
         .filter(|(distance, candidate)| *distance <= 1 + candidate.len() / 4)
         .map(|(_, candidate)| candidate)
-}
-
-/// How many letters differ (Levenshtein).
-fn distance(left: &str, right: &str) -> usize {
-    let right: Vec<char> = right.chars().collect();
-    let mut row: Vec<usize> = (0..=right.len()).collect();
-    for (i, l) in left.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, r) in right.iter().enumerate() {
-            let replaced = diagonal + usize::from(l != *r);
-            diagonal = row[j + 1];
-            row[j + 1] = replaced.min(row[j] + 1).min(row[j + 1] + 1);
-        }
-    }
-    row[right.len()]
 }

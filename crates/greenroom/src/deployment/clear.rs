@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use domain::slot::NO_AGENT;
-use domain::{BotId, Reason, SlotStatus, Status};
+use domain::{Backoff, BotId, Reason, SlotStatus, Status};
 
 use super::Deployment;
 use crate::placement::SlotEvent;
@@ -20,7 +20,7 @@ impl Deployment {
     pub(super) fn clear_after(&self, bot: BotId) {
         let this = self.clone();
         tokio::spawn(async move {
-            let mut pause = FIRST_PAUSE;
+            let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
             loop {
                 match this.0.store.slot_of(bot).await {
                     Ok(Some(slot)) => {
@@ -34,8 +34,7 @@ impl Deployment {
                         return;
                     }
                 }
-                tokio::time::sleep(pause).await;
-                pause = (pause * 2).min(LONGEST_PAUSE);
+                tokio::time::sleep(backoff.next_delay()).await;
             }
         });
     }

@@ -46,7 +46,7 @@ impl Deployment {
             };
             this.with_slot_locked(&slot, revive).await
         });
-        done.await.unwrap_or_else(|error| Err(StoreError::failed("recover", &error)))
+        done.await.unwrap_or_else(|error| Err(StoreError::ended("recover", &error)))
     }
 
     /// One more attempt at a slot that is in error, or has been stuck since `stuck_since` or longer. At the last one it is

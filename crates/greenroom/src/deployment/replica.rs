@@ -159,7 +159,7 @@ impl ReplicaLease {
             }
             Until::Unknown => self.register(standing.id).await?,
             Until::Over => {
-                return Err(StoreError::failed("replicas.renew", &std::io::Error::other("this replica has ended")));
+                return Err(StoreError::Stopping { call: "replicas.renew" });
             }
         }
         inner.liveness.set(Standing { until: Until::Then(asked + LEASE), ..standing });

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use domain::lifecycle::Overdue;
-use domain::{Attributes, BotId, SlotStatus, Status};
+use domain::{Attributes, Backoff, BotId, SlotStatus, Status};
 use jiff::Timestamp;
 use uuid::Uuid;
 
@@ -208,11 +208,10 @@ impl Deployment {
 
     async fn try_deploy(&self, passed: &Passed) -> Result<Outcome, StoreError> {
         let deployment = &passed.row;
-        let mut pause = if deployment.tries == 0 { FIRST_PAUSE } else { LONGEST_IN_PLACE };
-        for _ in 0..deployment.tries {
-            pause = (pause * 2).min(LONGEST_PAUSE);
-        }
+        let first = if deployment.tries == 0 { FIRST_PAUSE } else { LONGEST_IN_PLACE };
+        let mut backoff = Backoff::after(first, LONGEST_PAUSE, u32::try_from(deployment.tries).unwrap_or(0));
         loop {
+            let pause = backoff.next_delay();
             let Some(slot) = self.0.store.slot(&deployment.slot).await? else { return Ok(Outcome::NotWanted) };
             let Some(wanted) = self.wanted(&slot, deployment).await? else { return Ok(Outcome::NotWanted) };
             let Some(provider) = self.provider(&slot.pool) else {
@@ -269,7 +268,6 @@ impl Deployment {
                 return Ok(Outcome::Lost);
             }
             tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(LONGEST_PAUSE);
         }
     }
 

@@ -102,7 +102,7 @@ impl Doctor {
 async fn inspect_store(config: &Config) -> Result<Option<StoreInspection>, StoreError> {
     match tokio::time::timeout(PATIENCE, Store::inspect(config.database.expose_secret())).await {
         Ok(inspected) => inspected,
-        Err(error) => Err(StoreError::failed("open", &error)),
+        Err(_) => Err(StoreError::timed_out("open")),
     }
 }
 

@@ -20,7 +20,7 @@ use domain::SlotName;
 use jiff::Timestamp;
 
 use super::listening::ListeningWindow;
-use super::{Keeper, RunReport, ago};
+use super::{Keeper, KeeperError, RunReport, ago};
 use crate::clock::Clock;
 use crate::deployment::Deployment;
 use crate::lifecycle::Lifecycle;
@@ -150,7 +150,7 @@ impl Keeper for DeploymentKeeper {
         self.every
     }
 
-    async fn run(&self) -> Result<RunReport, StoreError> {
+    async fn run(&self) -> Result<RunReport, KeeperError> {
         let now = self.clock.now();
         let mut report = RunReport::of([("cleared", 0), ("started_again", 0), ("broken", 0), ("removed", 0)]);
         self.clear(now).await?;

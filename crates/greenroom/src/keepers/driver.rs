@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::leader::Leadership;
-use super::{Crew, Keeper, RunReport};
+use super::{Crew, Keeper, KeeperError, RunReport};
 use crate::clock::Clock;
 use crate::store::{KeeperRow, Store, StoreError};
 
@@ -37,7 +37,13 @@ pub enum RunError {
     #[error("{0}")]
     Failed(String),
     #[error(transparent)]
-    Store(#[from] StoreError),
+    Keeper(#[from] KeeperError),
+}
+
+impl From<StoreError> for RunError {
+    fn from(error: StoreError) -> Self {
+        RunError::Keeper(error.into())
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -147,7 +153,7 @@ impl Keepers {
     }
 
     /// Runs a keeper once and keeps what it did.
-    async fn run_at(&self, index: usize) -> Result<RunReport, StoreError> {
+    async fn run_at(&self, index: usize) -> Result<RunReport, KeeperError> {
         let Self(inner) = self;
         let post = &inner.posts[index];
         let _turn = post.turn.lock().await;
@@ -156,10 +162,10 @@ impl Keepers {
         // A keeper that panics is one that failed; and one whose replica does not lead any more leaves the rest to the next.
         let run = AbortOnDropHandle::new(tokio::spawn(async move { keeper.run().await }));
         let done = tokio::select! {
-            done = run => done.unwrap_or_else(|error| Err(StoreError::failed("keeper", &error))),
+            done = run => done.unwrap_or_else(|error| Err(error.into())),
             () = inner.leadership.lost() => {
                 post.asked_number.store(0, Ordering::SeqCst);
-                return Err(StoreError::failed("keeper", &std::io::Error::other("another replica leads by now")));
+                return Err(KeeperError::LeadershipLost);
             }
         };
         let took = begun.elapsed();
@@ -209,7 +215,7 @@ impl Keepers {
         }
     }
 
-    fn report_run(&self, post: &Post, took: Duration, done: &Result<RunReport, StoreError>) {
+    fn report_run(&self, post: &Post, took: Duration, done: &Result<RunReport, KeeperError>) {
         let keeper = post.keeper.name();
         metrics::counter!("greenroom_keeper_runs_total", "keeper" => keeper).increment(1);
         metrics::histogram!("greenroom_keeper_run_seconds", "keeper" => keeper).record(took);
@@ -260,7 +266,7 @@ impl Keepers {
             this.ask_leader(index).await
         });
         match tokio::time::timeout(LONGEST_WAIT, run).await {
-            Ok(done) => done.unwrap_or_else(|error| Err(StoreError::failed("keeper", &error).into())),
+            Ok(done) => done.unwrap_or_else(|error| Err(KeeperError::from(error).into())),
             Err(_) => Err(RunError::TakesLong),
         }
     }
@@ -332,5 +338,53 @@ fn answer(text: &str) -> Result<Vec<(String, u64)>, RunError> {
     match error {
         Some(error) => Err(RunError::Failed(error)),
         None => Ok(did.ok_or_else(lost)?.into_iter().collect()),
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::store::Holder;
+
+    /// Panics, or finds the database away.
+    #[derive(Debug)]
+    struct Failing {
+        panics: bool,
+    }
+
+    #[async_trait::async_trait]
+    impl Keeper for Failing {
+        fn name(&self) -> &'static str {
+            if self.panics { "panicking" } else { "away" }
+        }
+
+        fn every(&self) -> Duration {
+            Duration::from_hours(1)
+        }
+
+        async fn run(&self) -> Result<Did, KeeperError> {
+            assert!(!self.panics, "index out of bounds");
+            Err(StoreError::timed_out("slots.list").into())
+        }
+    }
+
+    #[tokio::test]
+    async fn a_keeper_that_panics_is_told_from_a_database_that_does_not_answer() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(&format!("sqlite:{}", folder.path().join("x.db").display())).await.unwrap();
+        let leadership = Leadership::new(store.clone(), Holder { id: uuid::Uuid::nil(), name: "here".to_owned() });
+        let crew: Crew = vec![Arc::new(Failing { panics: true }), Arc::new(Failing { panics: false })];
+        let keepers = Keepers::new(store, Clock::System, leadership, crew);
+
+        let error = keepers.run("panicking").await.unwrap_err();
+        assert!(matches!(error, RunError::Keeper(KeeperError::Panicked(_))), "{error:?}");
+        assert_eq!(error.to_string(), "a fault in Greenroom itself: the run panicked: index out of bounds");
+        let (shown, _) = keepers.shown().await.unwrap();
+        assert!(shown[0].error.as_deref().is_some_and(|error| !error.contains("database")), "{shown:?}");
+
+        let error = keepers.run("away").await.unwrap_err();
+        assert!(matches!(error, RunError::Keeper(KeeperError::Store(StoreError::Unavailable { .. }))), "{error:?}");
+        assert!(error.to_string().contains("the database does not answer"), "{error}");
     }
 }

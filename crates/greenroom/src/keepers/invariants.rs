@@ -20,7 +20,7 @@ use domain::lifecycle::Overdue;
 use domain::planner::Snapshot;
 use domain::planner::invariants::{Scope, Usages, Violation, overgrown, usages, usages_of, violations};
 
-use super::{Keeper, RunReport};
+use super::{Keeper, KeeperError, RunReport};
 use crate::lifecycle::Lifecycle;
 use crate::lifecycle::ends::Ending;
 use crate::placement::Placement;
@@ -184,7 +184,7 @@ impl Keeper for Invariants {
         copy_check::EVERY
     }
 
-    async fn run(&self) -> Result<RunReport, StoreError> {
+    async fn run(&self) -> Result<RunReport, KeeperError> {
         let mut report = RunReport::default();
         self.check_invariants(&mut report).await?;
         self.check_copy(&mut report).await?;

@@ -117,9 +117,7 @@ impl ListeningWindow {
                 self.reset();
                 span = self.state().span;
                 let begun = store.extend_listening(span, EVERY + STOOD_STILL).await?;
-                begun.ok_or_else(|| {
-                    StoreError::failed("listening", &std::io::Error::other("a new span was not begun"))
-                })?
+                begun.ok_or_else(|| StoreError::internal("listening.extend", "a new span was not begun"))?
             }
         };
         spans.insert(0, extended);
@@ -153,7 +151,7 @@ impl ListeningWindow {
                 () = ending.cancelled() => (true, LAST_PATIENCE),
             };
             let recorded = tokio::time::timeout(patience, self.record(&store)).await;
-            let recorded = recorded.unwrap_or_else(|late| Err(StoreError::failed("listening", &late)));
+            let recorded = recorded.unwrap_or_else(|_late| Err(StoreError::timed_out("listening.extend")));
             if last {
                 self.reset();
                 return ending.cancelled().await;

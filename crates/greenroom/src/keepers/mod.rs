@@ -76,6 +76,35 @@ impl RunReport {
     }
 }
 
+/// Why a run of a keeper failed.
+#[derive(Debug, thiserror::Error)]
+pub enum KeeperError {
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// A fault in the keeper's own code. The next run may succeed.
+    #[error("a fault in Greenroom itself: the run panicked: {0}")]
+    Panicked(String),
+    /// The run was ended: the replica that leads now runs the keeper.
+    #[error("another replica leads by now")]
+    LeadershipLost,
+}
+
+impl From<tokio::task::JoinError> for KeeperError {
+    fn from(error: tokio::task::JoinError) -> Self {
+        match error.try_into_panic() {
+            Ok(panic) => KeeperError::Panicked(message_of(&*panic)),
+            // Only the end of the server ends a run from outside.
+            Err(_) => KeeperError::Store(StoreError::Stopping { call: "keeper" }),
+        }
+    }
+}
+
+/// What a panic says, if it says anything.
+fn message_of(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "without a message".to_owned())
+}
+
 #[async_trait]
 pub trait Keeper: Send + Sync + std::fmt::Debug {
     /// The word by which it is known, in the API, in metrics and in logs.
@@ -85,7 +114,7 @@ pub trait Keeper: Send + Sync + std::fmt::Debug {
     fn every(&self) -> Duration;
 
     /// Looks once, and acts on what it finds.
-    async fn run(&self) -> Result<RunReport, StoreError>;
+    async fn run(&self) -> Result<RunReport, KeeperError>;
 
     /// Wakes when it should run before its time.
     async fn woken(&self) {

@@ -16,7 +16,7 @@ use jiff::Timestamp;
 use tokio_util::sync::CancellationToken;
 
 use super::leader::Leadership;
-use super::{Keeper, RunReport};
+use super::{Keeper, KeeperError, RunReport};
 use crate::clock::Clock;
 use crate::deployment::Deployment;
 use crate::placement::Placement;
@@ -92,7 +92,7 @@ impl Keeper for QueueExpiry {
         self.every
     }
 
-    async fn run(&self) -> Result<RunReport, StoreError> {
+    async fn run(&self) -> Result<RunReport, KeeperError> {
         let now = self.clock.now();
         let mut ended = self.expire(now).await?;
         for deployment in self.store.overdue_deployments(now).await? {

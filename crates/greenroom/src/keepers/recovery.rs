@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use futures_util::StreamExt;
 
-use super::{Keeper, RunReport, ago};
+use super::{Keeper, KeeperError, RunReport, ago};
 use crate::clock::Clock;
 use crate::deployment::{Deployment, Recovery};
 use crate::store::{SlotRow, Store, StoreError};
@@ -58,7 +58,7 @@ impl Keeper for RecoveryKeeper {
         self.every
     }
 
-    async fn run(&self) -> Result<RunReport, StoreError> {
+    async fn run(&self) -> Result<RunReport, KeeperError> {
         let mut report = RunReport::of([("recovered", 0), ("failed", 0), ("deleted", 0)]);
         let slots = self.store.slots_to_recover(ago(self.clock.now(), STUCK_AFTER)).await?;
         // Of a pool that is no longer configured, or whose provider is away, there is nobody to ask.

@@ -18,9 +18,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::{Keeper, RunReport};
+use super::{Keeper, KeeperError, RunReport};
 use crate::providers::ec2::Runners;
-use crate::store::StoreError;
 
 /// An announcement is renewed some seconds before its end: this has to be often enough.
 const EVERY: Duration = Duration::from_secs(5);
@@ -48,7 +47,7 @@ impl Keeper for RunnersKeeper {
         EVERY
     }
 
-    async fn run(&self) -> Result<RunReport, StoreError> {
+    async fn run(&self) -> Result<RunReport, KeeperError> {
         let mut report = RunReport::of([
             ("announced", 0),
             ("fell_back", 0),

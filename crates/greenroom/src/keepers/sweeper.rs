@@ -15,7 +15,7 @@ use domain::Deadlines;
 use domain::lifecycle::Overdue;
 
 use super::listening::ListeningWindow;
-use super::{Keeper, RunReport, ago};
+use super::{Keeper, KeeperError, RunReport, ago};
 use crate::lifecycle::Lifecycle;
 use crate::store::StoreError;
 
@@ -96,11 +96,11 @@ impl Keeper for Sweeper {
         self.deadlines.sweeper_interval
     }
 
-    async fn run(&self) -> Result<RunReport, StoreError> {
+    async fn run(&self) -> Result<RunReport, KeeperError> {
         let swept = self.sweep().await;
         if swept.is_err() {
             self.listening.reset();
         }
-        swept
+        Ok(swept?)
     }
 }

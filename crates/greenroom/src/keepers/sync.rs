@@ -27,7 +27,7 @@ use futures_util::StreamExt;
 use jiff::Timestamp;
 
 use super::interrupted::end_interrupted;
-use super::{Keeper, RunReport, ago, count};
+use super::{Keeper, KeeperError, RunReport, ago, count};
 use crate::clock::Clock;
 use crate::deployment::{Deployment, Recovery};
 use crate::lifecycle::Lifecycle;
@@ -358,7 +358,7 @@ impl Keeper for SyncKeeper {
         self.deployment.a_provider_returned().await;
     }
 
-    async fn run(&self) -> Result<RunReport, StoreError> {
+    async fn run(&self) -> Result<RunReport, KeeperError> {
         let returned = self.deployment.take_returned();
         let mut report =
             RunReport::of([("removed", 0), ("made_anew", 0), ("stopped", 0), ("interrupted", 0), ("waiting", 0)]);

@@ -17,9 +17,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use domain::planner::job::WarmReport;
 
-use super::{Keeper, RunReport};
+use super::{Keeper, KeeperError, RunReport};
 use crate::placement::Placement;
-use crate::store::StoreError;
 
 #[derive(Debug)]
 pub struct WarmBuffer {
@@ -43,7 +42,7 @@ impl Keeper for WarmBuffer {
         self.every
     }
 
-    async fn run(&self) -> Result<RunReport, StoreError> {
+    async fn run(&self) -> Result<RunReport, KeeperError> {
         let warmed = self.placement.keep_warm().await?;
         let WarmReport { made, let_go, stopped, replaced } = warmed;
         Ok(RunReport::of([("made", made), ("let_go", let_go), ("stopped", stopped), ("replaced", replaced)]))

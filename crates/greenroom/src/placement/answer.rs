@@ -11,21 +11,20 @@ use jiff::Timestamp;
 
 use super::message::Reply;
 use super::{PlacementError, Reserved};
-use crate::admission::AdmissionError;
 use crate::lifecycle::LifecycleError;
 use crate::store::{BotDetails, BotRow, Store, StoreError};
 
 impl From<Refusal> for PlacementError {
     fn from(refusal: Refusal) -> Self {
-        PlacementError::Admission(match refusal {
-            Refusal::NoPool(platform) => return PlacementError::NoPool(platform),
-            Refusal::NothingFits(platform) => return PlacementError::NoneFits(platform),
-            Refusal::KeyExpired => AdmissionError::Unauthorized,
-            Refusal::IdempotencyMismatch => AdmissionError::IdempotencyMismatch,
-            Refusal::PriorityTooLow { min } => AdmissionError::PriorityTooLow { min },
-            Refusal::DuplicateBot(bot) => AdmissionError::DuplicateBot(bot),
-            Refusal::LimitReached { running, limit } => AdmissionError::LimitReached { running, limit },
-        })
+        match refusal {
+            Refusal::NoPool(platform) => PlacementError::NoPool(platform),
+            Refusal::NothingFits(platform) => PlacementError::NoneFits(platform),
+            Refusal::KeyExpired => PlacementError::Unauthorized,
+            Refusal::IdempotencyMismatch => PlacementError::IdempotencyMismatch,
+            Refusal::PriorityTooLow { min } => PlacementError::PriorityTooLow { min },
+            Refusal::DuplicateBot(bot) => PlacementError::DuplicateBot(bot),
+            Refusal::LimitReached { running, limit } => PlacementError::LimitReached { running, limit },
+        }
     }
 }
 
@@ -82,7 +81,11 @@ pub async fn answer(
                 continue;
             }
         };
-        let gone = || StoreError::conflict("bots.by_id", "the bot of this idempotency key is not there").into();
+        let gone = || {
+            let (table, row) = ("idempotency_keys".to_owned(), format!("bot_id {}", reserved.bot));
+            let found = "a bot that is not there".to_owned();
+            StoreError::Inconsistent { call: "bots.by_id", table, column: "bot_id", row, found }.into()
+        };
         let _ = reply.send(bot.map(|bot| of(bot, &reserved)).ok_or_else(gone));
     }
 }

@@ -60,10 +60,19 @@ pub struct Reserved {
     pub estimated_wait_ms: Option<i64>,
 }
 
+/// Why a bot was not reserved.
 #[derive(Debug, thiserror::Error)]
 pub enum PlacementError {
-    #[error(transparent)]
-    Admission(#[from] AdmissionError),
+    #[error("the API key is not known, or no longer valid")]
+    Unauthorized,
+    #[error("the idempotency key was used before with another body")]
+    IdempotencyMismatch,
+    #[error("must be at least {min}, the lowest that you may ask for")]
+    PriorityTooLow { min: i64 },
+    #[error("a bot of yours is already at this meeting")]
+    DuplicateBot(BotId),
+    #[error("{running} of {limit} bots are running")]
+    LimitReached { running: i64, limit: i64 },
     #[error(
         "no pool serves {0}: the operator has to add a [[pool]] with platform = \"{0}\" to the server's configuration \
          and start it again"
@@ -75,17 +84,19 @@ pub enum PlacementError {
     Stopping,
     #[error("too many requests wait to be placed")]
     Overloaded,
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Random(#[from] NoRandomness),
 }
 
-impl From<StoreError> for PlacementError {
-    fn from(error: StoreError) -> Self {
-        PlacementError::Admission(error.into())
-    }
-}
-
-impl From<NoRandomness> for PlacementError {
-    fn from(error: NoRandomness) -> Self {
-        PlacementError::Admission(error.into())
+impl From<AdmissionError> for PlacementError {
+    fn from(error: AdmissionError) -> Self {
+        match error {
+            AdmissionError::Unauthorized => PlacementError::Unauthorized,
+            AdmissionError::Store(error) => PlacementError::Store(error),
+            AdmissionError::Random(error) => PlacementError::Random(error),
+        }
     }
 }
 
@@ -223,5 +234,5 @@ impl Placement {
 }
 
 fn stopping() -> StoreError {
-    StoreError::failed("placement", &PlacementError::Stopping)
+    StoreError::Stopping { call: "placement" }
 }

@@ -187,7 +187,7 @@ impl Placer {
                 }
             }
         }
-        Err(StoreError::conflict("placement.apply", last))
+        Err(StoreError::Conflict { call: "placement.apply", why: last.to_owned() })
     }
 
     fn note_lost(&mut self, failed: Applied) {
@@ -254,7 +254,7 @@ impl Placer {
     }
 
     fn random_bytes<const N: usize>(&self) -> Result<[u8; N], StoreError> {
-        self.random.bytes().map_err(|error| StoreError::failed("placement", &error))
+        self.random.bytes().map_err(|error| StoreError::internal("placement", error))
     }
 
     /// Where there are other replicas: waits for the turn, and follows what they have changed.
@@ -308,7 +308,7 @@ impl Placer {
 
     async fn finish(&mut self, batch: Batch, Written { mut changes, new, now }: Written) {
         let actions = std::mem::take(&mut changes.actions);
-        self.lifecycle.actions.carry_out(actions, &self.lifecycle.feed);
+        self.lifecycle.actions.carry_out(actions, |slot| self.lifecycle.feed.wake_slot(slot));
         let unfinished = changes.unfinished;
         // To answer many wakes many: the next batch does not wait for that.
         self.elsewhere.spawn(answer::answer(self.store.clone(), batch.replies, batch.details, changes, new, now));
@@ -340,5 +340,5 @@ fn unknown_keys(jobs: &[Job], changes: &Changes, snapshot: &Snapshot) -> Vec<(Us
 }
 
 fn nothing_read() -> StoreError {
-    StoreError::failed("placement", &std::io::Error::other("nothing was read yet"))
+    StoreError::internal("placement", "the copy in memory is missing after it was brought up to date")
 }

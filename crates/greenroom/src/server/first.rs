@@ -56,8 +56,10 @@ pub async fn keep(
     use secrecy::ExposeSecret;
 
     let mut first = First::default();
-    let lost =
-        |name: &'static str| StoreError::Inconsistent { call: "first", column: name, found: "nothing".to_owned() };
+    let lost = |name: &'static str| {
+        let (table, row, found) = ("settings".to_owned(), format!("name {name}"), "`nothing`".to_owned());
+        StoreError::Inconsistent { call: "first", table, column: "value", row, found }
+    };
     let mut tx = admission.store.begin().await?;
     tx.keep_setting(SIGNING_SECRET, &admission.random.secret()?).await?;
     let signing_secret = tx.setting(SIGNING_SECRET).await?.ok_or_else(|| lost(SIGNING_SECRET))?;

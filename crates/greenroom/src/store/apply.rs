@@ -234,5 +234,5 @@ impl Statement {
 }
 
 fn other_database() -> StoreError {
-    StoreError::failed("placement.apply", &std::io::Error::other("the statement is for another database"))
+    StoreError::internal("placement.apply", "the statement is for another database")
 }

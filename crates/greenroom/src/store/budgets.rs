@@ -41,7 +41,7 @@ impl Store {
                 args![budget],
             )
             .await?
-            .ok_or_else(|| StoreError::failed("budgets.hold", &std::io::Error::other("nothing was returned")))?;
+            .ok_or_else(|| StoreError::internal("budgets.hold", "the statement returned no row"))?;
         let (now, blocked_until) = (row.int("now")?, row.int("blocked_until")?);
         if blocked_until > now {
             let until = blocked_until.min(now.saturating_add(whole(LONGEST_HOLD)));

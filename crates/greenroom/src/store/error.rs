@@ -12,8 +12,22 @@ pub enum StoreError {
     Refused { call: &'static str, source: sqlx::Error },
 
     /// A stored value is not what the code that wrote it would have written.
-    #[error("{call} read an inconsistent row: column {column} holds {found}")]
-    Inconsistent { call: &'static str, column: &'static str, found: String },
+    #[error(
+        "the database is inconsistent: in the table {table}, column {column} of the row {row} holds {found} ({call})"
+    )]
+    Inconsistent { call: &'static str, table: String, column: &'static str, row: String, found: String },
+
+    /// What was to be written did not fit, however often it was decided anew.
+    #[error("{call} was given up: {why}")]
+    Conflict { call: &'static str, why: String },
+
+    /// A fault in Greenroom's own code: the database has nothing to do with it.
+    #[error("a fault in Greenroom itself ({call}): {why}")]
+    Internal { call: &'static str, why: String },
+
+    /// The part that was asked has ended, because the server stops.
+    #[error("the server is stopping ({call})")]
+    Stopping { call: &'static str },
 
     /// The database URL is not one that can be opened.
     #[error("{0}")]
@@ -36,14 +50,19 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// A call that failed for another reason than the database.
-    pub fn failed(call: &'static str, why: &dyn std::error::Error) -> Self {
-        StoreError::Unavailable { call, source: sqlx::Error::Protocol(why.to_string()) }
+    /// A call that the database did not answer in time.
+    pub fn timed_out(call: &'static str) -> Self {
+        StoreError::Unavailable { call, source: sqlx::Error::Protocol("no answer in time".to_owned()) }
     }
 
-    /// What was to be written did not fit, however often it was decided anew.
-    pub fn conflict(call: &'static str, why: &str) -> Self {
-        StoreError::Refused { call, source: sqlx::Error::Protocol(why.to_owned()) }
+    /// A fault in Greenroom's own code.
+    pub fn internal(call: &'static str, why: impl std::fmt::Display) -> Self {
+        StoreError::Internal { call, why: why.to_string() }
+    }
+
+    /// A task that did not come to its end: it panicked, or the server stops.
+    pub fn ended(call: &'static str, error: &tokio::task::JoinError) -> Self {
+        if error.is_cancelled() { StoreError::Stopping { call } } else { StoreError::internal(call, error) }
     }
 
     /// The same once more, for another caller that waited for the same call.
@@ -52,9 +71,13 @@ impl StoreError {
         match self {
             StoreError::Unavailable { call, source } => StoreError::Unavailable { call, source: copied(source) },
             StoreError::Refused { call, source } => StoreError::Refused { call, source: copied(source) },
-            StoreError::Inconsistent { call, column, found } => {
-                StoreError::Inconsistent { call, column, found: found.clone() }
+            StoreError::Inconsistent { call, table, column, row, found } => {
+                let (table, row, found) = (table.clone(), row.clone(), found.clone());
+                StoreError::Inconsistent { call, table, column, row, found }
             }
+            StoreError::Conflict { call, why } => StoreError::Conflict { call, why: why.clone() },
+            StoreError::Internal { call, why } => StoreError::Internal { call, why: why.clone() },
+            StoreError::Stopping { call } => StoreError::Stopping { call },
             StoreError::Url(url) => StoreError::Url(url.clone()),
             StoreError::InUse { pid, database } => StoreError::InUse { pid: *pid, database: database.clone() },
             StoreError::Newer { found, known } => StoreError::Newer { found: *found, known: *known },

@@ -240,7 +240,8 @@ impl Store {
 }
 
 fn no_row() -> StoreError {
-    StoreError::failed("placement.position", &std::io::Error::other("the table placement has no row"))
+    let (table, row, found) = ("placement".to_owned(), "that it must have".to_owned(), "`nothing`".to_owned());
+    StoreError::Inconsistent { call: "placement.position", table, column: "token", row, found }
 }
 
 impl Tx {

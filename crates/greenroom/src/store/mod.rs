@@ -3,7 +3,7 @@
 //! [`Tx`], which commits all of it or nothing.
 //!
 //! In reading order:
-//! - [`error`], [`sql`], [`lanes`], [`connect`], [`migrate`], [`server_lock`]: the database itself
+//! - [`error`], [`sql`], [`source_table`], [`lanes`], [`connect`], [`migrate`], [`server_lock`]: the database itself
 //! - [`settings`], [`users`]: who may ask
 //! - [`bots`]: what was asked
 //! - [`pools`], [`slots`], [`queue`], [`deployments`], [`slot_locks`], [`images`]: where it runs, or waits to
@@ -48,6 +48,7 @@ mod sessions;
 mod settings;
 mod slot_locks;
 mod slots;
+mod source_table;
 pub(crate) mod sql;
 mod sqlite_writer;
 mod transcript;
@@ -245,12 +246,12 @@ impl Run for Reader<'_> {
                 let readers = if self.lane == Lane::Users { users } else { readers };
                 let query = sqlx::query_with(sql.sqlite, sql::for_sqlite(args).map_err(failed)?);
                 let rows = measured(call, query.fetch_all(readers)).await.map_err(failed)?;
-                Ok(rows.into_iter().map(|row| Row { call, inner: Inner::Sqlite(row) }).collect())
+                Ok(rows.into_iter().map(|row| Row { sql, inner: Inner::Sqlite(row) }).collect())
             }
             Pools::Postgres(pools) => {
                 let query = sqlx::query_with(sql.postgres, sql::for_postgres(args).map_err(failed)?);
                 let rows = measured(call, query.fetch_all(pools.of(self.lane))).await.map_err(failed)?;
-                Ok(rows.into_iter().map(|row| Row { call, inner: Inner::Postgres(row) }).collect())
+                Ok(rows.into_iter().map(|row| Row { sql, inner: Inner::Postgres(row) }).collect())
             }
         }
     }
@@ -260,19 +261,19 @@ impl Run for Tx {
     async fn all(&mut self, sql: &'static Sql, args: Vec<Arg>) -> Result<Vec<Row>, StoreError> {
         let call = sql.name;
         if sql.writes_guarded_table && self.changes_placement.is_none() {
-            return Err(StoreError::conflict(call, TOKEN_NOT_REPLACED));
+            return Err(StoreError::internal(call, TOKEN_NOT_REPLACED));
         }
         let failed = |source| StoreError::call(call, source);
         match &mut self.inner {
             TxInner::Sqlite(tx, _) => {
                 let query = sqlx::query_with(sql.sqlite, sql::for_sqlite(args).map_err(failed)?);
                 let rows = measured(call, query.fetch_all(&mut **tx)).await.map_err(failed)?;
-                Ok(rows.into_iter().map(|row| Row { call, inner: Inner::Sqlite(row) }).collect())
+                Ok(rows.into_iter().map(|row| Row { sql, inner: Inner::Sqlite(row) }).collect())
             }
             TxInner::Postgres(tx) => {
                 let query = sqlx::query_with(sql.postgres, sql::for_postgres(args).map_err(failed)?);
                 let rows = measured(call, query.fetch_all(&mut **tx)).await.map_err(failed)?;
-                Ok(rows.into_iter().map(|row| Row { call, inner: Inner::Postgres(row) }).collect())
+                Ok(rows.into_iter().map(|row| Row { sql, inner: Inner::Postgres(row) }).collect())
             }
         }
     }

@@ -44,7 +44,7 @@ pub struct ServerRow {
 impl Store {
     /// Tells that a server runs, and forgets those that were killed long ago.
     pub async fn record_server(&self, id: Uuid, facts: &ServerFacts) -> Result<(), StoreError> {
-        let facts = serde_json::to_string(facts).map_err(|error| StoreError::failed("servers.record", &error))?;
+        let facts = serde_json::to_string(facts).map_err(|error| StoreError::internal("servers.record", error))?;
         let mut tx = self.begin().await?;
         tx.run(
             sql!(

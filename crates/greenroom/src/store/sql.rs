@@ -10,6 +10,7 @@ use uuid::Uuid;
 
 use super::StoreError;
 use super::guarded::writes_guarded_table;
+use super::source_table::source_table;
 
 /// A statement, by the name under which it is measured.
 #[derive(Clone, Copy, Debug)]
@@ -202,10 +203,16 @@ impl<'r> Decode<'r, Postgres> for JsonText {
     }
 }
 
-/// A row of either database. A column is read by its type; what does not fit is an error that names it.
+/// Columns that tell one row of a table from another, the most telling first. None of them holds a secret.
+const KEYS: [&str; 8] = ["id", "name", "slot", "bot_id", "user_id", "pool", "image", "version"];
+/// More of a value that cannot be read does not help to find it.
+const LONGEST_SHOWN: usize = 100;
+
+/// A row of either database. A column is read by its type; what does not fit is an error that names the table, the column
+/// and the row.
 #[derive(Debug)]
 pub struct Row {
-    pub(super) call: &'static str,
+    pub(super) sql: &'static Sql,
     pub(super) inner: Inner,
 }
 
@@ -221,7 +228,7 @@ macro_rules! column {
             Inner::Sqlite(row) => row.try_get::<$sqlite, _>($column).map(Into::into),
             Inner::Postgres(row) => row.try_get::<$postgres, _>($column).map(Into::into),
         }
-        .map_err(|source| StoreError::call($self.call, source))
+        .map_err(|source| $self.unread($column, source))
     };
 }
 
@@ -266,7 +273,7 @@ impl Row {
             Inner::Postgres(row) => row
                 .try_get::<Option<jiff_sqlx::Timestamp>, _>(column)
                 .map(|time| time.map(jiff_sqlx::Timestamp::to_jiff))
-                .map_err(|source| StoreError::call(self.call, source)),
+                .map_err(|source| self.unread(column, source)),
             Inner::Sqlite(_) => self.parsed(column),
         }
     }
@@ -274,9 +281,7 @@ impl Row {
     pub fn json<T: serde::de::DeserializeOwned>(&self, column: &'static str) -> Result<T, StoreError> {
         let text = match &self.inner {
             Inner::Sqlite(_) => self.text(column)?,
-            Inner::Postgres(row) => {
-                row.try_get::<JsonText, _>(column).map_err(|source| StoreError::call(self.call, source))?.0
-            }
+            Inner::Postgres(row) => row.try_get::<JsonText, _>(column).map_err(|source| self.unread(column, source))?.0,
         };
         serde_json::from_str(&text).map_err(|_| self.inconsistent(column, "JSON of another shape"))
     }
@@ -286,7 +291,7 @@ impl Row {
             Inner::Sqlite(_) => self.maybe_text(column)?,
             Inner::Postgres(row) => row
                 .try_get::<Option<JsonText>, _>(column)
-                .map_err(|source| StoreError::call(self.call, source))?
+                .map_err(|source| self.unread(column, source))?
                 .map(|text| text.0),
         };
         text.map(|text| serde_json::from_str(&text).map_err(|_| self.inconsistent(column, "JSON of another shape")))
@@ -304,6 +309,55 @@ impl Row {
     }
 
     pub(super) fn inconsistent(&self, column: &'static str, found: &str) -> StoreError {
-        StoreError::Inconsistent { call: self.call, column, found: format!("`{found}`") }
+        let (table, row) = (self.table_of(column), self.key(column));
+        let found: String = found.chars().take(LONGEST_SHOWN).collect();
+        StoreError::Inconsistent { call: self.sql.name, table, column, row, found: format!("`{found}`") }
+    }
+
+    /// Why a column could not be read: the row is wrong, or the statement does not have the column.
+    fn unread(&self, column: &'static str, source: sqlx::Error) -> StoreError {
+        match source {
+            sqlx::Error::ColumnDecode { source, .. } if source.is::<sqlx::error::UnexpectedNullError>() => {
+                self.inconsistent(column, "nothing")
+            }
+            sqlx::Error::ColumnDecode { .. } => self.inconsistent(column, "a value of another type"),
+            sqlx::Error::ColumnNotFound(_) => {
+                StoreError::internal(self.sql.name, format!("the statement has no column {column}"))
+            }
+            other => StoreError::call(self.sql.name, other),
+        }
+    }
+
+    /// The table that a column of this row comes from.
+    fn table_of(&self, column: &str) -> String {
+        let text = match &self.inner {
+            Inner::Sqlite(_) => self.sql.sqlite,
+            Inner::Postgres(_) => self.sql.postgres,
+        };
+        // A statement's name begins with what it is about, where its text does not tell.
+        let about = || self.sql.name.split('.').next().unwrap_or(self.sql.name);
+        source_table(text, column).unwrap_or_else(about).to_owned()
+    }
+
+    /// What tells this row from others, without the column that cannot be read.
+    fn key(&self, unread: &str) -> String {
+        let mut keys = KEYS.iter().filter(|key| **key != unread);
+        let found = keys.find_map(|key| Some((key, self.shown(key)?)));
+        found.map_or_else(|| "without a key".to_owned(), |(key, value)| format!("{key} {value}"))
+    }
+
+    fn shown(&self, column: &str) -> Option<String> {
+        match &self.inner {
+            Inner::Sqlite(row) => {
+                let text = row.try_get_unchecked::<Option<String>, _>(column).ok().flatten();
+                text.or_else(|| Some(row.try_get::<Option<i64>, _>(column).ok()??.to_string()))
+            }
+            Inner::Postgres(row) => {
+                let id = row.try_get::<Option<Uuid>, _>(column).ok().flatten().map(|id| id.to_string());
+                let text = || row.try_get::<Option<String>, _>(column).ok().flatten();
+                let number = || Some(row.try_get::<Option<i64>, _>(column).ok()??.to_string());
+                id.or_else(text).or_else(number)
+            }
+        }
     }
 }

@@ -74,7 +74,7 @@ async fn happen(dice: &mut Dice, core: &CoreFixture, bots: &mut Vec<BotId>, numb
             let request = BotRequest { priority: dice.below(3) as i64, ..bot_request(number) };
             match core.placement.reserve(core.key(), request).await {
                 Ok(Reserved { bot, .. }) => bots.push(bot.id),
-                Err(PlacementError::Admission(_)) => {}
+                Err(PlacementError::LimitReached { .. } | PlacementError::DuplicateBot(_)) => {}
                 Err(error) => panic!("{error}"),
             }
         }

@@ -432,6 +432,33 @@ async fn a_database_of_a_newer_version_is_refused_and_not_touched(#[case] backen
     database.execute("CREATE TABLE heartbeats (at INTEGER)").await;
 }
 
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test]
+async fn a_row_that_cannot_be_read_is_named_with_its_table_and_column(#[case] backend: Backend) {
+    let database = Database::new(backend).await;
+    let store = database.open().await;
+    let (user, other) = (insert_user(&store, 3).await, insert_user(&store, 3).await);
+    database.reader().await.execute(format!("UPDATE users SET data = '[1]' WHERE id = '{}'", user.id)).await;
+    let error = store.user(user.id).await.unwrap_err();
+    assert!(matches!(error, StoreError::Inconsistent { column: "data", .. }), "{error:?}");
+    let named = format!("in the table users, column data of the row id {} holds", user.id);
+    assert!(error.to_string().contains(&named), "{error}");
+    assert!(store.user(other.id).await.is_ok(), "the other row can be read");
+}
+
+#[tokio::test]
+async fn a_value_of_another_type_in_sqlite_is_an_inconsistent_row_and_no_refusal() {
+    let database = Database::new(Backend::Sqlite).await;
+    let store = database.open().await;
+    let user = insert_user(&store, 3).await;
+    database.reader().await.execute(format!("UPDATE users SET min_priority = 'high' WHERE id = '{}'", user.id)).await;
+    let error = store.user(user.id).await.unwrap_err().to_string();
+    let named = format!("column min_priority of the row id {} holds `a value of another type`", user.id);
+    assert!(error.contains(&named), "{error}");
+}
+
 #[tokio::test]
 async fn an_sqlite_database_in_memory_is_refused() {
     let refused = Store::open("sqlite::memory:").await;

@@ -10,12 +10,11 @@ use crate::planner::bot::Queued;
 use crate::planner::bugs::{Bug, has};
 use crate::planner::changes::Returned;
 use crate::planner::draft::Draft;
-use crate::{BotId, SlotName, SlotStatus, Status, slot};
+use crate::{Backoff, BotId, SlotName, SlotStatus, Status, slot};
 
-/// How long a bot is passed over that came back.
-const PASSED_OVER: Duration = Duration::from_secs(3);
-/// Each time twice as long, so often.
-const MOST_DOUBLED: u32 = 3;
+/// How long a bot is passed over that came back: the first time, and at most. The time doubles with each return.
+const FIRST_PAUSE: Duration = Duration::from_secs(3);
+const LONGEST_PAUSE: Duration = Duration::from_secs(24);
 
 pub fn apply(draft: &mut Draft<'_>, name: &SlotName, id: BotId, holder: Uuid, message: &str) -> bool {
     let Some(slot) = draft.slot(name).filter(|slot| slot.bot_id == Some(id)) else { return false };
@@ -27,7 +26,8 @@ pub fn apply(draft: &mut Draft<'_>, name: &SlotName, id: BotId, holder: Uuid, me
     });
     let Some(mut bot) = unheard.filter(|_| is_holders && status != SlotStatus::Error).cloned() else { return false };
     bot.returns += 1;
-    let pause = PASSED_OVER * 2_u32.pow(u32::try_from(bot.returns - 1).unwrap_or(0).min(MOST_DOUBLED));
+    let before = u32::try_from(bot.returns - 1).unwrap_or(0);
+    let pause = Backoff::after(FIRST_PAUSE, LONGEST_PAUSE, before).next_delay();
     let patience = Duration::from_millis(bot.queue_timeout_ms.unsigned_abs());
     let timeout_at = bot.wait_until.unwrap_or_else(|| draft.after(patience));
     let not_before = Some(draft.after(pause));

@@ -9,7 +9,9 @@ use crate::planner::snapshot::{PoolState, Snapshot};
 /// How much of what it may have a user or a pool has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Usage {
+    /// How many there are.
     pub count: i64,
+    /// How many there may be.
     pub limit: i64,
 }
 
@@ -20,10 +22,12 @@ pub enum Limited {
     Running(UserId),
     /// Running bots, and those that leave: twice as many.
     RunningOrStopping(UserId),
+    /// Slots of a pool.
     Slots(String),
 }
 
 impl Limited {
+    /// The word for a usage above its limit, in metrics and logs.
     pub fn kind(&self) -> &'static str {
         match self {
             Limited::Running(_) | Limited::RunningOrStopping(_) => "limit_passed",
@@ -42,6 +46,7 @@ impl fmt::Display for Limited {
     }
 }
 
+/// How much each user and each pool has.
 pub type Usages = HashMap<Limited, Usage>;
 
 /// How much every pool has, and every user that is known.

@@ -20,6 +20,7 @@ pub use scope::Scope;
 
 /// Something that must not be.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the documentation of a variant says what its fields are")]
 pub enum Violation {
     /// Two slots name the same bot.
     BotInTwoSlots { bot: BotId, slots: [SlotName; 2] },

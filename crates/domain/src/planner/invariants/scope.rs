@@ -8,8 +8,11 @@ use crate::{BotId, SlotName};
 /// What is to be checked.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Scope {
+    /// These slots.
     pub slots: Vec<SlotName>,
+    /// These bots.
     pub bots: Vec<BotId>,
+    /// These pools.
     pub pools: Vec<String>,
 }
 

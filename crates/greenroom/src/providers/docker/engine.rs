@@ -101,13 +101,14 @@ impl Engine {
 
     pub async fn pull_image(&self, image: &str, progress: &Progress) -> Result<(), ProviderError> {
         let options = CreateImageOptionsBuilder::default().from_image(&named(image)).build();
-        let credentials = credentials::of(image).await;
-        let mut steps = Box::pin(self.docker().await?.create_image(Some(options), None, credentials));
+        let login = credentials::of(image).await;
+        let refused = |error: &Error| login.explain(pull_error(image, error));
+        let mut steps = Box::pin(self.docker().await?.create_image(Some(options), None, login.credentials.clone()));
         let mut layers = Layers::default();
         while let Some(step) = steps.next().await {
-            let step = step.map_err(|error| pull_error(image, &error))?;
+            let step = step.map_err(|error| refused(&error))?;
             if let Some(message) = step.error_detail.as_ref().and_then(|detail| detail.message.clone()) {
-                return Err(pull_error(image, &Error::DockerStreamError { error: message }));
+                return Err(refused(&Error::DockerStreamError { error: message }));
             }
             layers.note(&step);
             progress.say(said(&step));
@@ -142,9 +143,9 @@ impl Engine {
     }
 
     async fn is_at_registry(&self, image: &str) -> Result<(), ProviderError> {
-        let credentials = credentials::of(image).await;
-        let found = self.docker().await?.inspect_registry_image(image, credentials).await;
-        found.map(drop).map_err(|error| pull_error(image, &error))
+        let login = credentials::of(image).await;
+        let found = self.docker().await?.inspect_registry_image(image, login.credentials.clone()).await;
+        found.map(drop).map_err(|error| login.explain(pull_error(image, &error)))
     }
 }
 

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use domain::Backoff;
 use reqwest::{Client, Method, StatusCode, Url};
 use secrecy::{ExposeSecret, SecretString};
 use serde::Deserialize;
@@ -22,6 +23,8 @@ use crate::providers::error_text::with_causes;
 const ASKED_AT_MOST: usize = 4;
 /// How many pauses between two looks it is until the second time; from then on it is three times as long each time.
 const PAUSES: u32 = 4;
+/// How much longer each pause is than the one before.
+const GROWTH: f32 = 3.0;
 /// How many jobs are listed at once.
 const PAGE: &str = "100";
 /// Every slot's name begins with it.
@@ -225,14 +228,13 @@ impl Api {
         query: &[(&str, &str)],
         body: Option<Value>,
     ) -> Result<NomadResponse, ProviderError> {
-        let mut pause = self.first_pause;
+        let mut delays = Backoff::growing(self.first_pause, Duration::MAX, GROWTH);
         for _ in 1..ASKED_AT_MOST {
             match self.ask_once(method.clone(), path, query, body.as_ref()).await {
                 Ok(answer) if !answer.is_trouble() => return Ok(answer),
-                Ok(_) | Err(Silence::Broken(_)) => tokio::time::sleep(pause).await,
+                Ok(_) | Err(Silence::Broken(_)) => tokio::time::sleep(delays.next_delay()).await,
                 Err(Silence::Final(error)) => return Err(error),
             }
-            pause *= 3;
         }
         match self.ask_once(method, path, query, body.as_ref()).await {
             Ok(answer) => Ok(answer),

@@ -3,11 +3,15 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use domain::Backoff;
 use serde::Deserialize;
 
 use super::allocation::{Allocation, newest};
 use super::job::Job;
 use crate::providers::ProviderError;
+
+/// How much longer each delay is than the one before.
+const GROWTH: f32 = 1.5;
 
 /// How long to wait between two looks: longer and longer, up to a limit.
 #[derive(Clone, Copy, Debug)]
@@ -23,10 +27,9 @@ impl Default for Pace {
 }
 
 impl Pace {
-    /// Waits, and longer the next time.
-    pub async fn wait(&mut self) {
-        tokio::time::sleep(self.first).await;
-        self.first = (self.first * 3 / 2).min(self.longest);
+    /// The delays between the looks of one operation.
+    pub fn delays(self) -> Backoff {
+        Backoff::growing(self.first, self.longest, GROWTH)
     }
 }
 

@@ -196,7 +196,7 @@ impl Provider for NomadProvider {
     /// What runs is ended first, and seen to be: with a job Nomad forgets its allocations at once, while their containers may
     /// go on for a while. A purge is the one change that names no version, so the job is looked at directly before it.
     async fn delete(&self, slot: &SlotName) -> Result<(), ProviderError> {
-        let (begun, mut pace) = (Instant::now(), self.pace);
+        let (begun, mut delays) = (Instant::now(), self.pace.delays());
         loop {
             match self.find(slot).await? {
                 Name::Foreign => return Ok(()),
@@ -211,7 +211,7 @@ impl Provider for NomadProvider {
                     }
                 }
             }
-            pace.wait().await;
+            tokio::time::sleep(delays.next_delay()).await;
         }
     }
 

@@ -28,7 +28,7 @@ impl NomadProvider {
 
     /// The same for the jobs that may be ended; `None` when there is another by now, which is left alone.
     async fn rest(&self, slot: &SlotName, may_end: impl Fn(&Job) -> bool) -> Result<Option<u64>, ProviderError> {
-        let (begun, mut pace, mut changes) = (Instant::now(), self.pace, 0);
+        let (begun, mut delays, mut changes) = (Instant::now(), self.pace.delays(), 0);
         loop {
             let index = match self.find(slot).await? {
                 Name::Free => Some(0),
@@ -59,7 +59,7 @@ impl NomadProvider {
                     let text = format!("Nomad does not evaluate the job {slot}, which is to be stopped");
                     return Err(ProviderError::transient(text));
                 }
-                _ => pace.wait().await,
+                _ => tokio::time::sleep(delays.next_delay()).await,
             }
         }
     }
@@ -99,7 +99,7 @@ impl NomadProvider {
     /// Waits until a job that is to run does, as it was registered for this, and answers with its index; `None` when it has
     /// become another by now.
     pub(super) async fn follow(&self, spec: &Spec) -> Result<Option<(Outcome, u64)>, ProviderError> {
-        let (mut pace, mut open_since) = (self.pace, None);
+        let (mut delays, mut open_since) = (self.pace.delays(), None);
         let slot = spec.slot.as_str();
         loop {
             let job = match self.find(&spec.slot).await? {
@@ -121,7 +121,7 @@ impl NomadProvider {
                     }
                 }
             }
-            pace.wait().await;
+            tokio::time::sleep(delays.next_delay()).await;
         }
     }
 

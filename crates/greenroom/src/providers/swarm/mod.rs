@@ -18,7 +18,7 @@ use bollard::models::{Node, NodeSpecAvailabilityEnum, NodeState};
 use bollard::query_parameters::{
     InspectServiceOptions, ListNodesOptions, ListServicesOptionsBuilder, UpdateServiceOptionsBuilder,
 };
-use domain::SlotName;
+use domain::{Backoff, SlotName};
 use tokio::time::Instant;
 
 use self::service::{Recipe, Service};
@@ -65,7 +65,7 @@ impl SwarmProvider {
 
     /// Makes a service under a name that is free. False when it is not.
     async fn make(&self, spec: &Spec, replicas: i64) -> Result<bool, ProviderError> {
-        let credentials = credentials::of(&self.recipe.config.image).await;
+        let credentials = credentials::of(&self.recipe.config.image).await.credentials;
         let made = self.engine.docker().await?.create_service(self.recipe.body(spec, replicas), credentials).await;
         match made {
             Ok(_) => Ok(true),
@@ -77,7 +77,7 @@ impl SwarmProvider {
     /// Changes a service that is as it was when it was read. False when it is not any more.
     async fn change(&self, service: &Service, body: bollard::models::ServiceSpec) -> Result<bool, ProviderError> {
         let options = UpdateServiceOptionsBuilder::default().version(service.version).build();
-        let credentials = credentials::of(&self.recipe.config.image).await;
+        let credentials = credentials::of(&self.recipe.config.image).await.credentials;
         match self.engine.docker().await?.update_service(&service.id, body, options, credentials).await {
             Ok(_) => Ok(true),
             Err(error) if provider_error(&error).message.contains("out of sequence") => Ok(false),
@@ -142,7 +142,7 @@ impl SwarmProvider {
 
     /// Waits until nothing runs of a service any more.
     async fn ended(&self, service_id: &str) -> Result<(), ProviderError> {
-        let (begun, mut pause) = (Instant::now(), FIRST_PAUSE);
+        let (begun, mut backoff) = (Instant::now(), Backoff::new(FIRST_PAUSE, LONGEST_PAUSE));
         loop {
             let tasks = self.tasks(service_id).await?;
             if tasks.are_over() {
@@ -151,13 +151,14 @@ impl SwarmProvider {
             if begun.elapsed() > ENDED_WITHIN {
                 return Err(ProviderError::transient(format!("what runs in it does not end: {}", tasks.shown())));
             }
-            wait(&mut pause).await;
+            tokio::time::sleep(backoff.next_delay()).await;
         }
     }
 
     /// Waits until what was asked for runs, or has run.
     async fn runs(&self, service: &Service) -> Result<(), ProviderError> {
-        let (begun, mut pause, mut seen_running) = (Instant::now(), FIRST_PAUSE, false);
+        let (begun, mut seen_running) = (Instant::now(), false);
+        let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
         loop {
             let tasks = self.tasks(&service.id).await?;
             match tasks.of(&service.attempt) {
@@ -172,7 +173,7 @@ impl SwarmProvider {
                 Run::Waiting(Some(said)) if begun.elapsed() > TAKEN_WITHIN => {
                     return Err(ProviderError::transient(format!("no node has taken it: {said}")));
                 }
-                Run::Waiting(_) => wait(&mut pause).await,
+                Run::Waiting(_) => tokio::time::sleep(backoff.next_delay()).await,
             }
         }
     }
@@ -259,11 +260,6 @@ impl SwarmProvider {
             Check::good("room", format!("{has}, enough for {slots} slots"))
         }
     }
-}
-
-async fn wait(pause: &mut Duration) {
-    tokio::time::sleep(*pause).await;
-    *pause = (*pause * 2).min(LONGEST_PAUSE);
 }
 
 fn state_of(node: &Node) -> Option<NodeState> {

@@ -2,7 +2,7 @@
 //! them write the same row.
 //!
 //! - [`bots`], [`slots`], [`queue`]: which rows
-//! - [`write`]: the text of a statement, for each database
+//! - [`mod@write`]: the text of a statement, for each database
 
 mod bots;
 mod queue;
