@@ -363,7 +363,7 @@ mod tests {
             Duration::from_hours(1)
         }
 
-        async fn run(&self) -> Result<Did, KeeperError> {
+        async fn run(&self) -> Result<RunReport, KeeperError> {
             assert!(!self.panics, "index out of bounds");
             Err(StoreError::timed_out("slots.list").into())
         }

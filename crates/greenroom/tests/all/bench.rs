@@ -101,22 +101,25 @@ async fn measured(backend: Backend, arguments: &[&str]) -> Value {
 }
 
 /// A file that a benchmark draws its figures in.
-struct Plot(tempfile::TempDir, String);
+struct Plot {
+    file: String,
+    _folder: tempfile::TempDir,
+}
 
 impl Plot {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("plot.svg").to_str().unwrap().to_owned();
-        Self(folder, file)
+        Self { file, _folder: folder }
     }
 
     fn file(&self) -> &str {
-        &self.1
+        &self.file
     }
 
     /// It was drawn, with this label.
     fn check(&self, label: &str) {
-        let drawn = std::fs::read_to_string(&self.1).unwrap();
+        let drawn = std::fs::read_to_string(&self.file).unwrap();
         assert!(drawn.starts_with("<svg") && drawn.contains(label), "{drawn}");
     }
 }

@@ -66,7 +66,7 @@ impl Login {
     pub fn explain(&self, error: ProviderError) -> ProviderError {
         match &self.problem {
             Some(problem) => {
-                ProviderError { words: format!("{}; no login was sent, because {problem}", error.words), ..error }
+                ProviderError { message: format!("{}; no login was sent, because {problem}", error.message), ..error }
             }
             None => error,
         }
