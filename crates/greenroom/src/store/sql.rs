@@ -361,3 +361,37 @@ impl Row {
         }
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::store::{Run, Store};
+
+    #[tokio::test]
+    async fn a_column_that_cannot_be_read_is_named_with_its_table_and_row() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(&format!("sqlite:{}", folder.path().join("x.db").display())).await.unwrap();
+        let select = sql!(
+            "migrate.first",
+            "SELECT version AS id, name AS number, NULL AS gone FROM schema_versions ORDER BY version LIMIT 1"
+        );
+        let row = store.reader().first(select, vec![]).await.unwrap().unwrap();
+        let named = |column, found| {
+            format!(
+                "the database is inconsistent: in the table schema_versions, column {column} of the row id 1 holds \
+                 `{found}` (migrate.first)"
+            )
+        };
+        assert_eq!(row.int("number").unwrap_err().to_string(), named("number", "a value of another type"));
+        assert_eq!(row.time("gone").unwrap_err().to_string(), named("gone", "nothing"));
+        assert_eq!(row.word::<domain::Status>("number").unwrap_err().to_string(), {
+            named("number", &row.text("number").unwrap())
+        });
+        // A column that the statement does not have is a fault of ours, and not of the database.
+        let error = row.int("nobody").unwrap_err();
+        assert!(matches!(error, StoreError::Internal { .. }), "{error}");
+        // Without its own column, another one names the row, or none does.
+        assert!(row.json::<Vec<i64>>("number").unwrap_err().to_string().contains("the row id 1 "));
+    }
+}

@@ -449,13 +449,14 @@ async fn a_row_that_cannot_be_read_is_named_with_its_table_and_column(#[case] ba
 }
 
 #[tokio::test]
-async fn a_value_of_another_type_in_sqlite_is_an_inconsistent_row_and_no_refusal() {
+async fn a_time_that_is_none_in_sqlite_is_an_inconsistent_row() {
     let database = Database::new(Backend::Sqlite).await;
     let store = database.open().await;
     let user = insert_user(&store, 3).await;
-    database.reader().await.execute(format!("UPDATE users SET min_priority = 'high' WHERE id = '{}'", user.id)).await;
+    let change = format!("UPDATE users SET created_at = 'yesterday' WHERE id = '{}'", user.id);
+    database.reader().await.execute(change).await;
     let error = store.user(user.id).await.unwrap_err().to_string();
-    let named = format!("column min_priority of the row id {} holds `a value of another type`", user.id);
+    let named = format!("in the table users, column created_at of the row id {} holds `yesterday`", user.id);
     assert!(error.contains(&named), "{error}");
 }
 
