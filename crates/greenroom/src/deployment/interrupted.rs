@@ -20,7 +20,7 @@ impl Deployment {
         if provider.restarts_slots() {
             return Ok(false);
         }
-        let state = match verify::within(self.0.patience.inspect, "was looked at", provider.inspect(slot)).await {
+        let state = match verify::within(self.0.patience.inspect, "was inspected", provider.inspect(slot)).await {
             Ok(Some(found)) if !found.running => found.state,
             Ok(None) => "it is gone".to_owned(),
             Ok(Some(_)) | Err(_) => return Ok(false),

@@ -207,7 +207,7 @@ impl Deployment {
                     futures_util::stream::iter(ours).for_each_concurrent(SETTLED_AT_ONCE, cleared).await;
                 });
             }
-            Err(error) => tracing::warn!(%error, "slots to clear not found; the keeper looks again"),
+            Err(error) => tracing::warn!(%error, "slots to clear not found; the keeper retries"),
         }
         self.pass_gate().await;
     }

@@ -21,7 +21,7 @@ impl Deployment {
         if stopped == Stopped::Seen {
             return Ok(());
         }
-        match within(inner.patience.inspect, "was looked at", provider.inspect(slot)).await {
+        match within(inner.patience.inspect, "was inspected", provider.inspect(slot)).await {
             Ok(Some(found)) if found.running => {
                 Err(ProviderError::permanent("the provider said that it stopped it, but it still runs"))
             }
@@ -37,7 +37,7 @@ impl Deployment {
     pub(super) async fn deleted(&self, slot: &SlotName, provider: &dyn Provider) -> Result<(), ProviderError> {
         let Self(inner) = self;
         within(inner.patience.stop, "was to be deleted", provider.delete(slot)).await?;
-        match within(inner.patience.inspect, "was looked at", provider.inspect(slot)).await {
+        match within(inner.patience.inspect, "was inspected", provider.inspect(slot)).await {
             Ok(None) => Ok(()),
             Ok(Some(_)) => Err(ProviderError::permanent("the provider said that it deleted it, but it is still there")),
             Err(error) => Err(ProviderError {

@@ -117,7 +117,7 @@ pub(super) async fn find_version(run: &mut impl Run) -> Result<Option<i64>, Stor
     let there = run
         .first(
             sql!(
-                "migrate.look",
+                "migrate.find_version",
                 sqlite: "SELECT count(*) AS n FROM sqlite_master WHERE type = 'table' AND name = 'schema_versions'",
                 postgres: "SELECT count(*) AS n FROM pg_tables
                             WHERE schemaname = current_schema() AND tablename = 'schema_versions'",

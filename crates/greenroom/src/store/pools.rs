@@ -136,7 +136,7 @@ impl Tx {
 
     /// Before the pools of the configuration are taken: those that are not among them lose their place.
     pub async fn unconfigure_pools(&mut self) -> Result<(), StoreError> {
-        self.run(sql!("pools.unplace", "UPDATE pools SET place = NULL"), vec![]).await
+        self.run(sql!("pools.unconfigure", "UPDATE pools SET place = NULL"), vec![]).await
     }
 
     /// Keeps a pool's provider, as it is configured, without secrets.
@@ -160,7 +160,7 @@ impl Tx {
 
     /// Takes a pool out of the configuration, as the next start of a server would.
     pub async fn unconfigure_pool(&mut self, name: &str) -> Result<(), StoreError> {
-        self.run(sql!("pools.unplace_one", "UPDATE pools SET place = NULL WHERE name = $1"), args![name]).await
+        self.run(sql!("pools.unconfigure_one", "UPDATE pools SET place = NULL WHERE name = $1"), args![name]).await
     }
 
     /// Deletes the row of a pool that is not configured and has no slots. False when it is or has.

@@ -109,7 +109,7 @@ impl Watch {
         } else {
             self.joined.notify_one();
         }
-        answer.await.unwrap_or_else(|_| Err(ProviderError::transient("a look at Coolify was given up")))
+        answer.await.unwrap_or_else(|_| Err(ProviderError::transient("the listing of Coolify was given up")))
     }
 
     /// The application of a slot as this process saw it last, which may be a while ago.
