@@ -5,16 +5,18 @@ use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
+use domain::SlotName;
 use domain::planner::changes::Changes;
 use jiff::Timestamp;
 use sqlx::Arguments;
 use sqlx::postgres::PgArguments;
 use uuid::Uuid;
 
-use super::changed::{BotDetails, NEXT_EPOCH, Part, parts};
+use super::changed::{BotDetails, NEXT_EPOCH, Part, parts, used_slots};
 use super::connect::Pools;
 use super::fence::Changed;
 use super::lanes::{Lane, WriteTurn};
+use super::row_locations::{self, RowLocation};
 use super::sqlite_writer::{SqlitePart, SqliteWrite};
 use super::{Store, StoreError, Tx, TxInner, measured};
 
@@ -41,12 +43,21 @@ const DELETED_DEPLOYMENTS: [&str; 4] =
 pub struct PreparedWrite {
     statement: Statement,
     has_events: bool,
+    /// Slots that PostgreSQL tells the location of.
+    located: Vec<SlotName>,
 }
 
 #[derive(Debug)]
 enum Statement {
     Sqlite(SqliteWrite),
     Postgres(Arc<str>, PgArguments),
+}
+
+/// What PostgreSQL has written, and where the token and the used slots are now.
+struct WrittenRows {
+    applied: Applied,
+    token: Option<RowLocation>,
+    slots: Vec<RowLocation>,
 }
 
 /// The right to write a plan that nobody else can make stale.
@@ -72,12 +83,19 @@ impl Store {
         journal: Option<&Changed>,
         now: Timestamp,
     ) -> Result<PreparedWrite, StoreError> {
-        let parts = parts(changes, details, (before, after), journal, now);
-        let statement = match &self.pools {
-            Pools::Postgres(_) => for_postgres(parts, before, after)?,
-            Pools::Sqlite { .. } => for_sqlite(&parts, before, after),
-        };
-        Ok(PreparedWrite { statement, has_events: !changes.events.is_empty() })
+        let has_events = !changes.events.is_empty();
+        if !self.is_shared() {
+            let parts = parts(changes, details, (before, after), journal, None, now);
+            let statement = for_sqlite(&parts, before, after);
+            return Ok(PreparedWrite { statement, has_events, located: Vec::new() });
+        }
+        let located: Vec<SlotName> = used_slots(changes).map(|slot| slot.name.clone()).collect();
+        let known = &self.placement.locations;
+        let (slots, token) = (known.of_slots(located.iter()), known.of_token());
+        // The other slots go where this write does not tell.
+        known.forget_slots(changes.slots.iter().filter(|(_, change)| !change.only_use_changed).map(|(name, _)| name));
+        let parts = parts(changes, details, (before, after), journal, Some(slots), now);
+        Ok(PreparedWrite { statement: for_postgres(parts, before, after, token)?, has_events, located })
     }
 
     /// Holds the token: from here on nobody else can change what a plan is made on.
@@ -93,7 +111,7 @@ impl Store {
     /// Writes it if the token is still the one that it was planned on.
     pub async fn write(
         &self,
-        PreparedWrite { statement, has_events }: PreparedWrite,
+        PreparedWrite { statement, has_events, located }: PreparedWrite,
         held: Option<HeldToken>,
     ) -> Result<Applied, StoreError> {
         let held = held.map(|HeldToken(inner)| inner);
@@ -108,27 +126,46 @@ impl Store {
             }
             (Pools::Postgres(_), statement, Some(HeldInner::Postgres(mut tx))) => {
                 let TxInner::Postgres(connection) = &mut tx.inner else { return Err(other_database()) };
-                let applied = statement.run_on_postgres(connection).await?;
-                if applied == Applied::Committed {
+                let written = self.run_on_postgres(statement, connection).await?;
+                if written.applied == Applied::Committed {
                     tx.commit().await?;
                 }
-                applied
+                self.note_locations(located, written)
             }
             (Pools::Postgres(pools), statement, _) => {
                 let mut connection = match self.placement.writer.take() {
                     Some(connection) => connection,
                     None => pools.of(Lane::Placement).acquire().await.map_err(failed)?,
                 };
-                let applied = statement.run_on_postgres(&mut connection).await?;
+                let written = self.run_on_postgres(statement, &mut connection).await?;
                 if self.is_only_replica() {
                     self.placement.writer.keep(connection);
                 }
-                applied
+                self.note_locations(located, written)
             }
             (Pools::Sqlite { .. }, ..) => return Err(other_database()),
         };
         self.tell_applied(has_events, applied);
         Ok(applied)
+    }
+
+    async fn run_on_postgres(
+        &self,
+        statement: Statement,
+        connection: &mut sqlx::PgConnection,
+    ) -> Result<WrittenRows, StoreError> {
+        let written = statement.run_on_postgres(connection).await;
+        if !written.as_ref().is_ok_and(|written| written.applied == Applied::Committed) {
+            self.placement.locations.forget_all();
+        }
+        written
+    }
+
+    fn note_locations(&self, slots: Vec<SlotName>, written: WrittenRows) -> Applied {
+        if written.applied == Applied::Committed {
+            self.placement.locations.note(slots.into_iter().zip(written.slots), written.token);
+        }
+        written.applied
     }
 
     fn tell_applied(&self, has_events: bool, applied: Applied) {
@@ -165,15 +202,15 @@ fn fence() -> String {
     format!(
         "WITH fence AS (
              UPDATE placement SET token = $1, epoch = {NEXT_EPOCH}
-              WHERE ctid = (SELECT ctid FROM placement ORDER BY epoch DESC LIMIT 1) AND token = $2
-             RETURNING 1 AS fitted)"
+              WHERE ctid = coalesce($3::tid, (SELECT ctid FROM placement ORDER BY epoch DESC LIMIT 1)) AND token = $2
+             RETURNING placement.ctid AS location)"
     )
 }
 
 /// All parts in one statement. The same parts make the same text, so that it is planned once.
 fn postgres_text(parts: &[Part<'_>]) -> String {
     let mut sql = fence();
-    let (mut next, mut checks) = (3, String::new());
+    let (mut next, mut checks, mut slots) = (4, String::new(), "NULL::tid[]");
     // PostgreSQL runs parts in no particular order, unless one reads what another returned.
     let deleted = parts.iter().map(|part| part.name).filter(|name| DELETED_DEPLOYMENTS.contains(name));
     let deleted: String = deleted.map(|name| format!(" AND (SELECT count(*) FROM {name}) >= 0")).collect();
@@ -183,8 +220,12 @@ fn postgres_text(parts: &[Part<'_>]) -> String {
         let after = if part.name == "asked_deployments" { deleted.as_str() } else { "" };
         let fenced = format!("EXISTS (SELECT 1 FROM fence){after}");
         let text = part.write.postgres(&rows, &fenced);
-        let returning = part.counted || DELETED_DEPLOYMENTS.contains(&part.name);
-        let _ = write!(sql, ", {} AS ({text}{})", part.name, if returning { " RETURNING 1" } else { "" });
+        let mut returning = if part.counted || DELETED_DEPLOYMENTS.contains(&part.name) { " RETURNING 1" } else { "" };
+        if part.write.has_location() {
+            returning = " RETURNING r.i, slots.ctid AS location";
+            slots = "(SELECT array_agg(location ORDER BY i) FROM used_slots)";
+        }
+        let _ = write!(sql, ", {} AS ({text}{returning})", part.name);
         if part.counted {
             let _ = write!(
                 checks,
@@ -195,15 +236,20 @@ fn postgres_text(parts: &[Part<'_>]) -> String {
             next += 1;
         }
     }
-    let _ = write!(sql, " SELECT (SELECT count(*) FROM fence) AS fitted{checks}");
+    let _ = write!(sql, " SELECT (SELECT array_agg(location) FROM fence) AS token, {slots} AS slots{checks}");
     sql
 }
 
-fn for_postgres(parts: Vec<Part<'_>>, before: Uuid, after: Uuid) -> Result<Statement, StoreError> {
+fn for_postgres(
+    parts: Vec<Part<'_>>,
+    before: Uuid,
+    after: Uuid,
+    token: Option<RowLocation>,
+) -> Result<Statement, StoreError> {
     let sql = known_text(parts.iter().map(|part| part.name).collect(), || postgres_text(&parts));
     let mut arguments = PgArguments::default();
     let encoded = |error| failed(sqlx::Error::Encode(error));
-    arguments.add(after).and_then(|()| arguments.add(before)).map_err(encoded)?;
+    arguments.add(after).and_then(|()| arguments.add(before)).and_then(|()| arguments.add(token)).map_err(encoded)?;
     for part in parts {
         let (count, counted) = (part.rows.len(), part.counted);
         part.rows.bind(&mut arguments).map_err(failed)?;
@@ -215,18 +261,20 @@ fn for_postgres(parts: Vec<Part<'_>>, before: Uuid, after: Uuid) -> Result<State
 }
 
 impl Statement {
-    async fn run_on_postgres(self, connection: &mut sqlx::PgConnection) -> Result<Applied, StoreError> {
+    async fn run_on_postgres(self, connection: &mut sqlx::PgConnection) -> Result<WrittenRows, StoreError> {
         let Statement::Postgres(sql, arguments) = self else { return Err(other_database()) };
         let query = sqlx::query_with(sqlx::AssertSqlSafe(sql), arguments);
         match measured("placement.apply", query.fetch_one(connection)).await {
             Ok(row) => {
-                let fitted: i64 = sqlx::Row::try_get(&row, "fitted").map_err(failed)?;
-                Ok(if fitted == 1 { Applied::Committed } else { Applied::Stale })
+                let token = row_locations::read(&row, "token").map_err(failed)?.first().copied();
+                let slots = row_locations::read(&row, "slots").map_err(failed)?;
+                let applied = if token.is_some() { Applied::Committed } else { Applied::Stale };
+                Ok(WrittenRows { applied, token, slots })
             }
             Err(sqlx::Error::Database(error))
                 if error.code().is_some_and(|code| code == CONFLICT || code == UNIQUE_VIOLATION) =>
             {
-                Ok(Applied::Conflict)
+                Ok(WrittenRows { applied: Applied::Conflict, token: None, slots: Vec::new() })
             }
             Err(error) => Err(failed(error)),
         }

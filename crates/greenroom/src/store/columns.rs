@@ -8,6 +8,7 @@ use sqlx::Arguments;
 use sqlx::postgres::PgArguments;
 use uuid::Uuid;
 
+use super::row_locations::RowLocation;
 use super::sql::sortable;
 
 /// The values of one column, a row after the other.
@@ -17,6 +18,8 @@ pub(super) enum Column<'a> {
     Texts(Vec<Option<Cow<'a, str>>>),
     Ints(Vec<Option<i64>>),
     Times(Vec<Option<Timestamp>>),
+    /// Where rows were written last; only PostgreSQL has such locations.
+    Locations(Vec<Option<RowLocation>>),
     /// The same time in every row.
     Now(Timestamp),
 }
@@ -28,6 +31,7 @@ impl Column<'_> {
             Column::Texts(_) => "text[]",
             Column::Ints(_) => "bigint[]",
             Column::Times(_) => "timestamptz[]",
+            Column::Locations(_) => "tid[]",
             Column::Now(_) => "timestamptz",
         }
     }
@@ -46,6 +50,7 @@ impl Column<'_> {
             Column::Times(values) => {
                 arguments.add(values.into_iter().map(|time| time.map(jiff_sqlx::Timestamp::from)).collect::<Vec<_>>())
             }
+            Column::Locations(values) => arguments.add(values),
             Column::Now(time) => arguments.add(jiff_sqlx::Timestamp::from(time)),
         }
         .map_err(sqlx::Error::Encode)
@@ -58,6 +63,7 @@ impl Column<'_> {
             Column::Ids(values) => values.get(row).copied().flatten().map(|id| id.to_string()),
             Column::Texts(values) => values.get(row).and_then(Option::as_deref).map(ToOwned::to_owned),
             Column::Times(values) => values.get(row).copied().flatten().map(sortable),
+            Column::Locations(_) => None,
             Column::Now(time) => Some(sortable(*time)),
         };
         text.map_or(Value::Null, Value::Text)
@@ -108,6 +114,12 @@ impl<'a> Rows<'a> {
         self
     }
 
+    /// Where each row was written last, as far as that is known.
+    pub fn locations(mut self, locations: Vec<Option<RowLocation>>) -> Self {
+        self.columns.push(("location", Column::Locations(locations)));
+        self
+    }
+
     /// The same time in every row, after the other columns.
     pub fn now(mut self, now: Timestamp) -> Self {
         self.columns.push(("now", Column::Now(now)));
@@ -129,7 +141,7 @@ impl<'a> Rows<'a> {
             .map(|(at, (name, column))| format!("{} AS {name}", column.postgres_value(first + at)))
             .collect();
         let rows = self.columns.first().map_or("text[]", |(_, column)| column.postgres_type());
-        format!("(SELECT {} FROM generate_series(1, cardinality(${first}::{rows})) AS i) AS r", columns.join(", "))
+        format!("(SELECT i, {} FROM generate_series(1, cardinality(${first}::{rows})) AS i) AS r", columns.join(", "))
     }
 
     pub fn bind(self, arguments: &mut PgArguments) -> Result<(), sqlx::Error> {

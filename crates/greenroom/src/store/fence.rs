@@ -16,6 +16,7 @@ use uuid::Uuid;
 
 use super::connect::TRUSTED_FOR;
 use super::lanes::Lane;
+use super::row_locations::RowLocations;
 use super::sql::{args, sql};
 use super::sqlite_writer::SqliteWriter;
 use super::{Run, Store, StoreError, Tx};
@@ -90,6 +91,7 @@ pub(super) struct PlacementState {
     pub is_alone: AtomicBool,
     pub writer: KeptConnection,
     pub sqlite: SqliteWriter,
+    pub locations: RowLocations,
 }
 
 /// The connection that batches are written on, one after the other. The pool would try it with a round trip after each use,

@@ -121,6 +121,7 @@ fn ids(bots: &[BotId]) -> Vec<Value> {
 impl Store {
     /// All of it, except users and keys, which are looked up when somebody asks.
     pub async fn load_snapshot(&self) -> Result<Snapshot, StoreError> {
+        self.placement.locations.forget_all();
         let mut snapshot = Snapshot::default();
         let rows =
             self.placing().all(sql!("placement.slots_all", "SELECT ", slot_columns!(), " FROM slots"), vec![]).await?;
@@ -180,6 +181,7 @@ impl Store {
 
     /// What has changed, read again.
     pub async fn refresh_snapshot(&self, snapshot: &mut Snapshot, changed: &Changed) -> Result<(), StoreError> {
+        self.placement.locations.forget_changed(&changed.slots);
         for user in &changed.users {
             snapshot.set_user(*user, None);
         }

@@ -9,7 +9,7 @@
 //! - [`pools`], [`slots`], [`queue`], [`deployments`], [`slot_locks`], [`images`]: where it runs, or waits to
 //! - [`failures`], [`budgets`]: what providers said, and how often they may be asked
 //! - [`guarded`], [`fence`], [`placement_turn`], [`load`], [`apply`], [`changed`],
-//!   [`columns`], [`sqlite_writer`]: placement's copy in memory, and what it writes
+//!   [`columns`], [`row_locations`], [`sqlite_writer`]: placement's copy in memory, and what it writes
 //! - [`sessions`], [`commands`], [`transcript`], [`bot_logs`]: what the bot and its user say to each other
 //! - [`overdue`], [`listening`]: what has lasted too long, and when bots could be heard
 //! - [`servers`]: which servers run, for tools that ask them
@@ -42,6 +42,7 @@ mod placement_turn;
 mod pools;
 mod queue;
 mod replicas;
+mod row_locations;
 mod server_lock;
 mod servers;
 mod sessions;

@@ -83,3 +83,36 @@ async fn a_bot_that_comes_and_goes_in_a_hot_slot_of_postgres_changes_no_index_of
         assert!(hot * 100 >= all * 90, "{table}: only {hot} of {all} updates changed no index");
     }
 }
+
+#[tokio::test]
+async fn rows_that_postgres_has_moved_are_found_again() {
+    let hot = PoolRow { hot: true, recycle_after: 0, max_slots: 2, min_idle: 2, ..pool("meet") };
+    let core = CoreFixture::planned(Database::new(Backend::Postgres).await.into(), &Plan::of([hot])).await;
+    core.placement.keep_warm().await.unwrap();
+    for slot in core.store.slots(None, None).await.unwrap() {
+        assert!(core.placement.report(slot.name.clone(), crate::support::waits(&slot)).await.unwrap());
+    }
+    let mut reader = core.database.reader().await;
+    let mut locations = Vec::new();
+    for number in 0..6 {
+        let bot = core.ask(crate::support::bot_request(number)).await.bot;
+        let connection_id = bot.connection_id.expect("it is in a slot");
+        let claim = greenroom::lifecycle::tokens::Claim { bot: bot.id, connection: connection_id };
+        let caller = greenroom::lifecycle::callbacks::Caller { claim, connection_id };
+        core.lifecycle.started(caller, None).await.unwrap();
+        core.exited(caller, 0).await.unwrap();
+        let slots = "SELECT name, ctid::text FROM slots ORDER BY name";
+        locations.push(reader.pairs(slots).await);
+        // A statement by itself: neither may run in a transaction.
+        for table in ["slots", "placement"] {
+            reader.execute(format!("VACUUM FULL {table}")).await;
+        }
+        let moved = reader.pairs(slots).await;
+        if number > 0 {
+            assert_ne!(Some(&moved), locations.last(), "the rows have moved");
+        }
+    }
+    let mut bots: Vec<_> = core.store.slots(None, None).await.unwrap().into_iter().map(|slot| slot.bot_id).collect();
+    bots.dedup();
+    assert_eq!(bots, [None], "all slots are idle again");
+}

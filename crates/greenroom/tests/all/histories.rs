@@ -185,8 +185,10 @@ const NAMES: &str = "SELECT 'user', CAST(id AS TEXT) FROM users
     UNION ALL SELECT CAST(user_id AS TEXT), key FROM idempotency_keys";
 
 const KILLED_WITHIN: Duration = Duration::from_secs(30);
-const KILL_WHO_WAITS: &str = "SELECT 'killed', CAST(pid AS TEXT) FROM pg_stat_activity
-    WHERE datname = current_database() AND wait_event_type = 'Lock' AND pg_terminate_backend(pid)";
+/// The backends are found first: PostgreSQL may evaluate the parts of a condition in any order.
+const KILL_WHO_WAITS: &str = "WITH waiting AS MATERIALIZED (
+        SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock')
+    SELECT 'killed', CAST(pid AS TEXT) FROM waiting WHERE pg_terminate_backend(pid)";
 
 /// Those who wait, by platform, the first first.
 fn queue_of(snapshot: &Snapshot) -> Vec<BotId> {

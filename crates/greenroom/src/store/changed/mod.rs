@@ -18,6 +18,8 @@ use uuid::Uuid;
 
 use super::columns::Rows;
 use super::fence::Changed;
+use super::row_locations::RowLocation;
+pub use slots::used_slots;
 pub use write::{NEXT_EPOCH, Write};
 
 /// What a request says that placement does not look at.
@@ -50,17 +52,19 @@ impl<'a> Parts<'a> {
     }
 }
 
-/// Everything that a plan changes. `journal` says it to other replicas, if there are any.
+/// Everything that a plan changes. `journal` says it to other replicas, if there are any. `locations` are those of
+/// [`used_slots`], on PostgreSQL.
 pub fn parts<'a>(
     changes: &'a Changes,
     details: &'a HashMap<usize, BotDetails>,
     (before, after): (Uuid, Uuid),
     journal: Option<&'a Changed>,
+    locations: Option<Vec<Option<RowLocation>>>,
     now: Timestamp,
 ) -> Vec<Part<'a>> {
     let mut parts = Parts::default();
     bots::bots(&mut parts, changes, details, now);
-    slots::slots(&mut parts, changes, now);
+    slots::slots(&mut parts, changes, locations, now);
     queue::queue_and_gate(&mut parts, changes, now);
     if let Some(changed) = journal {
         let rows = Rows::default()

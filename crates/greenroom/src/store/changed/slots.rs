@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use super::Parts;
 use super::write::{Write, existing};
 use crate::store::columns::Rows;
+use crate::store::row_locations::RowLocation;
 
 /// What each use of a slot changes.
 macro_rules! set_use {
@@ -17,12 +18,24 @@ macro_rules! set_use {
     };
 }
 
-pub fn slots<'a>(parts: &mut Parts<'a>, changes: &'a Changes, now: Timestamp) {
-    let (mut new, mut used, mut changed, mut gone) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+/// Slots of which a plan changes only the use, in the order of their rows.
+pub fn used_slots(changes: &Changes) -> impl Iterator<Item = &domain::Slot> {
+    let changed = changes.slots.values().filter(|change| change.only_use_changed && !change.is_new);
+    changed.filter_map(|change| change.slot.as_ref())
+}
+
+pub fn slots<'a>(
+    parts: &mut Parts<'a>,
+    changes: &'a Changes,
+    locations: Option<Vec<Option<RowLocation>>>,
+    now: Timestamp,
+) {
+    let used: Vec<_> = used_slots(changes).collect();
+    let (mut new, mut changed, mut gone) = (Vec::new(), Vec::new(), Vec::new());
     for (name, change) in &changes.slots {
         match &change.slot {
             Some(slot) if change.is_new => new.push(slot),
-            Some(slot) if change.only_use_changed => used.push(slot),
+            Some(_) if change.only_use_changed => {}
             Some(slot) => changed.push(slot),
             None => gone.push(name),
         }
@@ -70,7 +83,11 @@ pub fn slots<'a>(parts: &mut Parts<'a>, changes: &'a Changes, now: Timestamp) {
         ),
     );
     let by_name = existing("slots", &[("name", "name")]).with_epoch();
-    parts.add("used_slots", true, of_use(&used), Write::Update(by_name, set_use!()));
+    let (rows_of_use, used_by_name) = match locations {
+        Some(locations) => (of_use(&used).locations(locations), by_name.with_location()),
+        None => (of_use(&used), by_name),
+    };
+    parts.add("used_slots", true, rows_of_use, Write::Update(used_by_name, set_use!()));
     parts.add(
         "changed_slots",
         true,

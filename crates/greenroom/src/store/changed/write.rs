@@ -18,6 +18,8 @@ pub struct Existing {
     pub only_if: &'static str,
     /// Whether the row's newest version is the one with the highest `epoch`, on PostgreSQL.
     pub has_epoch: bool,
+    /// Whether `r` has a column `location`: where the row was written last, on PostgreSQL.
+    pub has_location: bool,
 }
 
 /// Goes up with some of the updates: seldom enough that most need not write an index, and often enough that few versions
@@ -26,7 +28,7 @@ pub const NEXT_EPOCH: &str = "epoch + CASE WHEN random() < 0.03 THEN 1 ELSE 0 EN
 
 /// Rows that are found by these columns.
 pub const fn existing(table: &'static str, keys: &'static [(&'static str, &'static str)]) -> Existing {
-    Existing { table, keys, only_if: "true", has_epoch: false }
+    Existing { table, keys, only_if: "true", has_epoch: false, has_location: false }
 }
 
 impl Existing {
@@ -36,6 +38,10 @@ impl Existing {
 
     pub const fn with_epoch(self) -> Self {
         Self { has_epoch: true, ..self }
+    }
+
+    pub const fn with_location(self) -> Self {
+        Self { has_location: true, ..self }
     }
 
     fn is_found(&self, table: &str) -> String {
@@ -48,16 +54,26 @@ impl Existing {
     fn found_by_index(&self, rows: &str) -> String {
         let (table, is_found) = (self.table, self.is_found("found"));
         let newest = if self.has_epoch { "ORDER BY found.epoch DESC " } else { "" };
+        let newest = format!("SELECT found.ctid AS location FROM {table} AS found WHERE {is_found} {newest}LIMIT 1");
+        let (newest, is_it) = if self.has_location {
+            // Another row may be there by now.
+            (format!("SELECT coalesce(r.location, ({newest})) AS location OFFSET 0"), self.is_found(table))
+        } else {
+            (newest, "true".to_owned())
+        };
         format!(
-            "{rows} CROSS JOIN LATERAL
-             (SELECT found.ctid AS place FROM {table} AS found WHERE {is_found} {newest}LIMIT 1) AS at
-             WHERE {table}.ctid = at.place AND {}",
+            "{rows} CROSS JOIN LATERAL ({newest}) AS at WHERE {table}.ctid = at.location AND {is_it} AND {}",
             self.only_if
         )
     }
 }
 
 impl Write {
+    /// Whether PostgreSQL tells where it has put each row.
+    pub fn has_location(&self) -> bool {
+        matches!(self, Write::Update(Existing { has_location: true, .. }, _))
+    }
+
     pub fn sqlite(&self, rows: &str) -> String {
         match self {
             Write::Statement(text) => text.replace("{rows}", rows).replace("{fenced}", "true").replace("::json", ""),

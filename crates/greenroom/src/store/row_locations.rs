@@ -1,0 +1,146 @@
+//! Where the rows are that placement wrote last. Placement updates the same slots over and over, and is told by each write
+//! where PostgreSQL put the row (its `ctid`). The next write goes there, without an index. That is cheaper, and it stays so
+//! while a transaction that is held open keeps every older version of the row: an index leads to those too.
+//!
+//! A location is only a hint. A row that is not there any more counts as not found: the batch is given up, all locations
+//! are forgotten, and the next attempt finds its rows by their index.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use domain::SlotName;
+use sqlx::encode::IsNull;
+use sqlx::error::BoxDynError;
+use sqlx::postgres::types::Oid;
+use sqlx::postgres::{PgArgumentBuffer, PgHasArrayType, PgRow, PgTypeInfo};
+use sqlx::{Encode, Postgres, Row, Type, ValueRef};
+
+const TID: Oid = Oid(27);
+const TID_ARRAY: Oid = Oid(1010);
+
+/// A `ctid` as PostgreSQL sends it: the number of a page, and the number of a row on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct RowLocation([u8; 6]);
+
+impl Type<Postgres> for RowLocation {
+    fn type_info() -> PgTypeInfo {
+        PgTypeInfo::with_oid(TID)
+    }
+}
+
+impl PgHasArrayType for RowLocation {
+    fn array_type_info() -> PgTypeInfo {
+        PgTypeInfo::with_oid(TID_ARRAY)
+    }
+}
+
+impl Encode<'_, Postgres> for RowLocation {
+    fn encode_by_ref(&self, buffer: &mut PgArgumentBuffer) -> Result<IsNull, BoxDynError> {
+        buffer.extend_from_slice(&self.0);
+        Ok(IsNull::No)
+    }
+}
+
+/// Reads an array of locations: its dimensions, then each with its length before it. An array without elements, or none,
+/// is empty.
+fn parse(bytes: &[u8]) -> Option<Vec<RowLocation>> {
+    const HEADER: usize = 20;
+    let Some(elements) = bytes.get(HEADER..) else { return Some(Vec::new()) };
+    let one = |element: &[u8]| match element {
+        [0, 0, 0, 6, location @ ..] => Some(RowLocation(location.try_into().ok()?)),
+        _ => None,
+    };
+    elements.chunks(10).map(one).collect()
+}
+
+pub(super) fn read(row: &PgRow, column: &str) -> Result<Vec<RowLocation>, sqlx::Error> {
+    let value = row.try_get_raw(column)?;
+    if value.is_null() {
+        return Ok(Vec::new());
+    }
+    let bytes = value.as_bytes().map_err(sqlx::Error::Decode)?;
+    parse(bytes).ok_or_else(|| sqlx::Error::Decode(format!("{column} is no array of row locations").into()))
+}
+
+#[derive(Debug, Default)]
+pub(super) struct RowLocations(Mutex<Known>);
+
+#[derive(Debug, Default)]
+struct Known {
+    slots: HashMap<SlotName, RowLocation>,
+    token: Option<RowLocation>,
+}
+
+impl RowLocations {
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn of_slots<'a>(&self, names: impl Iterator<Item = &'a SlotName>) -> Vec<Option<RowLocation>> {
+        let known = self.known();
+        names.map(|name| known.slots.get(name).copied()).collect()
+    }
+
+    pub fn of_token(&self) -> Option<RowLocation> {
+        self.known().token
+    }
+
+    /// These slots, and the token, were written to these locations.
+    pub fn note(&self, slots: impl Iterator<Item = (SlotName, RowLocation)>, token: Option<RowLocation>) {
+        let mut known = self.known();
+        known.slots.extend(slots);
+        known.token = token;
+    }
+
+    /// These slots are changed by another write.
+    pub fn forget_slots<'a>(&self, names: impl Iterator<Item = &'a SlotName>) {
+        let mut known = self.known();
+        for name in names {
+            known.slots.remove(name);
+        }
+    }
+
+    /// Another writer has replaced the token, and changed these slots.
+    pub fn forget_changed(&self, slots: &[String]) {
+        let mut known = self.known();
+        known.token = None;
+        for name in slots {
+            known.slots.remove(&SlotName::stored(name.clone()));
+        }
+    }
+
+    pub fn forget_all(&self) {
+        *self.known() = Known::default();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_array_of_locations_is_read_as_postgres_sends_it() {
+        let header = [0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 27, 0, 0, 0, 2, 0, 0, 0, 1];
+        let elements = [0, 0, 0, 6, 0, 0, 0, 7, 0, 3, 0, 0, 0, 6, 0, 1, 0, 0, 0, 9];
+        let read = parse(&[&header[..], &elements[..]].concat());
+        assert_eq!(read, Some(vec![RowLocation([0, 0, 0, 7, 0, 3]), RowLocation([0, 1, 0, 0, 0, 9])]));
+        assert_eq!(parse(&[0; 12]), Some(vec![]), "without elements it has no dimensions");
+        assert_eq!(parse(&[&header[..], &[0, 0, 0, 6, 0]].concat()), None, "cut off");
+        assert_eq!(parse(&[&header[..], &[255, 255, 255, 255]].concat()), None, "an element that is NULL");
+    }
+
+    #[test]
+    fn what_others_changed_is_forgotten() {
+        let (locations, name) = (RowLocations::default(), |name: &str| SlotName::stored(name.to_owned()));
+        let at = RowLocation([0, 0, 0, 0, 0, 1]);
+        locations.note([(name("a"), at), (name("b"), at)].into_iter(), Some(at));
+        locations.forget_slots([name("b"), name("c")].iter());
+        assert_eq!(locations.of_slots([name("a"), name("b")].iter()), [Some(at), None]);
+        assert_eq!(locations.of_token(), Some(at));
+        locations.forget_changed(&["a".to_owned()]);
+        assert_eq!((locations.of_slots([name("a")].iter()), locations.of_token()), (vec![None], None));
+        locations.note([(name("a"), at)].into_iter(), Some(at));
+        locations.forget_all();
+        assert_eq!((locations.of_slots([name("a")].iter()), locations.of_token()), (vec![None], None));
+    }
+}
