@@ -56,8 +56,10 @@ impl Existing {
         let newest = if self.has_epoch { "ORDER BY found.epoch DESC " } else { "" };
         let newest = format!("SELECT found.ctid AS location FROM {table} AS found WHERE {is_found} {newest}LIMIT 1");
         let (newest, is_it) = if self.has_location {
-            // Another row may be there by now.
-            (format!("SELECT coalesce(r.location, ({newest})) AS location OFFSET 0"), self.is_found(table))
+            // Another row may be there by now. An equality would let PostgreSQL go by the index all the same.
+            let same = self.keys.iter().map(|(key, column)| format!("{table}.{key} IS NOT DISTINCT FROM r.{column}"));
+            let same = same.collect::<Vec<_>>().join(" AND ");
+            (format!("SELECT coalesce(r.location, ({newest})) AS location OFFSET 0"), same)
         } else {
             (newest, "true".to_owned())
         };
