@@ -18,7 +18,7 @@ use super::App;
 use super::extract::{Json, Newcomer, Runner};
 use super::problem::{Problem, ProblemDto};
 use crate::lifecycle::tokens::RunnerClaim;
-use crate::store::{Beat, BotRow, StoreError};
+use crate::store::StoreError;
 
 /// How long a runner that has no bot and hears nothing of the server goes on.
 const ORPHANED_AFTER: Duration = Duration::from_mins(30);
@@ -265,19 +265,11 @@ pub async fn wait(app: &App, claim: &RunnerClaim, wait: Duration) -> Result<Resp
 
 /// The data of the bot that a runner was claimed for, if it still is to be run.
 async fn bot_of(app: &App, run: &aws::Run) -> Result<Option<Value>, StoreError> {
-    let slot = app.lifecycle.store.slot(&SlotName::stored(run.slot.clone())).await?;
-    let Some((slot, bot)) = slot.and_then(|slot| slot.bot_id.map(|bot| (slot, bot))) else { return Ok(None) };
-    // One that has begun before is to begin again: a slot gets another runner only when the last one has given it back or
-    // is at an end.
-    let is_for = |bot: &BotRow| bot.slot.as_ref() == Some(&slot.name) && !bot.status.is_ended();
-    let Some(bot) = app.lifecycle.store.bot(bot).await?.filter(is_for) else { return Ok(None) };
-    let Some(connection_id) = bot.connection_id else { return Ok(None) };
-    if run.connection != Some(connection_id.to_string()) {
+    let slot = SlotName::stored(run.slot.clone());
+    let Some(mut data) = app.deployment.offer_to_runner(&slot, run.connection.as_deref()).await? else {
         return Ok(None);
-    }
-    let Some(mut data) = app.deployment.bot_data(&bot) else { return Ok(None) };
+    };
     data["run_id"] = Value::String(run.run_id.clone());
-    app.lifecycle.heartbeats.note(Beat { connection_id, at: app.clock.now() });
     Ok(Some(data))
 }
 

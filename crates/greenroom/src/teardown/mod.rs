@@ -26,6 +26,7 @@ use crate::clock::Clock;
 use crate::config::Config;
 use crate::config::kept::NotRestored;
 use crate::config::pool::PoolConfig;
+use crate::deployment::assignment::occupies;
 use crate::deployment::{Deployment, Parts, Patience};
 use crate::lifecycle::ends::Ending;
 use crate::lifecycle::tokens::Tokens;
@@ -194,8 +195,7 @@ impl Teardown {
         let mut busy = Vec::new();
         for slot in self.slots(pools).await? {
             let Some(id) = slot.bot_id else { continue };
-            let is_in_it = |bot: &crate::store::BotRow| !bot.status.is_ended() && bot.slot.as_ref() == Some(&slot.name);
-            if self.store.bot(id).await?.as_ref().is_some_and(is_in_it) {
+            if self.store.bot(id).await?.is_some_and(|bot| occupies(&bot, &slot.name)) {
                 busy.push((slot, id));
             }
         }
