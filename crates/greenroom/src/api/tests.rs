@@ -45,6 +45,7 @@ async fn app() -> (App, tempfile::TempDir) {
         providers: Arc::default(),
         deadlines: Deadlines::default(),
         max_concurrent: 4,
+        max_recovery_attempts: 3,
         public_url: String::new(),
         patience: crate::deployment::Patience::default(),
         replica: replica.clone(),

@@ -92,6 +92,7 @@ struct Inner {
     providers: Providers,
     deadlines: Deadlines,
     max_concurrent: i64,
+    max_recovery_attempts: i64,
     public_url: String,
     patience: Patience,
     /// This process, as a holder of deployments and locks.
@@ -113,6 +114,8 @@ pub struct Parts {
     pub providers: Providers,
     pub deadlines: Deadlines,
     pub max_concurrent: u32,
+    /// At the last of so many attempts to recover a slot, the slot is given up.
+    pub max_recovery_attempts: u32,
     pub public_url: String,
     pub patience: Patience,
     pub replica: Holder,
@@ -129,6 +132,7 @@ impl Deployment {
             providers: parts.providers,
             deadlines: parts.deadlines,
             max_concurrent: parts.max_concurrent.into(),
+            max_recovery_attempts: parts.max_recovery_attempts.into(),
             public_url: parts.public_url,
             patience: parts.patience,
             lease,

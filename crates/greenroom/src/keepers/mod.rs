@@ -135,14 +135,13 @@ pub struct Parts<'a> {
     pub placement: Placement,
     pub deployment: Deployment,
     pub deadlines: &'a Deadlines,
-    pub max_recovery_attempts: u32,
     pub listening: ListeningWindow,
     pub runners: Runners,
 }
 
 /// The keepers, the one of them that has a timer of its own, and what every replica compares by itself.
 pub fn crew(parts: Parts<'_>) -> (Crew, QueueExpiry, CopyCheck) {
-    let Parts { lifecycle, placement, deployment, deadlines, max_recovery_attempts, listening, runners } = parts;
+    let Parts { lifecycle, placement, deployment, deadlines, listening, runners } = parts;
     let (store, clock) = (|| lifecycle.store.clone(), || lifecycle.clock.clone());
     let poll = deadlines.queue_poll;
     let expiry = QueueExpiry::new(store(), clock(), placement.clone(), deployment.clone(), poll);
@@ -150,10 +149,10 @@ pub fn crew(parts: Parts<'_>) -> (Crew, QueueExpiry, CopyCheck) {
     let warm = WarmBuffer::new(placement.clone(), poll);
     let sweeper = Sweeper::new(lifecycle.clone(), deadlines.clone(), listening);
     let every = deadlines.recovery_interval;
-    let recovery = RecoveryKeeper::new(store(), clock(), deployment.clone(), every, max_recovery_attempts);
+    let recovery = RecoveryKeeper::new(store(), clock(), deployment.clone(), every);
     let invariants = Invariants::new(lifecycle.clone(), placement.clone());
     let copy_check = invariants.copy_check();
-    let sync = SyncKeeper::new(&lifecycle, placement, deployment, deadlines, max_recovery_attempts);
+    let sync = SyncKeeper::new(&lifecycle, placement, deployment, deadlines);
     let mut crew: Crew = vec![
         Arc::new(expiry.clone()),
         Arc::new(left),

@@ -29,12 +29,11 @@ pub struct RecoveryKeeper {
     clock: Clock,
     deployment: Deployment,
     every: Duration,
-    max_attempts: i64,
 }
 
 impl RecoveryKeeper {
-    pub fn new(store: Store, clock: Clock, deployment: Deployment, every: Duration, max_attempts: u32) -> Self {
-        Self { store, clock, deployment, every, max_attempts: max_attempts.into() }
+    pub fn new(store: Store, clock: Clock, deployment: Deployment, every: Duration) -> Self {
+        Self { store, clock, deployment, every }
     }
 
     /// One attempt. Those that would come after the time of the next run are left to it.
@@ -43,7 +42,7 @@ impl RecoveryKeeper {
             return (slot, Ok(Recovery::NotNeeded));
         }
         let stuck_since = ago(self.clock.now(), STUCK_AFTER);
-        let done = self.deployment.attempt(&slot.name, stuck_since, self.max_attempts).await;
+        let done = self.deployment.attempt(&slot.name, stuck_since).await;
         (slot, done)
     }
 }

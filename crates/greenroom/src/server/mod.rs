@@ -182,6 +182,7 @@ impl Server {
             providers,
             deadlines: config.deadlines.clone(),
             max_concurrent: config.max_concurrent_deployments,
+            max_recovery_attempts: config.max_recovery_attempts,
             public_url: public_url.clone(),
             patience: Patience { pull_stall: config.pull_stall, ..Patience::default() },
             replica: replica.clone(),
@@ -197,7 +198,6 @@ impl Server {
             placement: placement.clone(),
             deployment: deployment.clone(),
             deadlines: &config.deadlines,
-            max_recovery_attempts: config.max_recovery_attempts,
             listening: listening.clone(),
             runners: runners.clone(),
         });

@@ -151,6 +151,7 @@ impl Teardown {
             providers: providers.clone(),
             deadlines: config.deadlines.clone(),
             max_concurrent: config.max_concurrent_deployments,
+            max_recovery_attempts: config.max_recovery_attempts,
             public_url: String::new(),
             patience: Patience::default(),
             replica: Holder { id: uuid::Uuid::new_v4(), name },

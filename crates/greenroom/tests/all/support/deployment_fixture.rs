@@ -45,6 +45,7 @@ impl Works {
             providers: Arc::new(providers),
             deadlines: core.deadlines.clone(),
             max_concurrent: gate,
+            max_recovery_attempts: 3,
             public_url: "http://greenroom.test".to_owned(),
             patience,
             replica: replica.clone(),
@@ -55,7 +56,6 @@ impl Works {
             placement: core.placement.clone(),
             deployment: deployment.clone(),
             deadlines: &core.deadlines,
-            max_recovery_attempts: 3,
             listening: ListeningWindow::new(core.clock.clone()),
             runners: Runners::default(),
         });
