@@ -6,6 +6,9 @@ use crate::meeting::Platform;
 use crate::requirements::{self, Attributes, Requirements, UsageClass};
 use crate::slot::{Slot, SlotStatus};
 
+/// How many slots a pool may have at most.
+pub const MOST_SLOTS: u32 = 100_000;
+
 /// In which order slots are given out: what stays before what may be taken away, then the smallest first.
 pub type Size = (UsageClass, u32, u32);
 

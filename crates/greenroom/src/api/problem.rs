@@ -8,9 +8,11 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use crate::admission::AdmissionError;
+use crate::deployment::ManualRecoveryError;
 use crate::keepers::KeeperError;
 use crate::lifecycle::LifecycleError;
 use crate::placement::PlacementError;
+use crate::placement::pool_size::ResizeError;
 use crate::random::NoRandomness;
 use crate::store::StoreError;
 
@@ -272,6 +274,29 @@ impl From<PlacementError> for Problem {
             PlacementError::Overloaded => Problem::overloaded(error.to_string()),
             PlacementError::Store(error) => error.into(),
             PlacementError::Random(error) => error.into(),
+        }
+    }
+}
+
+impl From<ResizeError> for Problem {
+    fn from(error: ResizeError) -> Self {
+        match error {
+            ResizeError::NotFound => Problem::not_found("pool"),
+            ResizeError::MaxSlots => Problem::invalid("max_slots", error),
+            ResizeError::MinIdle { .. } => Problem::invalid("min_idle", error),
+            ResizeError::Store(error) => error.into(),
+        }
+    }
+}
+
+impl From<ManualRecoveryError> for Problem {
+    fn from(error: ManualRecoveryError) -> Self {
+        match error {
+            ManualRecoveryError::NotFound => Problem::not_found("slot"),
+            ManualRecoveryError::NotInError(_) | ManualRecoveryError::InProgress => {
+                Problem::new(StatusCode::CONFLICT, "invalid_transition", error.to_string())
+            }
+            ManualRecoveryError::Store(error) => error.into(),
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+pub use domain::pool::MOST_SLOTS;
 use domain::{Attributes, Platform};
 
 use super::attributes;
@@ -10,7 +11,6 @@ use super::layers::Tree;
 use super::provider::{self, KINDS, ProcessConfig, ProviderConfig, Size};
 use super::section::Section;
 
-pub const MOST_SLOTS: u32 = 100_000;
 const IDLE_TIMEOUT: Duration = Duration::from_mins(30);
 
 #[derive(Clone, Debug)]

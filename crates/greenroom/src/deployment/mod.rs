@@ -51,7 +51,7 @@ use crate::providers::{Provider, Providers};
 use crate::store::{BotRow, Holder, PoolRow, Store, StoreError};
 
 use availability::Availability;
-pub use recover::Recovery;
+pub use recover::{ManualRecoveryError, Recovery};
 use replica::{LEASE, RENEW, ReplicaLease};
 
 /// How long a call of a provider may take: one that does not answer is an error like another.

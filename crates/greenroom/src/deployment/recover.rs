@@ -32,7 +32,29 @@ pub enum Recovery {
     NotNeeded,
 }
 
+/// Why an operator cannot have a slot recovered now.
+#[derive(Debug, thiserror::Error)]
+pub enum ManualRecoveryError {
+    #[error("there is no such slot")]
+    NotFound,
+    #[error("the slot is {0}, not in error")]
+    NotInError(SlotStatus),
+    #[error("the slot is being stopped or recovered already")]
+    InProgress,
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
 impl Deployment {
+    /// Recovers a slot in error because an operator asks for it. The attempt is not counted.
+    pub async fn recover_by_hand(&self, slot: &SlotName) -> Result<(), ManualRecoveryError> {
+        let row = self.0.store.for_users().slot(slot).await?.ok_or(ManualRecoveryError::NotFound)?;
+        if row.status != SlotStatus::Error {
+            return Err(ManualRecoveryError::NotInError(row.status));
+        }
+        self.recover(slot).await?.map(drop).ok_or(ManualRecoveryError::InProgress)
+    }
+
     /// Makes a slot in error ready again, at once and without counting it; `None` when someone is at the slot already. What
     /// was begun is finished, whether or not the caller waits for it.
     pub async fn recover(&self, slot: &SlotName) -> Result<Option<Recovery>, StoreError> {

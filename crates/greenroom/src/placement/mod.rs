@@ -8,6 +8,7 @@
 //! - [`placer`]: load, plan, apply
 //! - [`snapshot_cache`]: the copy in memory, and how it is kept current
 //! - [`answer`]: what those who asked are told
+//! - [`pool_size`]: how large a pool is, as an operator changes it
 //! - [`copy_check`]: whether the copy is what the tables say
 
 mod answer;
@@ -15,6 +16,7 @@ mod batch;
 pub mod copy_check;
 mod message;
 mod placer;
+pub mod pool_size;
 mod snapshot_cache;
 
 use std::sync::Arc;
