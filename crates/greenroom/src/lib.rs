@@ -8,6 +8,7 @@
 //! - [`server`]: from a configuration to a running server and back
 //! - [`api`]: HTTP, and nothing but the api knows HTTP
 //! - [`keepers`]: background jobs that keep the records true
+//! - [`runners`]: machines that register and wait for bots
 //! - [`deployment`]: the gate, starting slots, clearing them
 //! - [`placement`]: who gets which slot
 //! - [`admission`]: who may ask, and whether there is room
@@ -36,6 +37,7 @@ pub mod placement;
 pub mod providers;
 pub mod random;
 pub mod readiness;
+pub mod runners;
 pub mod server;
 pub mod store;
 pub mod teardown;

@@ -12,7 +12,6 @@ use super::App;
 use super::admin::BotData;
 use super::extract::{Agent, Asked};
 use super::problem::{Problem, ProblemDto};
-use super::runners;
 use crate::deployment::assignment::Offer;
 use domain::SlotClaim;
 
@@ -65,7 +64,10 @@ pub async fn assignment(
     let wait = Duration::from_millis(wait);
     match agent {
         Agent::InSlot(claim) => wait_in_slot(&app, &claim, agent_name(&headers)?, wait).await,
-        Agent::OnRunner(claim) => runners::wait(&app, &claim, wait).await,
+        Agent::OnRunner(claim) => Ok(match app.runners.wait(&claim, wait, &app.stopping).await? {
+            Some(data) => axum::Json(data).into_response(),
+            None => StatusCode::NO_CONTENT.into_response(),
+        }),
     }
 }
 

@@ -15,6 +15,7 @@ use super::caller;
 use super::problem::Problem;
 use crate::admission::keys::{self, ApiKey};
 use crate::lifecycle::tokens::{Claim, RunnerClaim};
+use crate::runners::Newcomer;
 
 /// An API key that looks like one. Whose it is, if anyone's, is still to be seen.
 #[derive(Debug)]
@@ -48,15 +49,6 @@ pub enum Agent {
 /// A runner speaks.
 #[derive(Debug)]
 pub struct Runner(pub RunnerClaim);
-
-/// A machine wants to be a runner.
-#[derive(Debug)]
-pub enum Newcomer {
-    /// Of this pool.
-    OfPool(String),
-    /// It has been one before.
-    Known(RunnerClaim),
-}
 
 /// A JSON body of a known type.
 #[derive(Debug)]

@@ -59,9 +59,9 @@ use crate::deployment::Deployment;
 use crate::keepers::driver::Keepers;
 use crate::lifecycle::Lifecycle;
 use crate::placement::Placement;
-use crate::providers::ec2::Runners;
 use crate::random::Random;
 use crate::readiness::Readiness;
+use crate::runners::RunnerRegistry;
 use crate::store::Store;
 use middleware::Limits;
 use quota::Quotas;
@@ -81,7 +81,7 @@ pub struct Inner {
     pub placement: Placement,
     pub deployment: Deployment,
     pub keepers: Keepers,
-    pub runners: Runners,
+    pub runners: RunnerRegistry,
     pub readiness: Readiness,
     pub deadlines: Deadlines,
     pub public_url: String,

@@ -56,7 +56,11 @@ async fn app() -> (App, tempfile::TempDir) {
         lifecycle,
         placement,
         keepers: Keepers::new(store.clone(), clock.clone(), Leadership::new(store.clone(), replica), Vec::new()),
-        runners: crate::providers::ec2::Runners::default(),
+        runners: RunnerRegistry::new(
+            crate::providers::ec2::Runners::default(),
+            Tokens::new("secret"),
+            deployment.clone(),
+        ),
         readiness: crate::readiness::Readiness::new(),
         deployment,
         store,

@@ -30,7 +30,7 @@ const ANOTHER: &str = "another agent waits in this slot";
 
 /// An agent that asks for the bot of a slot.
 #[derive(Clone, Copy, Debug)]
-enum Asker<'a> {
+enum WaitingAgent<'a> {
     /// It waits in the slot.
     InSlot,
     /// It waits on a runner that was claimed for the slot, for this connection.
@@ -56,16 +56,16 @@ pub fn occupies(bot: &BotRow, slot: &SlotName) -> bool {
 /// An agent in a slot gets only a bot that has not begun. A bot that has begun and is asked for again is lost, and its
 /// heartbeats are missed. An agent on a runner also gets a bot that has begun: a slot gets another runner only when the
 /// last one was released or has ended. But it gets only the connection that its runner was claimed for.
-fn is_for(bot: &BotRow, slot: &SlotName, asker: Asker<'_>) -> Result<ConnectionId, NotFor> {
-    if bot.has_session && matches!(asker, Asker::InSlot) {
+fn is_for(bot: &BotRow, slot: &SlotName, agent: WaitingAgent<'_>) -> Result<ConnectionId, NotFor> {
+    if bot.has_session && matches!(agent, WaitingAgent::InSlot) {
         return Err(NotFor::Begun);
     }
     let connection_id = bot.connection_id.filter(|_| occupies(bot, slot)).ok_or(NotFor::NoneYet)?;
-    match asker {
-        Asker::OnRunner { connection } if connection != Some(connection_id.to_string().as_str()) => {
+    match agent {
+        WaitingAgent::OnRunner { connection } if connection != Some(connection_id.to_string().as_str()) => {
             Err(NotFor::NoneYet)
         }
-        Asker::InSlot | Asker::OnRunner { .. } => Ok(connection_id),
+        WaitingAgent::InSlot | WaitingAgent::OnRunner { .. } => Ok(connection_id),
     }
 }
 
@@ -99,7 +99,7 @@ impl Deployment {
                 _ => return Ok(Offer::NoneYet),
             }
         }
-        Ok(match self.bot_for(&slot, Asker::InSlot).await? {
+        Ok(match self.bot_for(&slot, WaitingAgent::InSlot).await? {
             Ok(data) => Offer::Bot { data, next_token: inner.lifecycle.tokens.make_slot(&SlotClaim::next(&slot)) },
             Err(NotFor::NoneYet) => Offer::NoneYet,
             Err(NotFor::Begun) => Offer::Refused(ENDED),
@@ -114,7 +114,7 @@ impl Deployment {
         connection: Option<&str>,
     ) -> Result<Option<Value>, StoreError> {
         let Some(slot) = self.0.store.slot(slot).await? else { return Ok(None) };
-        Ok(self.bot_for(&slot, Asker::OnRunner { connection }).await?.ok())
+        Ok(self.bot_for(&slot, WaitingAgent::OnRunner { connection }).await?.ok())
     }
 
     /// Whether an agent may wait in a slot in which it is not known yet.
@@ -129,11 +129,11 @@ impl Deployment {
     }
 
     /// The data of the slot's bot, if it is for the agent that asks.
-    async fn bot_for(&self, slot: &SlotRow, asker: Asker<'_>) -> Result<Result<Value, NotFor>, StoreError> {
+    async fn bot_for(&self, slot: &SlotRow, agent: WaitingAgent<'_>) -> Result<Result<Value, NotFor>, StoreError> {
         let Self(inner) = self;
         let Some(bot) = slot.bot_id else { return Ok(Err(NotFor::NoneYet)) };
         let Some(bot) = inner.store.bot(bot).await? else { return Ok(Err(NotFor::NoneYet)) };
-        let connection_id = match is_for(&bot, &slot.name, asker) {
+        let connection_id = match is_for(&bot, &slot.name, agent) {
             Ok(connection_id) => connection_id,
             Err(not_for) => return Ok(Err(not_for)),
         };
@@ -213,8 +213,8 @@ mod tests {
     /// What an agent in the slot gets, and an agent on a runner that was claimed for the bot's connection.
     fn answers(bot: &BotRow) -> [Result<ConnectionId, NotFor>; 2] {
         let claimed = CONNECTION.to_string();
-        let on_runner = Asker::OnRunner { connection: Some(&claimed) };
-        [Asker::InSlot, on_runner].map(|asker| is_for(bot, &slot(), asker))
+        let on_runner = WaitingAgent::OnRunner { connection: Some(&claimed) };
+        [WaitingAgent::InSlot, on_runner].map(|agent| is_for(bot, &slot(), agent))
     }
 
     #[test]
@@ -247,7 +247,7 @@ mod tests {
     fn a_runner_that_was_claimed_for_another_connection_gets_nothing() {
         let another = ConnectionId(Uuid::from_u128(8)).to_string();
         for connection in [None, Some(another.as_str()), Some("")] {
-            let answer = is_for(&bot(), &slot(), Asker::OnRunner { connection });
+            let answer = is_for(&bot(), &slot(), WaitingAgent::OnRunner { connection });
             assert_eq!(answer, Err(NotFor::NoneYet), "{connection:?}");
         }
     }

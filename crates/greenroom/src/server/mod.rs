@@ -47,6 +47,7 @@ use crate::providers::Providers;
 use crate::providers::ec2::Runners;
 use crate::random::{NoRandomness, Random};
 use crate::readiness::Readiness;
+use crate::runners::RunnerRegistry;
 use crate::store::{Holder, ServerLock, Store, StoreError};
 use crate::telemetry;
 use background::Background;
@@ -129,7 +130,7 @@ impl Server {
         let admission = Admission::new(store.clone(), clock.clone(), random.clone());
         let kept = first::keep(&admission, config.admin_token.as_ref(), |first| show(&url, first)).await?;
         let tokens = Tokens::new(kept.signing_secret.expose_secret());
-        let mut lifecycle = Lifecycle::new(store.clone(), clock.clone(), random.clone(), tokens);
+        let mut lifecycle = Lifecycle::new(store.clone(), clock.clone(), random.clone(), tokens.clone());
 
         // Nobody else has the file: what an earlier process held, which did not end in order, is free.
         if !store.is_shared() {
@@ -231,6 +232,7 @@ impl Server {
             }
         });
 
+        let runners = RunnerRegistry::new(runners, tokens, deployment.clone());
         let app = App::new(Inner {
             store: store.for_users(),
             clock,
