@@ -17,6 +17,7 @@
 //! - [`actions`]: what is to be done once a change is committed
 //! - [`bus`]: what another process should hear at once
 //! - [`readiness`]: whether the store takes writes
+//! - [`context`]: the store, the time and random values, as a part gets them
 //! - [`store`]: what is true; nothing but the store knows SQL
 //! - [`config`]: file, environment and flags, checked as a whole
 //! - [`telemetry`], [`clock`], [`random`]: logs and metrics, time and chance
@@ -29,6 +30,7 @@ pub mod bus;
 pub mod cli;
 pub mod clock;
 pub mod config;
+pub mod context;
 pub mod deployment;
 pub mod doctor;
 pub mod keepers;

@@ -27,10 +27,12 @@ async fn app() -> (App, tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let store = Store::open(&format!("sqlite:{}", folder.path().join("g.db").display())).await.unwrap();
     let (clock, random) = (Clock::System, Random::seeded(1));
-    let admission = Admission::new(store.clone(), clock.clone(), random.clone());
-    let lifecycle = Lifecycle::new(store.clone(), clock.clone(), random.clone(), Tokens::new("secret"));
+    let context = crate::context::Context::new(store.clone(), clock.clone(), random.clone());
+    let admission = Admission::new(context.clone());
+    let lifecycle = Lifecycle::new(context.clone(), Tokens::new("secret"));
     let ending = CancellationToken::new();
     let (placement, _placing) = Placement::begin(
+        context.clone(),
         admission.clone(),
         lifecycle.clone(),
         Deadlines::default(),
@@ -39,7 +41,7 @@ async fn app() -> (App, tempfile::TempDir) {
     );
     let replica = crate::store::Holder { id: uuid::Uuid::nil(), name: "here".to_owned() };
     let deployment = Deployment::new(crate::deployment::Parts {
-        store: store.clone(),
+        context: context.clone(),
         lifecycle: lifecycle.clone(),
         placement: placement.clone(),
         providers: Arc::default(),
@@ -55,7 +57,7 @@ async fn app() -> (App, tempfile::TempDir) {
         admission,
         lifecycle,
         placement,
-        keepers: Keepers::new(store.clone(), clock.clone(), Leadership::new(store.clone(), replica), Vec::new()),
+        keepers: Keepers::new(&context, Leadership::new(store.clone(), replica), Vec::new()),
         runners: RunnerRegistry::new(
             crate::providers::ec2::Runners::default(),
             Tokens::new("secret"),

@@ -139,7 +139,7 @@ impl Deployment {
         };
         let Some(data) = self.bot_data(&bot) else { return Ok(Err(NotFor::NoneYet)) };
         // From here on the bot has its time to be heard, and nobody starts the slot once more.
-        inner.lifecycle.heartbeats.note(Beat { connection_id, at: inner.lifecycle.clock.now() });
+        inner.lifecycle.heartbeats.note(Beat { connection_id, at: inner.clock.now() });
         Ok(Ok(data))
     }
 

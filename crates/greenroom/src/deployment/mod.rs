@@ -43,6 +43,8 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use crate::bus::{self, Bus};
+use crate::clock::Clock;
+use crate::context::Context;
 use crate::lifecycle::ends::Ending;
 use crate::lifecycle::tokens::Claim;
 use crate::lifecycle::{Lifecycle, LifecycleError};
@@ -87,6 +89,7 @@ pub struct Deployment(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     store: Store,
+    clock: Clock,
     lifecycle: Lifecycle,
     placement: Placement,
     providers: Providers,
@@ -108,7 +111,7 @@ struct Inner {
 /// What a deployment needs from its surroundings.
 #[derive(Debug)]
 pub struct Parts {
-    pub store: Store,
+    pub context: Context,
     pub lifecycle: Lifecycle,
     pub placement: Placement,
     pub providers: Providers,
@@ -124,9 +127,11 @@ pub struct Parts {
 
 impl Deployment {
     pub fn new(parts: Parts) -> Self {
-        let lease = ReplicaLease::new(parts.store.clone(), parts.lifecycle.clock.clone(), &parts.replica);
+        let Context { store, clock, .. } = parts.context;
+        let lease = ReplicaLease::new(store.clone(), clock.clone(), &parts.replica);
         Self(Arc::new(Inner {
-            store: parts.store,
+            store,
+            clock,
             lifecycle: parts.lifecycle,
             placement: parts.placement,
             providers: parts.providers,
@@ -200,7 +205,7 @@ impl Deployment {
     /// Finishes what can be known to be unfinished: after a start, and after another replica has died. Slots whose bots
     /// have ended are cleared, and whoever waits passes the gate. Whoever else is at a slot holds its lock.
     async fn settle(&self) {
-        match self.0.store.slots_to_clear(self.0.lifecycle.clock.now()).await {
+        match self.0.store.slots_to_clear(self.0.clock.now()).await {
             Ok(slots) => {
                 let this = self.clone();
                 tokio::spawn(async move {

@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 use super::leader::Leadership;
 use super::{Keeper, KeeperError, RunReport};
 use crate::clock::Clock;
+use crate::context::Context;
 use crate::deployment::Deployment;
 use crate::placement::Placement;
 use crate::store::{Store, StoreError};
@@ -37,7 +38,8 @@ pub struct QueueExpiry {
 }
 
 impl QueueExpiry {
-    pub fn new(store: Store, clock: Clock, placement: Placement, deployment: Deployment, every: Duration) -> Self {
+    pub fn new(context: &Context, placement: Placement, deployment: Deployment, every: Duration) -> Self {
+        let (store, clock) = (context.store.clone(), context.clock.clone());
         Self { store, clock, placement, deployment, every, in_time: Arc::default() }
     }
 

@@ -15,6 +15,7 @@ use futures_util::StreamExt;
 
 use super::{Keeper, KeeperError, RunReport, ago};
 use crate::clock::Clock;
+use crate::context::Context;
 use crate::deployment::{Deployment, Recovery};
 use crate::store::{SlotRow, Store, StoreError};
 
@@ -32,7 +33,8 @@ pub struct RecoveryKeeper {
 }
 
 impl RecoveryKeeper {
-    pub fn new(store: Store, clock: Clock, deployment: Deployment, every: Duration) -> Self {
+    pub fn new(context: &Context, deployment: Deployment, every: Duration) -> Self {
+        let (store, clock) = (context.store.clone(), context.clock.clone());
         Self { store, clock, deployment, every }
     }
 

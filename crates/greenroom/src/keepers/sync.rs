@@ -29,8 +29,8 @@ use jiff::Timestamp;
 use super::interrupted::end_interrupted;
 use super::{Keeper, KeeperError, RunReport, ago, count};
 use crate::clock::Clock;
+use crate::context::Context;
 use crate::deployment::{Deployment, Recovery};
-use crate::lifecycle::Lifecycle;
 use crate::placement::{Placement, SlotEvent};
 use crate::providers::{Found, Provider};
 use crate::store::{SlotRow, Store, StoreError};
@@ -94,8 +94,8 @@ struct Listing {
 }
 
 impl SyncKeeper {
-    pub fn new(lifecycle: &Lifecycle, placement: Placement, deployment: Deployment, deadlines: &Deadlines) -> Self {
-        let (store, clock) = (lifecycle.store.clone(), lifecycle.clock.clone());
+    pub fn new(context: &Context, placement: Placement, deployment: Deployment, deadlines: &Deadlines) -> Self {
+        let (store, clock) = (context.store.clone(), context.clock.clone());
         let (every, grace) = (deadlines.sync_interval, deadlines.sync_grace);
         Self { store, clock, placement, deployment, every, grace, seen: Mutex::default() }
     }

@@ -28,6 +28,7 @@ use serde_json::{Map, Value};
 use crate::actions::Actions;
 use crate::bus::Bus;
 use crate::clock::Clock;
+use crate::context::Context;
 use crate::random::{NoRandomness, Random};
 use crate::store::{Actor, BotRow, Change, Changed, CommandRow, Kind, NewEvent, SessionRow, Store, StoreError, Tx};
 use feed::Feed;
@@ -39,9 +40,9 @@ const SLOT_CHANGES: u32 = 5;
 
 #[derive(Clone, Debug)]
 pub struct Lifecycle {
-    pub(crate) store: Store,
-    pub(crate) clock: Clock,
-    pub(crate) random: Random,
+    store: Store,
+    clock: Clock,
+    random: Random,
     pub(crate) tokens: Tokens,
     pub(crate) heartbeats: Heartbeats,
     pub(crate) feed: Feed,
@@ -87,7 +88,8 @@ pub struct Assignment {
 }
 
 impl Lifecycle {
-    pub fn new(store: Store, clock: Clock, random: Random, tokens: Tokens) -> Self {
+    pub fn new(context: Context, tokens: Tokens) -> Self {
+        let Context { store, clock, random } = context;
         let (heartbeats, feed, actions, bus) = Default::default();
         Self { store, clock, random, tokens, heartbeats, feed, actions, bus }
     }

@@ -32,6 +32,7 @@ use uuid::Uuid;
 use crate::actions::Actions;
 use crate::admission::keys::ApiKey;
 use crate::admission::{Admission, AdmissionError, BotRequest};
+use crate::context::Context;
 use crate::lifecycle::ends::Ending;
 use crate::lifecycle::{Lifecycle, LifecycleError};
 use crate::random::NoRandomness;
@@ -49,6 +50,7 @@ pub struct Placement {
     inbox: mpsc::UnboundedSender<Message>,
     /// A permit for each request that may wait. Ends of bots and events of slots need none: they are never refused.
     waiting: Arc<Semaphore>,
+    context: Context,
     admission: Admission,
     actions: Actions,
 }
@@ -105,6 +107,7 @@ impl From<AdmissionError> for PlacementError {
 impl Placement {
     /// Begins to place, until `ending`.
     pub fn begin(
+        context: Context,
         admission: Admission,
         lifecycle: Lifecycle,
         deadlines: Deadlines,
@@ -115,8 +118,8 @@ impl Placement {
         let waiting = Arc::new(Semaphore::new(WAITING_REQUESTS));
         let actions = lifecycle.actions.clone();
         let settings = Settings { queue_order, deploy_timeout: deadlines.deploy };
-        let placer = Placer::new(&admission, lifecycle, settings);
-        (Self { inbox, waiting, admission, actions }, placer.run(messages, ending))
+        let placer = Placer::new(context.clone(), lifecycle, settings);
+        (Self { inbox, waiting, context, admission, actions }, placer.run(messages, ending))
     }
 
     /// The same, with another bound on how many requests may wait.
@@ -139,7 +142,7 @@ impl Placement {
             PlacementError::Overloaded
         })?;
         let job = ReserveRequest {
-            id: BotId(self.admission.random.id(self.admission.clock.now())?),
+            id: BotId(self.context.random.id(self.context.clock.now())?),
             user,
             key: key.id,
             platform: request.meeting.platform,

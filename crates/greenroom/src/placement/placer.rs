@@ -18,8 +18,8 @@ use super::batch::{Batch, Written};
 use super::copy_check::CopyDifference;
 use super::message::{Message, Reply, SnapshotReader, Submitted};
 use super::snapshot_cache::SnapshotCache;
-use crate::admission::Admission;
 use crate::clock::Clock;
+use crate::context::Context;
 use crate::lifecycle::Lifecycle;
 use crate::random::Random;
 use crate::store::{Applied, Changed, PlacementTurn, Store, StoreError};
@@ -60,10 +60,9 @@ pub struct Placer {
 }
 
 impl Placer {
-    pub fn new(admission: &Admission, lifecycle: Lifecycle, settings: Settings) -> Self {
-        let store = admission.store.clone();
+    pub fn new(context: Context, lifecycle: Lifecycle, settings: Settings) -> Self {
+        let Context { store, clock, random } = context;
         let cache = SnapshotCache::new(store.clone(), lifecycle.clone());
-        let (clock, random) = (admission.clock.clone(), admission.random.clone());
         Self {
             store,
             clock,

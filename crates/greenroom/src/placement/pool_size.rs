@@ -42,9 +42,9 @@ impl Resize {
 impl Placement {
     /// Changes the size of a pool. Slots that are missing then are made, and idle slots that are too many are let go.
     pub async fn resize_pool(&self, name: &str, resize: Resize) -> Result<(), ResizeError> {
-        let store = self.admission.store.for_users();
+        let store = self.context.store.for_users();
         let changed = Changed { pools: true, ..Changed::default() };
-        let mut tx = store.begin_changing(&changed, self.admission.clock.now()).await?;
+        let mut tx = store.begin_changing(&changed, self.context.clock.now()).await?;
         let pool = tx.hold_pool(name).await?.ok_or(ResizeError::NotFound)?;
         let (max_slots, min_idle) = resize.applied_to(pool.max_slots, pool.min_idle)?;
         tx.resize_pool(name, max_slots, min_idle).await?;

@@ -34,6 +34,7 @@ use crate::api::{self, App, Inner};
 use crate::bus::{BadUrl, Bus};
 use crate::clock::Clock;
 use crate::config::Config;
+use crate::context::Context;
 use crate::deployment::{Deployment, Parts, Patience};
 use crate::keepers;
 use crate::keepers::driver::Keepers;
@@ -126,11 +127,12 @@ impl Server {
 
         let lock = ServerLock::take(config.database.expose_secret()).await?;
         let store = Store::open(config.database.expose_secret()).await?;
-        let (clock, random) = (Clock::System, Random::System);
-        let admission = Admission::new(store.clone(), clock.clone(), random.clone());
-        let kept = first::keep(&admission, config.admin_token.as_ref(), |first| show(&url, first)).await?;
+        let context = Context::new(store.clone(), Clock::System, Random::System);
+        let clock = context.clock.clone();
+        let admission = Admission::new(context.clone());
+        let kept = first::keep(&context, &admission, config.admin_token.as_ref(), |first| show(&url, first)).await?;
         let tokens = Tokens::new(kept.signing_secret.expose_secret());
-        let mut lifecycle = Lifecycle::new(store.clone(), clock.clone(), random.clone(), tokens.clone());
+        let mut lifecycle = Lifecycle::new(context.clone(), tokens.clone());
 
         // Nobody else has the file: what an earlier process held, which did not end in order, is free.
         if !store.is_shared() {
@@ -166,6 +168,7 @@ impl Server {
         background.spawn("heartbeats", lifecycle.heartbeats.clone().keep_writing(store.clone(), ending.clone()));
         background.spawn("feed", lifecycle.feed.clone().follow(store.clone(), lifecycle.bus.clone(), ending.clone()));
         let (placement, placing) = Placement::begin(
+            context.clone(),
             admission.clone(),
             lifecycle.clone(),
             config.deadlines.clone(),
@@ -177,7 +180,7 @@ impl Server {
         let replica = Holder { id: uuid::Uuid::new_v4(), name: format!("{}:{}", host(), address.port()) };
         let public_url = config.public_url.clone().unwrap_or_else(|| url.clone());
         let deployment = Deployment::new(Parts {
-            store: store.clone(),
+            context: context.clone(),
             lifecycle: lifecycle.clone(),
             placement: placement.clone(),
             providers,
@@ -195,6 +198,7 @@ impl Server {
         // Before the keepers' first run, which is at once: what was listened before this start counts.
         listening.record(&store).await?;
         let (crew, expiry, copy_check) = keepers::crew(keepers::Parts {
+            context: context.clone(),
             lifecycle: lifecycle.clone(),
             placement: placement.clone(),
             deployment: deployment.clone(),
@@ -204,7 +208,7 @@ impl Server {
         });
         let replica_id = replica.id;
         let leadership = Leadership::new(store.clone(), replica);
-        let keepers = Keepers::new(store.clone(), clock.clone(), leadership.clone(), crew);
+        let keepers = Keepers::new(&context, leadership.clone(), crew);
         background.spawn("queue expiry", expiry.keep_time(leadership.clone(), ending.clone()));
         let leads = leadership.clone();
         background.spawn("copy check", copy_check.keep_comparing(move || leads.is_held(), ending.clone()));
@@ -236,7 +240,7 @@ impl Server {
         let app = App::new(Inner {
             store: store.for_users(),
             clock,
-            random,
+            random: context.random,
             admission,
             lifecycle,
             deadlines: config.deadlines.clone(),

@@ -26,6 +26,7 @@ use crate::clock::Clock;
 use crate::config::Config;
 use crate::config::kept::NotRestored;
 use crate::config::pool::PoolConfig;
+use crate::context::Context;
 use crate::deployment::assignment::occupies;
 use crate::deployment::{Deployment, Parts, Patience};
 use crate::lifecycle::ends::Ending;
@@ -130,11 +131,12 @@ impl Teardown {
     async fn begin(config: &Config, store: Store, pools: &[PoolConfig]) -> Result<Self, TeardownError> {
         let installation = store.setting(INSTALLATION).await?.unwrap_or_default();
         let secret = store.setting(SIGNING_SECRET).await?.unwrap_or_default();
-        let (clock, random, ending) = (Clock::System, Random::System, CancellationToken::new());
-        let admission = Admission::new(store.clone(), clock.clone(), random.clone());
-        let lifecycle = Lifecycle::new(store.clone(), clock, random, Tokens::new(&secret));
+        let ending = CancellationToken::new();
+        let context = Context::new(store.clone(), Clock::System, Random::System);
+        let lifecycle = Lifecycle::new(context.clone(), Tokens::new(&secret));
         let (placement, placing) = Placement::begin(
-            admission,
+            context.clone(),
+            Admission::new(context.clone()),
             lifecycle.clone(),
             config.deadlines.clone(),
             config.queue_order,
@@ -145,7 +147,7 @@ impl Teardown {
         let providers = configured::providers(pools, &installation, Some(&store), &runners);
         let name = format!("{}:{}", server::host(), std::process::id());
         let deployment = Deployment::new(Parts {
-            store: store.clone(),
+            context,
             lifecycle: lifecycle.clone(),
             placement: placement.clone(),
             providers: providers.clone(),

@@ -8,6 +8,7 @@ use domain::{BotId, Deadlines, Platform, SlotStatus, Status};
 use greenroom::admission::users::NewUser;
 use greenroom::admission::{Admission, BotRequest};
 use greenroom::clock::Clock;
+use greenroom::context::Context;
 use greenroom::keepers::Keeper;
 use greenroom::keepers::listening::ListeningWindow;
 use greenroom::keepers::sweeper::Sweeper;
@@ -100,6 +101,7 @@ impl Plan {
 /// The parts behind the API, with a clock that the test sets.
 #[derive(Debug)]
 pub struct CoreFixture {
+    pub context: Context,
     pub store: Store,
     pub clock: Clock,
     pub placement: Placement,
@@ -126,10 +128,12 @@ impl CoreFixture {
 
     /// The same, over another way to the database.
     pub async fn on(store: Store, database: Arc<Database>, plan: &Plan) -> Self {
-        let (clock, random) = (plan.clock.clone(), Random::System);
-        let admission = Admission::new(store.clone(), clock.clone(), random.clone());
-        let lifecycle = Lifecycle::new(store.clone(), clock.clone(), random, Tokens::new("secret"));
-        let sweeper = Sweeper::new(lifecycle.clone(), plan.deadlines.clone(), ListeningWindow::new(clock.clone()));
+        let clock = plan.clock.clone();
+        let context = Context::new(store.clone(), clock.clone(), Random::System);
+        let admission = Admission::new(context.clone());
+        let lifecycle = Lifecycle::new(context.clone(), Tokens::new("secret"));
+        let sweeper =
+            Sweeper::new(&context, lifecycle.clone(), plan.deadlines.clone(), ListeningWindow::new(clock.clone()));
         let new = NewUser {
             email: "ada@example.com".to_owned(),
             name: "Ada".to_owned(),
@@ -143,6 +147,7 @@ impl CoreFixture {
             configure(&store, pool).await;
         }
         let (placement, placing) = Placement::begin(
+            context.clone(),
             admission.clone(),
             lifecycle.clone(),
             plan.deadlines.clone(),
@@ -151,7 +156,19 @@ impl CoreFixture {
         );
         tokio::spawn(placing);
         let deadlines = plan.deadlines.clone();
-        Self { store, clock, placement, lifecycle, deadlines, sweeper, admission, key, user: user.id, database }
+        Self {
+            context,
+            store,
+            clock,
+            placement,
+            lifecycle,
+            deadlines,
+            sweeper,
+            admission,
+            key,
+            user: user.id,
+            database,
+        }
     }
 
     /// Puts all slots of a pool that nobody has into a status.

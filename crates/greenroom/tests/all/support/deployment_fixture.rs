@@ -39,7 +39,7 @@ impl Works {
         let providers = pools.into_iter().map(|pool| (pool.name, provider.clone())).collect();
         let replica = Holder { id: uuid::Uuid::new_v4(), name: "fixture".to_owned() };
         let deployment = Deployment::new(Parts {
-            store: core.store.clone(),
+            context: core.context.clone(),
             lifecycle: core.lifecycle.clone(),
             placement: core.placement.clone(),
             providers: Arc::new(providers),
@@ -52,6 +52,7 @@ impl Works {
             ending: ending.clone(),
         });
         let (crew, expiry, _) = keepers::crew(keepers::Parts {
+            context: core.context.clone(),
             lifecycle: core.lifecycle.clone(),
             placement: core.placement.clone(),
             deployment: deployment.clone(),
