@@ -14,7 +14,7 @@
 //! - [`admission`]: who may ask, and whether there is room
 //! - [`providers`]: what makes, starts, stops and deletes slots
 //! - [`lifecycle`]: what a bot says, and what its state is then
-//! - [`actions`]: what is to be done once a change is committed
+//! - [`signals`]: what other parts are woken for once a change is committed
 //! - [`bus`]: what another process should hear at once
 //! - [`readiness`]: whether the store takes writes
 //! - [`context`]: the store, the time and random values, as a part gets them
@@ -22,7 +22,6 @@
 //! - [`config`]: file, environment and flags, checked as a whole
 //! - [`telemetry`], [`clock`], [`random`]: logs and metrics, time and chance
 
-pub mod actions;
 pub mod admission;
 pub mod api;
 pub mod bench;
@@ -41,6 +40,7 @@ pub mod random;
 pub mod readiness;
 pub mod runners;
 pub mod server;
+pub mod signals;
 pub mod store;
 pub mod teardown;
 pub mod telemetry;

@@ -73,7 +73,7 @@ pub async fn assignment(
 
 async fn wait_in_slot(app: &App, claim: &SlotClaim, agent: &str, wait: Duration) -> Result<Response, Problem> {
     // Listens before it looks, so that nothing falls between the two.
-    let mut listener = app.lifecycle.feed.listen_to_slot(&claim.slot);
+    let mut listener = app.signals.listen_to_slot(&claim.slot);
     let deadline = tokio::time::sleep(wait);
     tokio::pin!(deadline);
     let (mut over, mut is_first_poll) = (false, true);

@@ -62,6 +62,7 @@ use crate::placement::Placement;
 use crate::random::Random;
 use crate::readiness::Readiness;
 use crate::runners::RunnerRegistry;
+use crate::signals::Signals;
 use crate::store::Store;
 use middleware::Limits;
 use quota::Quotas;
@@ -76,6 +77,7 @@ pub struct Inner {
     pub store: Store,
     pub clock: Clock,
     pub random: Random,
+    pub signals: Signals,
     pub admission: Admission,
     pub lifecycle: Lifecycle,
     pub placement: Placement,
@@ -84,7 +86,6 @@ pub struct Inner {
     pub runners: RunnerRegistry,
     pub readiness: Readiness,
     pub deadlines: Deadlines,
-    pub public_url: String,
     pub admin_token_hash: String,
     pub limits: Limits,
     pub quotas: Quotas,

@@ -28,11 +28,13 @@ async fn app() -> (App, tempfile::TempDir) {
     let store = Store::open(&format!("sqlite:{}", folder.path().join("g.db").display())).await.unwrap();
     let (clock, random) = (Clock::System, Random::seeded(1));
     let context = crate::context::Context::new(store.clone(), clock.clone(), random.clone());
+    let signals = Signals::default();
     let admission = Admission::new(context.clone());
-    let lifecycle = Lifecycle::new(context.clone(), Tokens::new("secret"));
+    let lifecycle = Lifecycle::new(context.clone(), signals.clone(), Tokens::new("secret"));
     let ending = CancellationToken::new();
     let (placement, _placing) = Placement::begin(
         context.clone(),
+        signals.clone(),
         admission.clone(),
         lifecycle.clone(),
         Deadlines::default(),
@@ -42,6 +44,7 @@ async fn app() -> (App, tempfile::TempDir) {
     let replica = crate::store::Holder { id: uuid::Uuid::nil(), name: "here".to_owned() };
     let deployment = Deployment::new(crate::deployment::Parts {
         context: context.clone(),
+        signals: signals.clone(),
         lifecycle: lifecycle.clone(),
         placement: placement.clone(),
         providers: Arc::default(),
@@ -68,8 +71,8 @@ async fn app() -> (App, tempfile::TempDir) {
         store,
         clock,
         random,
+        signals,
         deadlines: Deadlines::default(),
-        public_url: "http://x".to_owned(),
         admin_token_hash: String::new(),
         quotas: Quotas::new(2),
         limits: Limits { body_bytes: 1000, body_time: Duration::from_millis(50), key_time: Duration::from_millis(50) },

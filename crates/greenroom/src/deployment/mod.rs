@@ -47,9 +47,10 @@ use crate::clock::Clock;
 use crate::context::Context;
 use crate::lifecycle::ends::Ending;
 use crate::lifecycle::tokens::Claim;
-use crate::lifecycle::{Lifecycle, LifecycleError};
+use crate::lifecycle::{Assignment, Lifecycle, LifecycleError};
 use crate::placement::{Placement, SlotEvent};
 use crate::providers::{Provider, Providers};
+use crate::signals::Signals;
 use crate::store::{BotRow, Holder, PoolRow, Store, StoreError};
 
 use availability::Availability;
@@ -90,6 +91,7 @@ pub struct Deployment(Arc<Inner>);
 struct Inner {
     store: Store,
     clock: Clock,
+    signals: Signals,
     lifecycle: Lifecycle,
     placement: Placement,
     providers: Providers,
@@ -112,6 +114,7 @@ struct Inner {
 #[derive(Debug)]
 pub struct Parts {
     pub context: Context,
+    pub signals: Signals,
     pub lifecycle: Lifecycle,
     pub placement: Placement,
     pub providers: Providers,
@@ -132,6 +135,7 @@ impl Deployment {
         Self(Arc::new(Inner {
             store,
             clock,
+            signals: parts.signals,
             lifecycle: parts.lifecycle,
             placement: parts.placement,
             providers: parts.providers,
@@ -164,9 +168,9 @@ impl Deployment {
         loop {
             tokio::select! {
                 () = self.0.ending.cancelled() => return,
-                () = self.0.placement.actions().gate_changed() => self.pass_gate().await,
+                () = self.0.signals.gate_changed() => self.pass_gate().await,
                 () = self.0.stepped_back.notified() => self.pass_gate().await,
-                ended = self.0.lifecycle.actions.bots_to_clear() => ended.into_iter().for_each(|bot| self.clear_after(bot)),
+                ended = self.0.signals.bots_to_clear() => ended.into_iter().for_each(|bot| self.clear_after(bot)),
             }
         }
     }
@@ -226,7 +230,7 @@ impl Deployment {
         loop {
             let described = tokio::select! {
                 () = self.0.ending.cancelled() => return,
-                described = self.0.placement.actions().changed_descriptions() => described,
+                described = self.0.signals.changed_descriptions() => described,
             };
             for described in described {
                 if let Some(provider) = self.provider(&described.pool) {
@@ -278,10 +282,19 @@ impl Deployment {
     }
 
     /// A bot's data, as it is handed to whatever runs it.
-    pub fn bot_data(&self, bot: &BotRow) -> Option<Value> {
+    fn bot_data(&self, bot: &BotRow) -> Option<Value> {
         let connection = bot.connection_id?;
         let token = self.0.lifecycle.tokens.make(Claim { bot: bot.id, connection });
-        Some(bot_data(bot, &token, &self.0.public_url, &self.0.deadlines, &self.0.lifecycle.bus))
+        Some(self.data_under(bot, &token))
+    }
+
+    /// The data of a bot that an operator has assigned by hand.
+    pub fn assignment_data(&self, assignment: &Assignment) -> Value {
+        self.data_under(&assignment.bot, &assignment.token)
+    }
+
+    fn data_under(&self, bot: &BotRow, token: &str) -> Value {
+        bot_data(bot, token, &self.0.public_url, &self.0.deadlines, &self.0.lifecycle.bus)
     }
 
     /// Whether a slot's environment stays as it was made.
@@ -299,7 +312,7 @@ impl Deployment {
 }
 
 /// A bot's data: all that whatever runs it needs.
-pub fn bot_data(bot: &BotRow, token: &str, public_url: &str, deadlines: &Deadlines, bus: &Bus) -> Value {
+fn bot_data(bot: &BotRow, token: &str, public_url: &str, deadlines: &Deadlines, bus: &Bus) -> Value {
     let connection = bot.connection_id.map(|id| id.to_string()).unwrap_or_default();
     json!({
         "bot_id": bot.id,

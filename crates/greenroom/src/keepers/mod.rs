@@ -43,6 +43,7 @@ use crate::lifecycle::Lifecycle;
 use crate::placement::Placement;
 use crate::placement::copy_check::CopyCheck;
 use crate::providers::ec2::Runners;
+use crate::signals::Signals;
 use crate::store::StoreError;
 use deployment::DeploymentKeeper;
 use invariants::Invariants;
@@ -133,6 +134,7 @@ pub type Crew = Vec<Arc<dyn Keeper>>;
 #[derive(Debug)]
 pub struct Parts<'a> {
     pub context: Context,
+    pub signals: Signals,
     pub lifecycle: Lifecycle,
     pub placement: Placement,
     pub deployment: Deployment,
@@ -143,11 +145,11 @@ pub struct Parts<'a> {
 
 /// The keepers, the one of them that has a timer of its own, and what every replica compares by itself.
 pub fn crew(parts: Parts<'_>) -> (Crew, QueueExpiry, CopyCheck) {
-    let Parts { context, lifecycle, placement, deployment, deadlines, listening, runners } = parts;
+    let Parts { context, signals, lifecycle, placement, deployment, deadlines, listening, runners } = parts;
     let poll = deadlines.queue_poll;
-    let expiry = QueueExpiry::new(&context, placement.clone(), deployment.clone(), poll);
+    let expiry = QueueExpiry::new(&context, signals.clone(), deployment.clone(), poll);
     let left = DeploymentKeeper::new(&context, placement.clone(), deployment.clone(), listening.clone(), poll);
-    let warm = WarmBuffer::new(placement.clone(), poll);
+    let warm = WarmBuffer::new(signals, placement.clone(), poll);
     let sweeper = Sweeper::new(&context, lifecycle, deadlines.clone(), listening);
     let every = deadlines.recovery_interval;
     let recovery = RecoveryKeeper::new(&context, deployment.clone(), every);

@@ -20,7 +20,7 @@ use super::{Keeper, KeeperError, RunReport};
 use crate::clock::Clock;
 use crate::context::Context;
 use crate::deployment::Deployment;
-use crate::placement::Placement;
+use crate::signals::Signals;
 use crate::store::{Store, StoreError};
 
 /// How late the end of a wait may be seen that another replica has written, or when the clock was turned.
@@ -30,7 +30,7 @@ const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 pub struct QueueExpiry {
     store: Store,
     clock: Clock,
-    placement: Placement,
+    signals: Signals,
     deployment: Deployment,
     every: Duration,
     /// How many the timer of this replica has ended since the last run.
@@ -38,9 +38,9 @@ pub struct QueueExpiry {
 }
 
 impl QueueExpiry {
-    pub fn new(context: &Context, placement: Placement, deployment: Deployment, every: Duration) -> Self {
+    pub fn new(context: &Context, signals: Signals, deployment: Deployment, every: Duration) -> Self {
         let (store, clock) = (context.store.clone(), context.clock.clone());
-        Self { store, clock, placement, deployment, every, in_time: Arc::default() }
+        Self { store, clock, signals, deployment, every, in_time: Arc::default() }
     }
 
     /// Ends who has waited in the queue too long, in the moment in which the time is over, until `ending`.
@@ -55,7 +55,7 @@ impl QueueExpiry {
             tokio::select! {
                 () = ending.cancelled() => return,
                 // Somebody with less patience may have joined the queue.
-                () = self.placement.actions().queue_joined(), if pause.is_zero() => continue,
+                () = self.signals.queue_joined(), if pause.is_zero() => continue,
                 () = tokio::time::sleep(wait.max(pause).max(Duration::from_millis(1))) => {}
             }
             let now = self.clock.now();

@@ -29,13 +29,13 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use crate::actions::Actions;
 use crate::admission::keys::ApiKey;
 use crate::admission::{Admission, AdmissionError, BotRequest};
 use crate::context::Context;
 use crate::lifecycle::ends::Ending;
 use crate::lifecycle::{Lifecycle, LifecycleError};
 use crate::random::NoRandomness;
+use crate::signals::Signals;
 use crate::store::{BotDetails, BotRow, StoreError};
 use copy_check::CopyDifference;
 pub use domain::planner::job::SlotEvent;
@@ -52,7 +52,6 @@ pub struct Placement {
     waiting: Arc<Semaphore>,
     context: Context,
     admission: Admission,
-    actions: Actions,
 }
 
 /// A bot that was reserved, now or at an earlier asking.
@@ -108,6 +107,7 @@ impl Placement {
     /// Begins to place, until `ending`.
     pub fn begin(
         context: Context,
+        signals: Signals,
         admission: Admission,
         lifecycle: Lifecycle,
         deadlines: Deadlines,
@@ -116,20 +116,14 @@ impl Placement {
     ) -> (Self, impl Future<Output = ()> + Send) {
         let (inbox, messages) = mpsc::unbounded_channel();
         let waiting = Arc::new(Semaphore::new(WAITING_REQUESTS));
-        let actions = lifecycle.actions.clone();
         let settings = Settings { queue_order, deploy_timeout: deadlines.deploy };
-        let placer = Placer::new(context.clone(), lifecycle, settings);
-        (Self { inbox, waiting, context, admission, actions }, placer.run(messages, ending))
+        let placer = Placer::new(context.clone(), signals, lifecycle, settings);
+        (Self { inbox, waiting, context, admission }, placer.run(messages, ending))
     }
 
     /// The same, with another bound on how many requests may wait.
     pub fn with_waiting_requests(self, most: usize) -> Self {
         Self { waiting: Arc::new(Semaphore::new(most)), ..self }
-    }
-
-    /// What is to be done after commits.
-    pub fn actions(&self) -> &Actions {
-        &self.actions
     }
 
     /// Reserves a bot and gives it a slot or a position in the queue, or says why not. The answer comes after its commit.

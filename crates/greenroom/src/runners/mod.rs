@@ -102,6 +102,17 @@ impl RunnerRegistry {
         Self { runners, tokens, deployment }
     }
 
+    /// Which runner's token this is; `None` when it is not that of a runner.
+    pub fn claim(&self, token: &str) -> Option<RunnerClaim> {
+        self.tokens.read_runner(token)
+    }
+
+    /// Who may register with this token; `None` when it is neither a runner's nor a pool's.
+    pub fn newcomer(&self, token: &str) -> Option<Newcomer> {
+        let known = self.claim(token).map(Newcomer::Known);
+        known.or_else(|| self.tokens.read_pool(token).map(Newcomer::OfPool))
+    }
+
     /// Registers a machine as a runner. `agent` is the name that its agent process has given itself: the same process may ask
     /// again.
     pub async fn register(

@@ -49,6 +49,7 @@ use crate::providers::ec2::Runners;
 use crate::random::{NoRandomness, Random};
 use crate::readiness::Readiness;
 use crate::runners::RunnerRegistry;
+use crate::signals::Signals;
 use crate::store::{Holder, ServerLock, Store, StoreError};
 use crate::telemetry;
 use background::Background;
@@ -128,11 +129,11 @@ impl Server {
         let lock = ServerLock::take(config.database.expose_secret()).await?;
         let store = Store::open(config.database.expose_secret()).await?;
         let context = Context::new(store.clone(), Clock::System, Random::System);
-        let clock = context.clock.clone();
+        let (clock, signals) = (context.clock.clone(), Signals::default());
         let admission = Admission::new(context.clone());
         let kept = first::keep(&context, &admission, config.admin_token.as_ref(), |first| show(&url, first)).await?;
         let tokens = Tokens::new(kept.signing_secret.expose_secret());
-        let mut lifecycle = Lifecycle::new(context.clone(), tokens.clone());
+        let mut lifecycle = Lifecycle::new(context.clone(), signals.clone(), tokens.clone());
 
         // Nobody else has the file: what an earlier process held, which did not end in order, is free.
         if !store.is_shared() {
@@ -169,6 +170,7 @@ impl Server {
         background.spawn("feed", lifecycle.feed.clone().follow(store.clone(), lifecycle.bus.clone(), ending.clone()));
         let (placement, placing) = Placement::begin(
             context.clone(),
+            signals.clone(),
             admission.clone(),
             lifecycle.clone(),
             config.deadlines.clone(),
@@ -181,6 +183,7 @@ impl Server {
         let public_url = config.public_url.clone().unwrap_or_else(|| url.clone());
         let deployment = Deployment::new(Parts {
             context: context.clone(),
+            signals: signals.clone(),
             lifecycle: lifecycle.clone(),
             placement: placement.clone(),
             providers,
@@ -199,6 +202,7 @@ impl Server {
         listening.record(&store).await?;
         let (crew, expiry, copy_check) = keepers::crew(keepers::Parts {
             context: context.clone(),
+            signals: signals.clone(),
             lifecycle: lifecycle.clone(),
             placement: placement.clone(),
             deployment: deployment.clone(),
@@ -241,10 +245,10 @@ impl Server {
             store: store.for_users(),
             clock,
             random: context.random,
+            signals,
             admission,
             lifecycle,
             deadlines: config.deadlines.clone(),
-            public_url,
             placement,
             deployment,
             keepers,

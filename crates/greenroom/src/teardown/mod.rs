@@ -38,6 +38,7 @@ use crate::providers::ec2::Runners;
 use crate::random::Random;
 use crate::server::first::{INSTALLATION, SIGNING_SECRET};
 use crate::server::{self, pools as configured, record};
+use crate::signals::Signals;
 use crate::store::{Holder, ServerFacts, ServerLock, SlotRow, Store, StoreError, StoreInspection};
 
 /// So many slots are removed at once.
@@ -131,11 +132,12 @@ impl Teardown {
     async fn begin(config: &Config, store: Store, pools: &[PoolConfig]) -> Result<Self, TeardownError> {
         let installation = store.setting(INSTALLATION).await?.unwrap_or_default();
         let secret = store.setting(SIGNING_SECRET).await?.unwrap_or_default();
-        let ending = CancellationToken::new();
+        let (signals, ending) = (Signals::default(), CancellationToken::new());
         let context = Context::new(store.clone(), Clock::System, Random::System);
-        let lifecycle = Lifecycle::new(context.clone(), Tokens::new(&secret));
+        let lifecycle = Lifecycle::new(context.clone(), signals.clone(), Tokens::new(&secret));
         let (placement, placing) = Placement::begin(
             context.clone(),
+            signals.clone(),
             Admission::new(context.clone()),
             lifecycle.clone(),
             config.deadlines.clone(),
@@ -148,6 +150,7 @@ impl Teardown {
         let name = format!("{}:{}", server::host(), std::process::id());
         let deployment = Deployment::new(Parts {
             context,
+            signals,
             lifecycle: lifecycle.clone(),
             placement: placement.clone(),
             providers: providers.clone(),

@@ -18,6 +18,7 @@ use greenroom::lifecycle::tokens::Tokens;
 use greenroom::lifecycle::{Lifecycle, LifecycleError};
 use greenroom::placement::{Placement, Reserved};
 use greenroom::random::Random;
+use greenroom::signals::Signals;
 use greenroom::store::{Changed, PoolRow, Store};
 use jiff::Timestamp;
 use tokio_util::sync::CancellationToken;
@@ -102,6 +103,7 @@ impl Plan {
 #[derive(Debug)]
 pub struct CoreFixture {
     pub context: Context,
+    pub signals: Signals,
     pub store: Store,
     pub clock: Clock,
     pub placement: Placement,
@@ -130,8 +132,9 @@ impl CoreFixture {
     pub async fn on(store: Store, database: Arc<Database>, plan: &Plan) -> Self {
         let clock = plan.clock.clone();
         let context = Context::new(store.clone(), clock.clone(), Random::System);
+        let signals = Signals::default();
         let admission = Admission::new(context.clone());
-        let lifecycle = Lifecycle::new(context.clone(), Tokens::new("secret"));
+        let lifecycle = Lifecycle::new(context.clone(), signals.clone(), Tokens::new("secret"));
         let sweeper =
             Sweeper::new(&context, lifecycle.clone(), plan.deadlines.clone(), ListeningWindow::new(clock.clone()));
         let new = NewUser {
@@ -148,6 +151,7 @@ impl CoreFixture {
         }
         let (placement, placing) = Placement::begin(
             context.clone(),
+            signals.clone(),
             admission.clone(),
             lifecycle.clone(),
             plan.deadlines.clone(),
@@ -158,6 +162,7 @@ impl CoreFixture {
         let deadlines = plan.deadlines.clone();
         Self {
             context,
+            signals,
             store,
             clock,
             placement,

@@ -40,6 +40,7 @@ impl Works {
         let replica = Holder { id: uuid::Uuid::new_v4(), name: "fixture".to_owned() };
         let deployment = Deployment::new(Parts {
             context: core.context.clone(),
+            signals: core.signals.clone(),
             lifecycle: core.lifecycle.clone(),
             placement: core.placement.clone(),
             providers: Arc::new(providers),
@@ -53,6 +54,7 @@ impl Works {
         });
         let (crew, expiry, _) = keepers::crew(keepers::Parts {
             context: core.context.clone(),
+            signals: core.signals.clone(),
             lifecycle: core.lifecycle.clone(),
             placement: core.placement.clone(),
             deployment: deployment.clone(),
