@@ -9,7 +9,7 @@
 //! - [`reason`]: why a bot is where it is
 //! - [`fault`]: whose fault its end was
 //! - [`lifecycle`]: the one transition table
-//! - [`slot`], [`pool`]: where a bot runs
+//! - [`slot`], [`pool`], [`provider`]: where a bot runs
 //! - [`requirements`]: what a bot asks of it, and whether it has that
 //! - [`deadline`]: how long a state may last, who watches it, what follows
 //! - [`command`]: what a caller may ask of a running bot
@@ -29,6 +29,7 @@ pub mod lifecycle;
 pub mod meeting;
 pub mod planner;
 pub mod pool;
+pub mod provider;
 pub mod reason;
 pub mod requirements;
 pub mod slot;
@@ -42,6 +43,7 @@ pub use fault::Fault;
 pub use ids::{BotId, CommandId, ConnectionId, EventId, KeyId, UserId};
 pub use meeting::{Meeting, MeetingError, Platform};
 pub use pool::Pool;
+pub use provider::ProviderKind;
 pub use reason::Reason;
 pub use requirements::{Attributes, Requirements, UsageClass};
 pub use slot::{Slot, SlotClaim, SlotName, SlotStatus};

@@ -3,8 +3,12 @@
 use jiff::Timestamp;
 
 use crate::meeting::Platform;
+use crate::provider::ProviderKind;
 use crate::requirements::{self, Attributes, Requirements, UsageClass};
 use crate::slot::{Slot, SlotStatus};
+
+/// How many slots a pool may have at most.
+pub const MOST_SLOTS: u32 = 100_000;
 
 /// In which order slots are given out: what stays before what may be taken away, then the smallest first.
 pub type Size = (UsageClass, u32, u32);
@@ -45,10 +49,9 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// Whether what a slot runs on is only found when it has a bot: nothing can be made ahead, and the attributes of an
-    /// idle slot are not known.
+    /// Whether a slot gets what it runs on only when it has a bot. Its provider says so.
     pub fn provisioned_per_bot(&self) -> bool {
-        self.provider == "ec2"
+        self.provider.parse().is_ok_and(ProviderKind::provisioned_per_bot)
     }
 
     /// Whether it still is in the configuration.

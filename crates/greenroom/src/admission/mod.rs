@@ -16,6 +16,7 @@ use domain::{Meeting, Requirements, UserId};
 use serde_json::{Map, Value};
 
 use crate::clock::Clock;
+use crate::context::Context;
 use crate::random::{NoRandomness, Random};
 use crate::store::{KeyRow, Store, StoreError};
 use keys::ApiKey;
@@ -26,9 +27,9 @@ const NO_HASH: &str = "---------------------------------------------------------
 
 #[derive(Clone, Debug)]
 pub struct Admission {
-    pub(crate) store: Store,
-    pub(crate) clock: Clock,
-    pub(crate) random: Random,
+    store: Store,
+    clock: Clock,
+    random: Random,
     known: Arc<KnownKeys>,
 }
 
@@ -60,7 +61,8 @@ pub enum AdmissionError {
 }
 
 impl Admission {
-    pub fn new(store: Store, clock: Clock, random: Random) -> Self {
+    pub fn new(context: Context) -> Self {
+        let Context { store, clock, random } = context;
         Self { store, clock, random, known: Arc::default() }
     }
 

@@ -19,7 +19,6 @@ use super::pages::Pager;
 use super::problem::{Problem, ProblemDto};
 use super::reading::{Page, Which, bots_page, is_last, with_sessions};
 use crate::admission::users::NewUser;
-use crate::deployment;
 use crate::store::UserChange;
 
 const MOST_BOTS: i64 = 1_000_000;
@@ -308,7 +307,5 @@ pub async fn assign(
     Id(id): Id<BotId>,
 ) -> Result<(StatusCode, axum::Json<Value>), Problem> {
     let assignment = app.lifecycle.assign(id).await.map_err(|error| Problem::from(error).ended_is_conflict())?;
-    let data =
-        deployment::bot_data(&assignment.bot, &assignment.token, &app.public_url, &app.deadlines, &app.lifecycle.bus);
-    Ok((StatusCode::CREATED, axum::Json(data)))
+    Ok((StatusCode::CREATED, axum::Json(app.deployment.assignment_data(&assignment))))
 }

@@ -12,7 +12,6 @@ use super::App;
 use super::admin::BotData;
 use super::extract::{Agent, Asked};
 use super::problem::{Problem, ProblemDto};
-use super::runners;
 use crate::deployment::assignment::Offer;
 use domain::SlotClaim;
 
@@ -65,13 +64,16 @@ pub async fn assignment(
     let wait = Duration::from_millis(wait);
     match agent {
         Agent::InSlot(claim) => wait_in_slot(&app, &claim, agent_name(&headers)?, wait).await,
-        Agent::OnRunner(claim) => runners::wait(&app, &claim, wait).await,
+        Agent::OnRunner(claim) => Ok(match app.runners.wait(&claim, wait, &app.stopping).await? {
+            Some(data) => axum::Json(data).into_response(),
+            None => StatusCode::NO_CONTENT.into_response(),
+        }),
     }
 }
 
 async fn wait_in_slot(app: &App, claim: &SlotClaim, agent: &str, wait: Duration) -> Result<Response, Problem> {
     // Listens before it looks, so that nothing falls between the two.
-    let mut listener = app.lifecycle.feed.listen_to_slot(&claim.slot);
+    let mut listener = app.signals.listen_to_slot(&claim.slot);
     let deadline = tokio::time::sleep(wait);
     tokio::pin!(deadline);
     let (mut over, mut is_first_poll) = (false, true);

@@ -13,6 +13,7 @@ use super::quota::{self, Quota, QuotaOwner};
 use crate::admission::AdmissionError;
 use crate::admission::keys::{self, ApiKey};
 use crate::admission::known::Recalled;
+use crate::runners::Newcomer;
 
 /// After a bad key of an address with many of them, the next one waits.
 const AFTER_BAD_KEY: Duration = Duration::from_millis(20);
@@ -51,7 +52,6 @@ pub async fn identify(
     if route.starts_with("/admin") && is_operator() {
         return Ok(Some(QuotaOwner::Operator));
     }
-    let tokens = &app.lifecycle.tokens;
     Ok(match token.get(..4) {
         Some("grk_") => match ApiKey::parse(token) {
             Some(key) => Some(of_key(app, &key, stranger).await?),
@@ -59,8 +59,12 @@ pub async fn identify(
         },
         Some("grb_") => app.lifecycle.claim(token).ok().map(|claim| QuotaOwner::Bot(claim.bot)),
         Some("grs_") => app.lifecycle.slot_claim(token).map(|claim| QuotaOwner::Slot(claim.slot)),
-        Some("grr_") => tokens.read_runner(token).map(|claim| QuotaOwner::Machine(claim.instance)),
-        Some("grp_") => tokens.read_pool(token).map(QuotaOwner::Machine),
+        Some("grr_" | "grp_") => app.runners.newcomer(token).map(|newcomer| {
+            QuotaOwner::Machine(match newcomer {
+                Newcomer::Known(claim) => claim.instance,
+                Newcomer::OfPool(pool) => pool,
+            })
+        }),
         _ => is_operator().then_some(QuotaOwner::Operator),
     })
 }

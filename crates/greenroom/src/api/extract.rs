@@ -15,6 +15,7 @@ use super::caller;
 use super::problem::Problem;
 use crate::admission::keys::{self, ApiKey};
 use crate::lifecycle::tokens::{Claim, RunnerClaim};
+use crate::runners::Newcomer;
 
 /// An API key that looks like one. Whose it is, if anyone's, is still to be seen.
 #[derive(Debug)]
@@ -48,15 +49,6 @@ pub enum Agent {
 /// A runner speaks.
 #[derive(Debug)]
 pub struct Runner(pub RunnerClaim);
-
-/// A machine wants to be a runner.
-#[derive(Debug)]
-pub enum Newcomer {
-    /// Of this pool.
-    OfPool(String),
-    /// It has been one before.
-    Known(RunnerClaim),
-}
 
 /// A JSON body of a known type.
 #[derive(Debug)]
@@ -125,7 +117,7 @@ impl FromRequestParts<App> for Agent {
         let token = bearer(parts)
             .ok_or_else(|| Problem::unauthorized("send the slot's token as `Authorization: Bearer <token>`"))?;
         let in_slot = app.lifecycle.slot_claim(token).map(Agent::InSlot);
-        let agent = in_slot.or_else(|| app.lifecycle.tokens.read_runner(token).map(Agent::OnRunner));
+        let agent = in_slot.or_else(|| app.runners.claim(token).map(Agent::OnRunner));
         agent.ok_or_else(|| Problem::unauthorized("the token is not that of a slot"))
     }
 }
@@ -136,7 +128,7 @@ impl FromRequestParts<App> for Runner {
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
         let token = bearer(parts)
             .ok_or_else(|| Problem::unauthorized("send the runner's token as `Authorization: Bearer <token>`"))?;
-        let claim = app.lifecycle.tokens.read_runner(token);
+        let claim = app.runners.claim(token);
         claim.map(Runner).ok_or_else(|| Problem::unauthorized("the token is not that of a runner"))
     }
 }
@@ -147,10 +139,9 @@ impl FromRequestParts<App> for Newcomer {
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
         let token = bearer(parts)
             .ok_or_else(|| Problem::unauthorized("send the pool's runner token as `Authorization: Bearer <token>`"))?;
-        let tokens = &app.lifecycle.tokens;
-        let known = tokens.read_runner(token).map(Newcomer::Known);
-        let newcomer = known.or_else(|| tokens.read_pool(token).map(Newcomer::OfPool));
-        newcomer.ok_or_else(|| Problem::unauthorized("the token is neither a pool's runner token nor a runner's own"))
+        app.runners
+            .newcomer(token)
+            .ok_or_else(|| Problem::unauthorized("the token is neither a pool's runner token nor a runner's own"))
     }
 }
 

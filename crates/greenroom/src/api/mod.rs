@@ -59,9 +59,10 @@ use crate::deployment::Deployment;
 use crate::keepers::driver::Keepers;
 use crate::lifecycle::Lifecycle;
 use crate::placement::Placement;
-use crate::providers::ec2::Runners;
 use crate::random::Random;
 use crate::readiness::Readiness;
+use crate::runners::RunnerRegistry;
+use crate::signals::Signals;
 use crate::store::Store;
 use middleware::Limits;
 use quota::Quotas;
@@ -76,15 +77,15 @@ pub struct Inner {
     pub store: Store,
     pub clock: Clock,
     pub random: Random,
+    pub signals: Signals,
     pub admission: Admission,
     pub lifecycle: Lifecycle,
     pub placement: Placement,
     pub deployment: Deployment,
     pub keepers: Keepers,
-    pub runners: Runners,
+    pub runners: RunnerRegistry,
     pub readiness: Readiness,
     pub deadlines: Deadlines,
-    pub public_url: String,
     pub admin_token_hash: String,
     pub limits: Limits,
     pub quotas: Quotas,

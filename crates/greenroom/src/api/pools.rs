@@ -11,9 +11,8 @@ use utoipa::ToSchema;
 use super::App;
 use super::extract::{Json, Operator};
 use super::problem::Problem;
-use crate::store::{Changed, PoolRow};
-
-const MOST_SLOTS: i64 = 100_000;
+use crate::placement::pool_size::Resize;
+use crate::store::PoolRow;
 
 /// The slots of one platform on one provider.
 #[derive(Debug, Serialize, ToSchema)]
@@ -121,19 +120,7 @@ pub async fn change_pool(
     Path(name): Path<String>,
     Json(change): Json<PoolChange>,
 ) -> Result<JsonResponse<OnePool>, Problem> {
-    let changed = Changed { pools: true, ..Changed::default() };
-    let mut tx = app.store.begin_changing(&changed, app.clock.now()).await?;
-    let pool = tx.hold_pool(&name).await?.ok_or_else(|| Problem::not_found("pool"))?;
-    let (max_slots, min_idle) = (change.max_slots.unwrap_or(pool.max_slots), change.min_idle.unwrap_or(pool.min_idle));
-    if !(1..=MOST_SLOTS).contains(&max_slots) {
-        return Err(Problem::invalid("max_slots", format!("must be from 1 to {MOST_SLOTS}")));
-    }
-    if !(0..=max_slots).contains(&min_idle) {
-        return Err(Problem::invalid("min_idle", format!("must be from 0 to max_slots, which is {max_slots}")));
-    }
-    tx.resize_pool(&name, max_slots, min_idle).await?;
-    tx.commit().await?;
-    tracing::info!(pool = name, max_slots, min_idle, "pool resized");
-    app.placement.keep_warm().await?;
+    let PoolChange { max_slots, min_idle } = change;
+    app.placement.resize_pool(&name, Resize { max_slots, min_idle }).await?;
     Ok(JsonResponse(OnePool { pool: shape_of(&app, &name).await? }))
 }

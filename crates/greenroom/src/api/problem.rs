@@ -1,6 +1,5 @@
 //! Refusals: RFC 9457 problem documents. The one place that turns the errors of every module into what a caller sees.
 
-use aws::{AwsError, RegisterError};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use domain::MeetingError;
@@ -8,10 +7,13 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use crate::admission::AdmissionError;
+use crate::deployment::ManualRecoveryError;
 use crate::keepers::KeeperError;
 use crate::lifecycle::LifecycleError;
 use crate::placement::PlacementError;
+use crate::placement::pool_size::ResizeError;
 use crate::random::NoRandomness;
+use crate::runners::RunnerError;
 use crate::store::StoreError;
 
 use super::middleware::request_id;
@@ -99,11 +101,6 @@ impl Problem {
         Self::new(StatusCode::NOT_FOUND, "not_found", format!("there is no such {what}"))
     }
 
-    /// A runner that was terminated, or is being.
-    pub fn runner_ended() -> Self {
-        Self::new(StatusCode::GONE, "runner_ended", "this runner is at an end, and its machine is to end")
-    }
-
     /// Something is wrong here, not there. What it is goes to the log; the caller gets the id to ask with.
     pub fn internal() -> Self {
         Self::new(
@@ -178,32 +175,24 @@ impl From<StoreError> for Problem {
     }
 }
 
-impl From<AwsError> for Problem {
-    fn from(error: AwsError) -> Self {
-        tracing::error!(%error, "AWS error");
-        if error.retryable() {
-            Problem::unavailable("AWS does not answer as it should; try again")
-        } else {
-            Problem::internal()
-        }
-    }
-}
-
-impl From<RegisterError> for Problem {
-    fn from(error: RegisterError) -> Self {
+impl From<RunnerError> for Problem {
+    fn from(error: RunnerError) -> Self {
+        let refused = |status, code| Problem::new(status, code, error.to_string());
         match error {
-            RegisterError::Unknown => Problem::new(
-                StatusCode::NOT_FOUND,
-                "not_found",
-                "this machine is not in a group of the pool, or not yet",
-            ),
-            RegisterError::Known => Problem::new(
-                StatusCode::CONFLICT,
-                "already_registered",
-                "another agent has registered this machine and is heard of: use its own token, or wait until it is silent",
-            ),
-            RegisterError::Ended => Problem::runner_ended(),
-            RegisterError::Aws(error) => error.into(),
+            RunnerError::OtherMachine | RunnerError::NoRunners(_) => Problem::unauthorized(error.to_string()),
+            RunnerError::NotInGroup => refused(StatusCode::NOT_FOUND, "not_found"),
+            RunnerError::AlreadyRegistered => refused(StatusCode::CONFLICT, "already_registered"),
+            RunnerError::Ended => refused(StatusCode::GONE, "runner_ended"),
+            RunnerError::StaleRun => refused(StatusCode::CONFLICT, "stale_run"),
+            RunnerError::Aws { retryable, .. } => {
+                tracing::error!(%error, "AWS error");
+                if retryable {
+                    Problem::unavailable("AWS does not answer as it should; try again")
+                } else {
+                    Problem::internal()
+                }
+            }
+            RunnerError::Store(error) => error.into(),
         }
     }
 }
@@ -272,6 +261,29 @@ impl From<PlacementError> for Problem {
             PlacementError::Overloaded => Problem::overloaded(error.to_string()),
             PlacementError::Store(error) => error.into(),
             PlacementError::Random(error) => error.into(),
+        }
+    }
+}
+
+impl From<ResizeError> for Problem {
+    fn from(error: ResizeError) -> Self {
+        match error {
+            ResizeError::NotFound => Problem::not_found("pool"),
+            ResizeError::MaxSlots => Problem::invalid("max_slots", error),
+            ResizeError::MinIdle { .. } => Problem::invalid("min_idle", error),
+            ResizeError::Store(error) => error.into(),
+        }
+    }
+}
+
+impl From<ManualRecoveryError> for Problem {
+    fn from(error: ManualRecoveryError) -> Self {
+        match error {
+            ManualRecoveryError::NotFound => Problem::not_found("slot"),
+            ManualRecoveryError::NotInError(_) | ManualRecoveryError::InProgress => {
+                Problem::new(StatusCode::CONFLICT, "invalid_transition", error.to_string())
+            }
+            ManualRecoveryError::Store(error) => error.into(),
         }
     }
 }

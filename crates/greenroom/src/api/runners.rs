@@ -1,29 +1,16 @@
-//! For runners: machines on which an agent waits for bots, whichever pool's they are. A runner registers with the token of
-//! its pool and speaks from then on with one of its own; what it is, and whose, is in the table at AWS, which only the
-//! server sees.
+//! For runners: machines on which an agent waits for bots. [`crate::runners`] does what they ask.
 
 use std::time::Duration;
 
-use aws::{RunnerPool, RunnerState};
 use axum::extract::State;
-use axum::http::StatusCode;
-use axum::response::{IntoResponse, Response};
-use domain::SlotName;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
-use tokio::time::Instant;
 use utoipa::ToSchema;
 
 use super::App;
-use super::extract::{Json, Newcomer, Runner};
+use super::extract::{Json, Runner};
 use super::problem::{Problem, ProblemDto};
-use crate::lifecycle::tokens::RunnerClaim;
-use crate::store::{Beat, BotRow, StoreError};
+use crate::runners::{Newcomer, Registration, Standing};
 
-/// How long a runner that has no bot and hears nothing of the server goes on.
-const ORPHANED_AFTER: Duration = Duration::from_mins(30);
-/// How often to look whether the bot of a run is there.
-const POLL_INTERVAL: Duration = Duration::from_secs(1);
 const LONGEST_ID: usize = 64;
 const LONGEST_REASON: usize = 200;
 
@@ -80,23 +67,16 @@ pub async fn register(
     if body.agent.as_ref().is_some_and(|agent| agent.is_empty() || agent.len() > LONGEST_ID) {
         return Err(Problem::invalid("agent", format!("must have 1 to {LONGEST_ID} characters")));
     }
-    let (pool, is_known) = match newcomer {
-        Newcomer::OfPool(pool) => (pool, false),
-        Newcomer::Known(claim) if claim.instance == instance => (claim.pool, true),
-        Newcomer::Known(_) => return Err(Problem::unauthorized("the token is that of another machine")),
-    };
-    let runners = runners(&app, &pool)?;
-    let runner = runners.register_as(&instance, is_known, body.agent.as_deref()).await?;
-    app.came_free(&pool, &instance);
-    let token = app.lifecycle.tokens.make_runner(&RunnerClaim { pool: pool.clone(), instance: instance.clone() });
+    let Registration { claim, token, resource_class, usage_class, heartbeat_interval, orphaned_after } =
+        app.runners.register(newcomer, instance, body.agent.as_deref()).await?;
     Ok(axum::Json(Registered {
-        runner: instance,
+        runner: claim.instance,
         token,
-        pool,
-        resource_class: runner.attributes.resource_class,
-        usage_class: runner.attributes.usage_class,
-        heartbeat_interval_ms: millis(runners.settings().pace.heartbeat),
-        orphaned_after_ms: millis(ORPHANED_AFTER),
+        pool: claim.pool,
+        resource_class,
+        usage_class,
+        heartbeat_interval_ms: millis(heartbeat_interval),
+        orphaned_after_ms: millis(orphaned_after),
     }))
 }
 
@@ -128,12 +108,8 @@ pub async fn heartbeat(
     Runner(claim): Runner,
     Json(body): Json<BeatBody>,
 ) -> Result<axum::Json<BeatAnswer>, Problem> {
-    let standing = runners(&app, &claim.pool)?.beat(&claim.instance, body.run_id.as_deref()).await?;
-    if standing.state == Some(RunnerState::Terminated) {
-        return Err(Problem::runner_ended());
-    }
-    let state = standing.state.map_or("unknown", RunnerState::as_str);
-    Ok(axum::Json(BeatAnswer { state, stop: standing.stop, end: standing.end }))
+    let Standing { state, stop, end } = app.runners.heartbeat(&claim, body.run_id.as_deref()).await?;
+    Ok(axum::Json(BeatAnswer { state, stop, end }))
 }
 
 #[derive(Debug, Deserialize, ToSchema)]
@@ -178,10 +154,7 @@ pub async fn acknowledge(
     Runner(claim): Runner,
     Json(body): Json<RunBody>,
 ) -> Result<axum::Json<Noted>, Problem> {
-    let pool = runners(&app, &claim.pool)?;
-    if !pool.acknowledge(&claim.instance, &body.run_id).await? {
-        return Err(stale(pool, &claim).await?);
-    }
+    app.runners.acknowledge(&claim, &body.run_id).await?;
     Ok(axum::Json(Noted {}))
 }
 
@@ -198,11 +171,7 @@ pub async fn release(
     Runner(claim): Runner,
     Json(body): Json<RunBody>,
 ) -> Result<axum::Json<Noted>, Problem> {
-    let pool = runners(&app, &claim.pool)?;
-    if !pool.release(&claim.instance, &body.run_id).await? {
-        return Err(stale(pool, &claim).await?);
-    }
-    app.came_free(&claim.pool, &claim.instance);
+    app.runners.release(&claim, &body.run_id).await?;
     Ok(axum::Json(Noted {}))
 }
 
@@ -226,94 +195,8 @@ pub async fn end(
     Json(body): Json<EndBody>,
 ) -> Result<axum::Json<Noted>, Problem> {
     let reason: String = body.reason.unwrap_or_default().chars().take(LONGEST_REASON).collect();
-    runners(&app, &claim.pool)?.end(&claim.instance).await?;
-    tracing::info!(pool = claim.pool, runner = claim.instance, reason, "runner ended");
+    app.runners.end(&claim, &reason).await?;
     Ok(axum::Json(Noted {}))
-}
-
-/// Waits until the runner is claimed for a bot, and answers with the bot's data.
-pub async fn wait(app: &App, claim: &RunnerClaim, wait: Duration) -> Result<Response, Problem> {
-    let pool = runners(app, &claim.pool)?;
-    let deadline = Instant::now() + wait;
-    loop {
-        let left = deadline.saturating_duration_since(Instant::now());
-        let run = tokio::select! {
-            run = pool.await_claim(&claim.instance, left) => run?,
-            () = app.stopping.cancelled() => None,
-        };
-        let Some(run) = run else {
-            // One that is at an end is not waited for.
-            let is_early = Instant::now() < deadline && !app.stopping.is_cancelled();
-            if is_early && pool.beat(&claim.instance, None).await?.end {
-                return Err(Problem::runner_ended());
-            }
-            return Ok(StatusCode::NO_CONTENT.into_response());
-        };
-        if let Some(data) = bot_of(app, &run).await? {
-            return Ok(axum::Json(data).into_response());
-        }
-        // Its bot has come to an end, and whoever claimed the runner takes it back.
-        if left <= POLL_INTERVAL {
-            return Ok(StatusCode::NO_CONTENT.into_response());
-        }
-        tokio::select! {
-            () = tokio::time::sleep(POLL_INTERVAL) => {}
-            () = app.stopping.cancelled() => return Ok(StatusCode::NO_CONTENT.into_response()),
-        }
-    }
-}
-
-/// The data of the bot that a runner was claimed for, if it still is to be run.
-async fn bot_of(app: &App, run: &aws::Run) -> Result<Option<Value>, StoreError> {
-    let slot = app.lifecycle.store.slot(&SlotName::stored(run.slot.clone())).await?;
-    let Some((slot, bot)) = slot.and_then(|slot| slot.bot_id.map(|bot| (slot, bot))) else { return Ok(None) };
-    // One that has begun before is to begin again: a slot gets another runner only when the last one has given it back or
-    // is at an end.
-    let is_for = |bot: &BotRow| bot.slot.as_ref() == Some(&slot.name) && !bot.status.is_ended();
-    let Some(bot) = app.lifecycle.store.bot(bot).await?.filter(is_for) else { return Ok(None) };
-    let Some(connection_id) = bot.connection_id else { return Ok(None) };
-    if run.connection != Some(connection_id.to_string()) {
-        return Ok(None);
-    }
-    let Some(mut data) = app.deployment.bot_data(&bot) else { return Ok(None) };
-    data["run_id"] = Value::String(run.run_id.clone());
-    app.lifecycle.heartbeats.note(Beat { connection_id, at: app.clock.now() });
-    Ok(Some(data))
-}
-
-impl App {
-    /// A runner of this pool came free: somebody may be waiting for one.
-    fn came_free(&self, pool: &str, instance: &str) {
-        let (app, pool, instance) = (self.clone(), pool.to_owned(), instance.to_owned());
-        tokio::spawn(async move {
-            let Some(runners) = app.runners.of(&pool) else { return };
-            let reported = match runners.runner(&instance).await {
-                Ok(Some(runner)) => {
-                    let pools: Vec<&str> = app.runners.sharing(&pool).collect();
-                    app.deployment.came_free(&pools, runner.attributes).await.map_err(|error| error.to_string())
-                }
-                Ok(None) => Ok(()),
-                Err(error) => Err(error.to_string()),
-            };
-            if let Err(error) = reported {
-                tracing::warn!(pool, error, "bots that wait for a runner not served; retried at the next run");
-            }
-        });
-    }
-}
-
-/// The runners of a pool that a token names.
-fn runners<'a>(app: &'a App, pool: &str) -> Result<&'a RunnerPool, Problem> {
-    let gone = || Problem::unauthorized(format!("the pool {pool} of this token has no runners, or no longer"));
-    app.runners.of(pool).ok_or_else(gone)
-}
-
-/// Why a run is not the runner's.
-async fn stale(pool: &RunnerPool, claim: &RunnerClaim) -> Result<Problem, Problem> {
-    if pool.beat(&claim.instance, None).await?.end {
-        return Ok(Problem::runner_ended());
-    }
-    Ok(Problem::new(StatusCode::CONFLICT, "stale_run", "this run is not, or no longer, that of the runner"))
 }
 
 fn millis(time: Duration) -> u64 {

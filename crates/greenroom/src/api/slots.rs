@@ -15,7 +15,6 @@ use super::extract::{Asked, Operator};
 use super::pages::Pager;
 use super::problem::{Problem, ProblemDto};
 use super::reading::{Paging, is_last};
-use crate::placement::SlotEvent;
 use crate::store::{PoolRow, SlotRow};
 
 /// A place to run one bot.
@@ -214,13 +213,8 @@ pub async fn slot(
 }
 
 async fn drained(app: &App, name: &str) -> Result<(StatusCode, Json<OneSlot>), Problem> {
-    let slot = find(app, name).await?;
-    app.placement.report(slot.name.clone(), SlotEvent::Drain).await?;
-    let slot = app.store.slot(&slot.name).await?.unwrap_or(slot);
-    if slot.bot_id.is_none() {
-        let (deployment, slot) = (app.deployment.clone(), slot.clone());
-        tokio::spawn(async move { deployment.remove(slot).await });
-    }
+    let slot = app.deployment.drain(&SlotName::stored(name.to_owned())).await?;
+    let slot = slot.ok_or_else(|| Problem::not_found("slot"))?;
     Ok((StatusCode::ACCEPTED, Json(OneSlot { slot: shape(app, slot).await? })))
 }
 
@@ -274,15 +268,7 @@ pub async fn recover_slot(
     _: Operator,
     Path(name): Path<String>,
 ) -> Result<Json<OneSlot>, Problem> {
-    let slot = find(&app, &name).await?;
-    if slot.status != SlotStatus::Error {
-        let why = format!("the slot is {}, not in error", slot.status);
-        return Err(Problem::new(StatusCode::CONFLICT, "invalid_transition", why));
-    }
-    if app.deployment.recover(&slot.name).await?.is_none() {
-        let why = "the slot is being stopped or recovered already";
-        return Err(Problem::new(StatusCode::CONFLICT, "invalid_transition", why));
-    }
+    app.deployment.recover_by_hand(&SlotName::stored(name.clone())).await?;
     let slot = find(&app, &name).await?;
     Ok(Json(OneSlot { slot: shape(&app, slot).await? }))
 }

@@ -27,10 +27,14 @@ async fn app() -> (App, tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let store = Store::open(&format!("sqlite:{}", folder.path().join("g.db").display())).await.unwrap();
     let (clock, random) = (Clock::System, Random::seeded(1));
-    let admission = Admission::new(store.clone(), clock.clone(), random.clone());
-    let lifecycle = Lifecycle::new(store.clone(), clock.clone(), random.clone(), Tokens::new("secret"));
+    let context = crate::context::Context::new(store.clone(), clock.clone(), random.clone());
+    let signals = Signals::default();
+    let admission = Admission::new(context.clone());
+    let lifecycle = Lifecycle::new(context.clone(), signals.clone(), Tokens::new("secret"));
     let ending = CancellationToken::new();
     let (placement, _placing) = Placement::begin(
+        context.clone(),
+        signals.clone(),
         admission.clone(),
         lifecycle.clone(),
         Deadlines::default(),
@@ -39,12 +43,14 @@ async fn app() -> (App, tempfile::TempDir) {
     );
     let replica = crate::store::Holder { id: uuid::Uuid::nil(), name: "here".to_owned() };
     let deployment = Deployment::new(crate::deployment::Parts {
-        store: store.clone(),
+        context: context.clone(),
+        signals: signals.clone(),
         lifecycle: lifecycle.clone(),
         placement: placement.clone(),
         providers: Arc::default(),
         deadlines: Deadlines::default(),
         max_concurrent: 4,
+        max_recovery_attempts: 3,
         public_url: String::new(),
         patience: crate::deployment::Patience::default(),
         replica: replica.clone(),
@@ -54,15 +60,19 @@ async fn app() -> (App, tempfile::TempDir) {
         admission,
         lifecycle,
         placement,
-        keepers: Keepers::new(store.clone(), clock.clone(), Leadership::new(store.clone(), replica), Vec::new()),
-        runners: crate::providers::ec2::Runners::default(),
+        keepers: Keepers::new(&context, Leadership::new(store.clone(), replica), Vec::new()),
+        runners: RunnerRegistry::new(
+            crate::providers::ec2::Runners::default(),
+            Tokens::new("secret"),
+            deployment.clone(),
+        ),
         readiness: crate::readiness::Readiness::new(),
         deployment,
         store,
         clock,
         random,
+        signals,
         deadlines: Deadlines::default(),
-        public_url: "http://x".to_owned(),
         admin_token_hash: String::new(),
         quotas: Quotas::new(2),
         limits: Limits { body_bytes: 1000, body_time: Duration::from_millis(50), key_time: Duration::from_millis(50) },

@@ -22,8 +22,9 @@ pub fn read(section: &mut Section<'_>, provider: Option<&ProviderConfig>) -> Att
             return given;
         }
     };
-    if let Some(ProviderConfig::Ec2(_)) = provider {
-        section.complain(format!("`{path}` is not for ec2: what its runners have is said by `classes`"));
+    if let Some(provider) = provider.filter(|provider| provider.provisioned_per_bot()) {
+        let kind = provider.as_str();
+        section.complain(format!("`{path}` is not for {kind}: what its runners have is said by `classes`"));
     }
     let mut own = section.own("attributes", tree);
     let [resource_class, instance_type] = ["resource_class", "instance_type"].map(|key| name(&mut own, key));

@@ -3,11 +3,12 @@
 
 use std::path::{Path, PathBuf};
 
+use domain::ProviderKind;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::layers::{Origin, Tree};
-use super::provider::{self, KINDS, ProviderConfig, Size};
+use super::provider::{self, ProviderConfig, Size};
 use super::section::Section;
 
 /// Keys of a provider's section that hold secrets, and the variable that gives each to a command.
@@ -81,11 +82,11 @@ impl KeptProvider {
         secret: impl Fn(&str) -> Option<String>,
     ) -> Result<ProviderConfig, NotRestored> {
         let incomplete = |what: String| NotRestored::Incomplete { pool: pool.to_owned(), what };
-        let Some(kind) = KINDS.into_iter().find(|known| *known == kind) else {
+        let Ok(kind) = kind.parse::<ProviderKind>() else {
             return Err(incomplete(format!("this version has no provider {kind}")));
         };
         let mut section = self.section.clone();
-        for (of, key, variable) in SECRETS.into_iter().filter(|(of, ..)| *of == kind) {
+        for (of, key, variable) in SECRETS.into_iter().filter(|(of, ..)| *of == kind.as_str()) {
             if !self.secrets.iter().any(|kept| kept == key) {
                 continue;
             }
@@ -94,8 +95,8 @@ impl KeptProvider {
         }
         let origin = Origin::Flag("the database".to_owned());
         let mut entries = toml::Table::new();
-        if kind != "process" || !section.is_empty() {
-            entries.insert(kind.to_owned(), toml::Value::Table(table(section)));
+        if kind != ProviderKind::Process || !section.is_empty() {
+            entries.insert(kind.to_string(), toml::Value::Table(table(section)));
         }
         let mut complaints = Vec::new();
         let mut whole = Section::new("pool", Tree::from_toml(entries, &origin), &mut complaints);

@@ -2,15 +2,15 @@
 
 use std::time::Duration;
 
-use domain::{Attributes, Platform};
+pub use domain::pool::MOST_SLOTS;
+use domain::{Attributes, Platform, ProviderKind};
 
 use super::attributes;
 use super::kept::KeptProvider;
 use super::layers::Tree;
-use super::provider::{self, KINDS, ProcessConfig, ProviderConfig, Size};
+use super::provider::{self, ProcessConfig, ProviderConfig, Size};
 use super::section::Section;
 
-pub const MOST_SLOTS: u32 = 100_000;
 const IDLE_TIMEOUT: Duration = Duration::from_mins(30);
 
 #[derive(Clone, Debug)]
@@ -33,8 +33,8 @@ pub struct PoolConfig {
     pub idle_timeout: Option<Duration>,
 }
 
-/// What an idle slot is. One of `ec2` is a place for which nothing is started ahead, whatever is said: agents wait on
-/// runners, which are nobody's until a bot needs one.
+/// What an idle slot is. Where slots are provisioned per bot, nothing is started ahead, whatever is configured: agents wait
+/// on runners, which belong to no slot until a bot needs one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standby {
     /// Started for each bot.
@@ -76,7 +76,7 @@ pub fn read(index: usize, tree: Tree, complaints: &mut Vec<String>) -> Option<Po
     }
     let said = ["platform", "provider"].map(|key| (key, section.has(key)));
     let platform = section.word("platform", &Platform::ALL.map(|platform| (platform.as_str(), platform)));
-    let provider = section.word("provider", &KINDS.map(|kind| (kind, kind)));
+    let provider = section.word("provider", &ProviderKind::ALL.map(|kind| (kind.as_str(), kind)));
     for (key, _) in said.into_iter().filter(|(_, said)| !said) {
         section.complain(format!("`pool.{index}` has no `{key}`"));
     }
@@ -92,12 +92,15 @@ pub fn read(index: usize, tree: Tree, complaints: &mut Vec<String>) -> Option<Po
              be full"
         ));
     }
-    let kept = provider.map(|kind| KeptProvider::of(kind, section.peek(kind))).unwrap_or_default();
+    let kept = provider.map(|kind| KeptProvider::of(kind.as_str(), section.peek(kind.as_str()))).unwrap_or_default();
     let provider = provider.and_then(|kind| provider::read(&mut section, index, kind, Size { max_slots, min_idle }));
     let attributes = attributes::read(&mut section, provider.as_ref());
-    if section.has("expire_after") && matches!(provider, Some(ProviderConfig::Ec2(_))) {
+    if let Some(provider) = provider.as_ref().filter(|provider| provider.provisioned_per_bot())
+        && section.has("expire_after")
+    {
         section.complain(format!(
-            "`pool.{index}.expire_after` is not for ec2: how long its runners are kept is said by `idle_timeout`"
+            "`pool.{index}.expire_after` is not for {}: how long its runners are kept is said by `idle_timeout`",
+            provider.as_str()
         ));
     }
     let expire_after = section.has("expire_after").then(|| section.duration("expire_after", Duration::MAX));

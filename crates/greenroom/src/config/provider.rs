@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use domain::{Attributes, ProviderKind};
 use secrecy::SecretString;
 
 use super::ec2::{self, Ec2Config};
@@ -94,18 +95,32 @@ pub struct CoolifyConfig {
     pub requests_per_minute: u32,
 }
 
-/// The kinds, as they are written.
-pub const KINDS: [&str; 6] = ["process", "docker", "swarm", "nomad", "coolify", "ec2"];
-
 impl ProviderConfig {
-    pub fn as_str(&self) -> &'static str {
+    pub fn kind(&self) -> ProviderKind {
         match self {
-            ProviderConfig::Process(_) => "process",
-            ProviderConfig::Docker(_) => "docker",
-            ProviderConfig::Swarm(_) => "swarm",
-            ProviderConfig::Nomad(_) => "nomad",
-            ProviderConfig::Coolify(_) => "coolify",
-            ProviderConfig::Ec2(_) => "ec2",
+            ProviderConfig::Process(_) => ProviderKind::Process,
+            ProviderConfig::Docker(_) => ProviderKind::Docker,
+            ProviderConfig::Swarm(_) => ProviderKind::Swarm,
+            ProviderConfig::Nomad(_) => ProviderKind::Nomad,
+            ProviderConfig::Coolify(_) => ProviderKind::Coolify,
+            ProviderConfig::Ec2(_) => ProviderKind::Ec2,
+        }
+    }
+
+    pub fn as_str(&self) -> &'static str {
+        self.kind().as_str()
+    }
+
+    /// Whether a slot gets what it runs on only when it has a bot.
+    pub fn provisioned_per_bot(&self) -> bool {
+        self.kind().provisioned_per_bot()
+    }
+
+    /// The attributes that it can provision for a bot. `None` where its slots have attributes of their own.
+    pub fn provisionable(&self) -> Option<Vec<Attributes>> {
+        match self {
+            ProviderConfig::Ec2(config) => Some(config.offers()),
+            _ => None,
         }
     }
 
@@ -131,22 +146,22 @@ impl ProviderConfig {
 
 /// Reads the section of the pool's own provider; that of another is an unknown key. `None` when what is missing makes it
 /// none.
-pub fn read(section: &mut Section<'_>, index: usize, kind: &'static str, size: Size) -> Option<ProviderConfig> {
-    let Some(tree) = section.take(kind) else {
-        if kind == "process" {
+pub fn read(section: &mut Section<'_>, index: usize, kind: ProviderKind, size: Size) -> Option<ProviderConfig> {
+    let Some(tree) = section.take(kind.as_str()) else {
+        if kind == ProviderKind::Process {
             return Some(ProviderConfig::Process(ProcessConfig::default()));
         }
         section.complain(format!("`pool.{index}` has the provider {kind}, but no `{kind} = {{ … }}`"));
         return None;
     };
-    let mut own = section.own(kind, tree);
+    let mut own = section.own(kind.as_str(), tree);
     let provider = match kind {
-        "process" => process(&mut own).map(ProviderConfig::Process),
-        "docker" => docker(&mut own).map(ProviderConfig::Docker),
-        "swarm" => docker(&mut own).map(ProviderConfig::Swarm),
-        "nomad" => nomad(&mut own).map(ProviderConfig::Nomad),
-        "coolify" => coolify(&mut own).map(ProviderConfig::Coolify),
-        _ => ec2::read(&mut own, size).map(ProviderConfig::Ec2),
+        ProviderKind::Process => process(&mut own).map(ProviderConfig::Process),
+        ProviderKind::Docker => docker(&mut own).map(ProviderConfig::Docker),
+        ProviderKind::Swarm => docker(&mut own).map(ProviderConfig::Swarm),
+        ProviderKind::Nomad => nomad(&mut own).map(ProviderConfig::Nomad),
+        ProviderKind::Coolify => coolify(&mut own).map(ProviderConfig::Coolify),
+        ProviderKind::Ec2 => ec2::read(&mut own, size).map(ProviderConfig::Ec2),
     };
     own.finish();
     provider

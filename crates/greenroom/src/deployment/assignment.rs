@@ -8,8 +8,8 @@ use serde_json::Value;
 
 use super::Deployment;
 use crate::placement::SlotEvent;
-use crate::store::{Beat, SlotRow, StoreError};
-use domain::SlotClaim;
+use crate::store::{Beat, BotRow, SlotRow, StoreError};
+use domain::{ConnectionId, SlotClaim, SlotName};
 
 /// What an agent is told that waits in a slot.
 #[derive(Debug)]
@@ -27,6 +27,47 @@ pub enum Offer {
 const GONE: &str = "this slot is gone, or was started again";
 const ENDED: &str = "this token ended with its assignment";
 const ANOTHER: &str = "another agent waits in this slot";
+
+/// An agent that asks for the bot of a slot.
+#[derive(Clone, Copy, Debug)]
+enum WaitingAgent<'a> {
+    /// It waits in the slot.
+    InSlot,
+    /// It waits on a runner that was claimed for the slot, for this connection.
+    OnRunner { connection: Option<&'a str> },
+}
+
+/// Why a bot is not for the agent that asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum NotFor {
+    /// The slot has no bot that can be given to this agent.
+    NoneYet,
+    /// The bot has begun, and an agent in a slot gets it only once.
+    Begun,
+}
+
+/// Whether a bot has this slot and has not ended.
+pub fn occupies(bot: &BotRow, slot: &SlotName) -> bool {
+    bot.slot.as_ref() == Some(slot) && !bot.status.is_ended()
+}
+
+/// Whether the bot of a slot is for the agent that asks, and under which connection.
+///
+/// An agent in a slot gets only a bot that has not begun. A bot that has begun and is asked for again is lost, and its
+/// heartbeats are missed. An agent on a runner also gets a bot that has begun: a slot gets another runner only when the
+/// last one was released or has ended. But it gets only the connection that its runner was claimed for.
+fn is_for(bot: &BotRow, slot: &SlotName, agent: WaitingAgent<'_>) -> Result<ConnectionId, NotFor> {
+    if bot.has_session && matches!(agent, WaitingAgent::InSlot) {
+        return Err(NotFor::Begun);
+    }
+    let connection_id = bot.connection_id.filter(|_| occupies(bot, slot)).ok_or(NotFor::NoneYet)?;
+    match agent {
+        WaitingAgent::OnRunner { connection } if connection != Some(connection_id.to_string().as_str()) => {
+            Err(NotFor::NoneYet)
+        }
+        WaitingAgent::InSlot | WaitingAgent::OnRunner { .. } => Ok(connection_id),
+    }
+}
 
 impl Deployment {
     /// What an agent process gets under a token. Only with its first look it may take the place of an agent that waited
@@ -58,7 +99,22 @@ impl Deployment {
                 _ => return Ok(Offer::NoneYet),
             }
         }
-        self.bot_for(&slot).await
+        Ok(match self.bot_for(&slot, WaitingAgent::InSlot).await? {
+            Ok(data) => Offer::Bot { data, next_token: inner.lifecycle.tokens.make_slot(&SlotClaim::next(&slot)) },
+            Err(NotFor::NoneYet) => Offer::NoneYet,
+            Err(NotFor::Begun) => Offer::Refused(ENDED),
+        })
+    }
+
+    /// The data of the bot that a runner was claimed for, while that bot is still to be run. `connection` is the one that
+    /// the claim names.
+    pub async fn offer_to_runner(
+        &self,
+        slot: &SlotName,
+        connection: Option<&str>,
+    ) -> Result<Option<Value>, StoreError> {
+        let Some(slot) = self.0.store.slot(slot).await? else { return Ok(None) };
+        Ok(self.bot_for(&slot, WaitingAgent::OnRunner { connection }).await?.ok())
     }
 
     /// Whether an agent may wait in a slot in which it is not known yet.
@@ -72,24 +128,19 @@ impl Deployment {
         Ok(slot.agent.is_none() && is_started && was_begun)
     }
 
-    /// The data of the slot's bot, for the agent that waits there.
-    async fn bot_for(&self, slot: &SlotRow) -> Result<Offer, StoreError> {
+    /// The data of the slot's bot, if it is for the agent that asks.
+    async fn bot_for(&self, slot: &SlotRow, agent: WaitingAgent<'_>) -> Result<Result<Value, NotFor>, StoreError> {
         let Self(inner) = self;
-        let Some(bot) = slot.bot_id else { return Ok(Offer::NoneYet) };
-        let Some(bot) = inner.store.bot(bot).await? else { return Ok(Offer::NoneYet) };
-        // One that has begun and is asked for again is lost, and its heartbeats are missed.
-        if bot.has_session {
-            return Ok(Offer::Refused(ENDED));
-        }
-        if bot.slot.as_ref() != Some(&slot.name) || bot.status.is_ended() {
-            return Ok(Offer::NoneYet);
-        }
-        let (Some(data), Some(connection_id)) = (self.bot_data(&bot), bot.connection_id) else {
-            return Ok(Offer::NoneYet);
+        let Some(bot) = slot.bot_id else { return Ok(Err(NotFor::NoneYet)) };
+        let Some(bot) = inner.store.bot(bot).await? else { return Ok(Err(NotFor::NoneYet)) };
+        let connection_id = match is_for(&bot, &slot.name, agent) {
+            Ok(connection_id) => connection_id,
+            Err(not_for) => return Ok(Err(not_for)),
         };
+        let Some(data) = self.bot_data(&bot) else { return Ok(Err(NotFor::NoneYet)) };
         // From here on the bot has its time to be heard, and nobody starts the slot once more.
-        inner.lifecycle.heartbeats.note(Beat { connection_id, at: inner.lifecycle.clock.now() });
-        Ok(Offer::Bot { data, next_token: inner.lifecycle.tokens.make_slot(&SlotClaim::next(slot)) })
+        inner.lifecycle.heartbeats.note(Beat { connection_id, at: inner.clock.now() });
+        Ok(Ok(data))
     }
 
     /// A token that was only good to start with was used again: only what ran in the slot can have told it.
@@ -108,5 +159,96 @@ impl Deployment {
             false => SlotClaim::current(slot),
         };
         self.0.lifecycle.tokens.make_slot(&claim)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use domain::{BotId, Platform, Status, UserId};
+    use jiff::Timestamp;
+    use serde_json::Map;
+    use uuid::Uuid;
+
+    use super::*;
+
+    const CONNECTION: ConnectionId = ConnectionId(Uuid::from_u128(7));
+
+    fn slot() -> SlotName {
+        SlotName::new("meet", 1)
+    }
+
+    /// A bot that was given the slot and has not begun.
+    fn bot() -> BotRow {
+        BotRow {
+            id: BotId(Uuid::from_u128(1)),
+            user_id: UserId(Uuid::from_u128(2)),
+            platform: Platform::GoogleMeet,
+            native_meeting_id: "abc-defg-hij".to_owned(),
+            meeting_url: "https://meet.google.com/abc-defg-hij".to_owned(),
+            bot_display_name: None,
+            status: Status::Reserved,
+            reason: None,
+            fault: None,
+            error: None,
+            exit_code: None,
+            container_id: None,
+            connection_id: Some(CONNECTION),
+            has_session: false,
+            priority: 0,
+            queue_timeout_ms: 0,
+            pool: Some("meet".to_owned()),
+            slot: Some(slot()),
+            requirements: None,
+            config: Map::new(),
+            metadata: Map::new(),
+            stop_asked_at: None,
+            start_time: None,
+            joined_at: None,
+            end_time: None,
+            created_at: Timestamp::UNIX_EPOCH,
+            updated_at: Timestamp::UNIX_EPOCH,
+        }
+    }
+
+    /// What an agent in the slot gets, and an agent on a runner that was claimed for the bot's connection.
+    fn answers(bot: &BotRow) -> [Result<ConnectionId, NotFor>; 2] {
+        let claimed = CONNECTION.to_string();
+        let on_runner = WaitingAgent::OnRunner { connection: Some(&claimed) };
+        [WaitingAgent::InSlot, on_runner].map(|agent| is_for(bot, &slot(), agent))
+    }
+
+    #[test]
+    fn a_bot_that_has_not_begun_is_for_the_agent_of_its_slot() {
+        assert_eq!(answers(&bot()), [Ok(CONNECTION), Ok(CONNECTION)]);
+    }
+
+    #[test]
+    fn a_bot_that_has_begun_is_for_a_runner_and_for_no_agent_in_a_slot() {
+        let begun = BotRow { has_session: true, ..bot() };
+        assert_eq!(answers(&begun), [Err(NotFor::Begun), Ok(CONNECTION)]);
+        let elsewhere = BotRow { slot: None, ..begun };
+        assert_eq!(answers(&elsewhere), [Err(NotFor::Begun), Err(NotFor::NoneYet)]);
+    }
+
+    #[test]
+    fn a_bot_that_has_ended_or_another_slot_or_no_connection_is_for_nobody() {
+        for bot in [
+            BotRow { status: Status::Completed, ..bot() },
+            BotRow { status: Status::Failed, ..bot() },
+            BotRow { slot: None, ..bot() },
+            BotRow { slot: Some(SlotName::new("meet", 2)), ..bot() },
+            BotRow { connection_id: None, ..bot() },
+        ] {
+            assert_eq!(answers(&bot), [Err(NotFor::NoneYet); 2], "{bot:?}");
+        }
+    }
+
+    #[test]
+    fn a_runner_that_was_claimed_for_another_connection_gets_nothing() {
+        let another = ConnectionId(Uuid::from_u128(8)).to_string();
+        for connection in [None, Some(another.as_str()), Some("")] {
+            let answer = is_for(&bot(), &slot(), WaitingAgent::OnRunner { connection });
+            assert_eq!(answer, Err(NotFor::NoneYet), "{connection:?}");
+        }
     }
 }

@@ -78,7 +78,7 @@ impl Deployment {
         let availability = &self.0.availability;
         loop {
             let answer = verify::within(self.0.patience.inspect, "was pinged", provider.ping()).await;
-            if availability.note(pool, &answer, self.0.lifecycle.clock.now()) {
+            if availability.note(pool, &answer, self.0.clock.now()) {
                 self.provider_returned(pool).await;
             }
             let next_ping = tokio::time::sleep(PING_EVERY);
@@ -112,7 +112,7 @@ impl Deployment {
     /// Has every start of a pool that waits for its next try tried now.
     async fn retry_starts(&self, pool: &str) -> Result<(), StoreError> {
         let mut tx = self.0.store.begin().await?;
-        tx.hurry_gate(pool, self.0.lifecycle.clock.now(), i64::MAX).await?;
+        tx.hurry_gate(pool, self.0.clock.now(), i64::MAX).await?;
         tx.commit().await
     }
 
@@ -168,7 +168,7 @@ impl Deployment {
     pub(crate) async fn ping(&self, pool: &str) {
         let Some(provider) = self.provider(pool) else { return };
         let answer = verify::within(self.0.patience.inspect, "was pinged", provider.ping()).await;
-        self.0.availability.note(pool, &answer, self.0.lifecycle.clock.now());
+        self.0.availability.note(pool, &answer, self.0.clock.now());
     }
 
     /// A call could not reach the provider of a pool.
@@ -176,7 +176,7 @@ impl Deployment {
         if !self.is_away(pool) {
             tracing::warn!(pool, error = error.message, "provider unavailable");
         }
-        self.0.availability.note(pool, &Err(error.clone()), self.0.lifecycle.clock.now());
+        self.0.availability.note(pool, &Err(error.clone()), self.0.clock.now());
         self.0.availability.found_away.notify_waiters();
     }
 }

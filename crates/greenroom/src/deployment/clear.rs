@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use domain::slot::NO_AGENT;
-use domain::{Backoff, BotId, Reason, SlotStatus, Status};
+use domain::{Backoff, BotId, Reason, SlotName, SlotStatus, Status};
 
 use super::Deployment;
 use crate::placement::SlotEvent;
@@ -101,6 +101,20 @@ impl Deployment {
             tracing::warn!(slot = %slot.name, error = message, "slot failed");
         }
         self.0.placement.report(slot.name.clone(), news).await.map(drop)
+    }
+
+    /// Lets a slot take no more bots, and deletes it once it has none. Returns the slot as it is then; `None` when there is no
+    /// such slot.
+    pub async fn drain(&self, slot: &SlotName) -> Result<Option<SlotRow>, StoreError> {
+        let store = self.0.store.for_users();
+        let Some(found) = store.slot(slot).await? else { return Ok(None) };
+        self.0.placement.report(slot.clone(), SlotEvent::Drain).await?;
+        let slot = store.slot(slot).await?.unwrap_or(found);
+        if slot.bot_id.is_none() {
+            let (this, slot) = (self.clone(), slot.clone());
+            tokio::spawn(async move { this.remove(slot).await });
+        }
+        Ok(Some(slot))
     }
 
     /// Deletes a drained slot: at the provider first, then its row. One that nobody needs is only stopped.

@@ -51,7 +51,7 @@ impl Deployment {
     }
 
     pub(super) async fn write_failure(&self, slot: &SlotRow, bot: Option<BotId>, message: &str, log: Option<String>) {
-        let at = self.0.lifecycle.clock.now();
+        let at = self.0.clock.now();
         let failure = FailureRow { slot: slot.name.clone(), bot_id: bot, at, message: message.to_owned(), log };
         if let Err(error) = self.0.store.keep_failure(&failure).await {
             tracing::warn!(slot = %slot.name, %error, "slot failure not stored");

@@ -78,7 +78,7 @@ impl Deployment {
         replica: Uuid,
         wanting: Wanting<'_>,
     ) -> Result<Option<Ensured>, StoreError> {
-        let now = self.0.lifecycle.clock.now();
+        let now = self.0.clock.now();
         let mut tx = self.0.store.begin().await?;
         let instead = if tx.take_image(image, holder, replica, now).await? {
             None
@@ -120,7 +120,7 @@ impl Puller {
     }
 
     fn clock(&self) -> &Clock {
-        &self.deployment.0.lifecycle.clock
+        &self.deployment.0.clock
     }
 
     fn lease(&self) -> &ReplicaLease {

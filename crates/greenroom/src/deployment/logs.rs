@@ -45,9 +45,7 @@ impl Deployment {
             }
             let Some(row) = store.bot(bot).await? else { return Ok(()) };
             match self.provider_log(slot, pool, &row, KEEP_TIMEOUT).await {
-                Some(log) if !log.lines.is_empty() => {
-                    store.keep_provider_log(bot, &log, self.0.lifecycle.clock.now()).await
-                }
+                Some(log) if !log.lines.is_empty() => store.keep_provider_log(bot, &log, self.0.clock.now()).await,
                 _ => Ok(()),
             }
         };

@@ -43,15 +43,18 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use crate::bus::{self, Bus};
+use crate::clock::Clock;
+use crate::context::Context;
 use crate::lifecycle::ends::Ending;
 use crate::lifecycle::tokens::Claim;
-use crate::lifecycle::{Lifecycle, LifecycleError};
+use crate::lifecycle::{Assignment, Lifecycle, LifecycleError};
 use crate::placement::{Placement, SlotEvent};
 use crate::providers::{Provider, Providers};
+use crate::signals::Signals;
 use crate::store::{BotRow, Holder, PoolRow, Store, StoreError};
 
 use availability::Availability;
-pub use recover::Recovery;
+pub use recover::{ManualRecoveryError, Recovery};
 use replica::{LEASE, RENEW, ReplicaLease};
 
 /// How long a call of a provider may take: one that does not answer is an error like another.
@@ -87,11 +90,14 @@ pub struct Deployment(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     store: Store,
+    clock: Clock,
+    signals: Signals,
     lifecycle: Lifecycle,
     placement: Placement,
     providers: Providers,
     deadlines: Deadlines,
     max_concurrent: i64,
+    max_recovery_attempts: i64,
     public_url: String,
     patience: Patience,
     /// This process, as a holder of deployments and locks.
@@ -107,12 +113,15 @@ struct Inner {
 /// What a deployment needs from its surroundings.
 #[derive(Debug)]
 pub struct Parts {
-    pub store: Store,
+    pub context: Context,
+    pub signals: Signals,
     pub lifecycle: Lifecycle,
     pub placement: Placement,
     pub providers: Providers,
     pub deadlines: Deadlines,
     pub max_concurrent: u32,
+    /// At the last of so many attempts to recover a slot, the slot is given up.
+    pub max_recovery_attempts: u32,
     pub public_url: String,
     pub patience: Patience,
     pub replica: Holder,
@@ -121,14 +130,18 @@ pub struct Parts {
 
 impl Deployment {
     pub fn new(parts: Parts) -> Self {
-        let lease = ReplicaLease::new(parts.store.clone(), parts.lifecycle.clock.clone(), &parts.replica);
+        let Context { store, clock, .. } = parts.context;
+        let lease = ReplicaLease::new(store.clone(), clock.clone(), &parts.replica);
         Self(Arc::new(Inner {
-            store: parts.store,
+            store,
+            clock,
+            signals: parts.signals,
             lifecycle: parts.lifecycle,
             placement: parts.placement,
             providers: parts.providers,
             deadlines: parts.deadlines,
             max_concurrent: parts.max_concurrent.into(),
+            max_recovery_attempts: parts.max_recovery_attempts.into(),
             public_url: parts.public_url,
             patience: parts.patience,
             lease,
@@ -155,9 +168,9 @@ impl Deployment {
         loop {
             tokio::select! {
                 () = self.0.ending.cancelled() => return,
-                () = self.0.placement.actions().gate_changed() => self.pass_gate().await,
+                () = self.0.signals.gate_changed() => self.pass_gate().await,
                 () = self.0.stepped_back.notified() => self.pass_gate().await,
-                ended = self.0.lifecycle.actions.bots_to_clear() => ended.into_iter().for_each(|bot| self.clear_after(bot)),
+                ended = self.0.signals.bots_to_clear() => ended.into_iter().for_each(|bot| self.clear_after(bot)),
             }
         }
     }
@@ -196,7 +209,7 @@ impl Deployment {
     /// Finishes what can be known to be unfinished: after a start, and after another replica has died. Slots whose bots
     /// have ended are cleared, and whoever waits passes the gate. Whoever else is at a slot holds its lock.
     async fn settle(&self) {
-        match self.0.store.slots_to_clear(self.0.lifecycle.clock.now()).await {
+        match self.0.store.slots_to_clear(self.0.clock.now()).await {
             Ok(slots) => {
                 let this = self.clone();
                 tokio::spawn(async move {
@@ -217,7 +230,7 @@ impl Deployment {
         loop {
             let described = tokio::select! {
                 () = self.0.ending.cancelled() => return,
-                described = self.0.placement.actions().changed_descriptions() => described,
+                described = self.0.signals.changed_descriptions() => described,
             };
             for described in described {
                 if let Some(provider) = self.provider(&described.pool) {
@@ -269,10 +282,19 @@ impl Deployment {
     }
 
     /// A bot's data, as it is handed to whatever runs it.
-    pub fn bot_data(&self, bot: &BotRow) -> Option<Value> {
+    fn bot_data(&self, bot: &BotRow) -> Option<Value> {
         let connection = bot.connection_id?;
         let token = self.0.lifecycle.tokens.make(Claim { bot: bot.id, connection });
-        Some(bot_data(bot, &token, &self.0.public_url, &self.0.deadlines, &self.0.lifecycle.bus))
+        Some(self.data_under(bot, &token))
+    }
+
+    /// The data of a bot that an operator has assigned by hand.
+    pub fn assignment_data(&self, assignment: &Assignment) -> Value {
+        self.data_under(&assignment.bot, &assignment.token)
+    }
+
+    fn data_under(&self, bot: &BotRow, token: &str) -> Value {
+        bot_data(bot, token, &self.0.public_url, &self.0.deadlines, &self.0.lifecycle.bus)
     }
 
     /// Whether a slot's environment stays as it was made.
@@ -290,7 +312,7 @@ impl Deployment {
 }
 
 /// A bot's data: all that whatever runs it needs.
-pub fn bot_data(bot: &BotRow, token: &str, public_url: &str, deadlines: &Deadlines, bus: &Bus) -> Value {
+fn bot_data(bot: &BotRow, token: &str, public_url: &str, deadlines: &Deadlines, bus: &Bus) -> Value {
     let connection = bot.connection_id.map(|id| id.to_string()).unwrap_or_default();
     json!({
         "bot_id": bot.id,

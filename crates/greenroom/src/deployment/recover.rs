@@ -32,7 +32,29 @@ pub enum Recovery {
     NotNeeded,
 }
 
+/// Why an operator cannot have a slot recovered now.
+#[derive(Debug, thiserror::Error)]
+pub enum ManualRecoveryError {
+    #[error("there is no such slot")]
+    NotFound,
+    #[error("the slot is {0}, not in error")]
+    NotInError(SlotStatus),
+    #[error("the slot is being stopped or recovered already")]
+    InProgress,
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
 impl Deployment {
+    /// Recovers a slot in error because an operator asks for it. The attempt is not counted.
+    pub async fn recover_by_hand(&self, slot: &SlotName) -> Result<(), ManualRecoveryError> {
+        let row = self.0.store.for_users().slot(slot).await?.ok_or(ManualRecoveryError::NotFound)?;
+        if row.status != SlotStatus::Error {
+            return Err(ManualRecoveryError::NotInError(row.status));
+        }
+        self.recover(slot).await?.map(drop).ok_or(ManualRecoveryError::InProgress)
+    }
+
     /// Makes a slot in error ready again, at once and without counting it; `None` when someone is at the slot already. What
     /// was begun is finished, whether or not the caller waits for it.
     pub async fn recover(&self, slot: &SlotName) -> Result<Option<Recovery>, StoreError> {
@@ -51,22 +73,12 @@ impl Deployment {
 
     /// One more attempt at a slot that is in error, or has been stuck since `stuck_since` or longer. At the last one it is
     /// deleted.
-    pub async fn attempt(
-        &self,
-        slot: &SlotName,
-        stuck_since: Timestamp,
-        max_attempts: i64,
-    ) -> Result<Recovery, StoreError> {
-        let done = self.with_slot_locked(slot, |slot| self.try_attempt(slot, stuck_since, max_attempts)).await?;
+    pub async fn attempt(&self, slot: &SlotName, stuck_since: Timestamp) -> Result<Recovery, StoreError> {
+        let done = self.with_slot_locked(slot, |slot| self.try_attempt(slot, stuck_since)).await?;
         Ok(done.unwrap_or(Recovery::NotNeeded))
     }
 
-    async fn try_attempt(
-        &self,
-        slot: SlotRow,
-        stuck_since: Timestamp,
-        max_attempts: i64,
-    ) -> Result<Recovery, StoreError> {
+    async fn try_attempt(&self, slot: SlotRow, stuck_since: Timestamp) -> Result<Recovery, StoreError> {
         let is_stuck = slot.bot_id.is_none() && slot.status_since <= stuck_since;
         let message = match slot.status {
             SlotStatus::Error => "",
@@ -91,7 +103,8 @@ impl Deployment {
         let Some(slot) = self.0.store.slot(&slot.name).await?.filter(|slot| slot.status == SlotStatus::Error) else {
             return Ok(Recovery::NotNeeded);
         };
-        if slot.recovery_attempts < max_attempts {
+        // The event has counted this attempt.
+        if !is_last_attempt(slot.recovery_attempts, self.0.max_recovery_attempts) {
             return self.revive(slot).await;
         }
         tracing::warn!(slot = %slot.name, attempts = slot.recovery_attempts, "slot deleted: too many recovery attempts");
@@ -99,6 +112,23 @@ impl Deployment {
         let goes = |slot: &SlotRow| slot.status == SlotStatus::Draining && slot.bot_id.is_none();
         let Some(slot) = self.0.store.slot(&slot.name).await?.filter(goes) else { return Ok(Recovery::NotNeeded) };
         Ok(if self.try_remove(&slot).await? { Recovery::Deleted } else { Recovery::Failed })
+    }
+
+    /// Starts a slot again of which the provider says that it is not healthy. This counts as an attempt to recover it; at the
+    /// last attempt the slot goes to error instead. True when it is started again.
+    pub(crate) async fn restart_unhealthy(&self, slot: &SlotRow, state: &str) -> Result<bool, StoreError> {
+        let message = format!("the provider says that it is not well: {state}");
+        if is_last_attempt(slot.recovery_attempts + 1, self.0.max_recovery_attempts) {
+            self.failed_since(slot, message).await?;
+            return Ok(false);
+        }
+        self.keep_failure(slot, None, &message).await;
+        let lost = SlotEvent::Lost { since: slot.status_since, counts: true };
+        let is_restarted = self.0.placement.report(slot.name.clone(), lost).await?;
+        if is_restarted {
+            tracing::warn!(slot = %slot.name, error = message, "slot unhealthy; recreating it");
+        }
+        Ok(is_restarted)
     }
 
     /// An agent that comes late would bring its slot back while what runs there, the agent itself, is being stopped: first
@@ -173,6 +203,24 @@ impl Deployment {
     }
 }
 
+/// Whether an attempt to recover a slot is the last one. `number` is how many attempts there were, with this one.
+fn is_last_attempt(number: i64, max_attempts: i64) -> bool {
+    number >= max_attempts
+}
+
 fn unknown(slot: &SlotName) -> String {
     format!("unknown/{slot}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_attempt_is_the_one_with_the_number_that_is_configured() {
+        let last = |max| (1..=4).map(|number| is_last_attempt(number, max)).collect::<Vec<_>>();
+        assert_eq!(last(3), [false, false, true, true]);
+        assert_eq!(last(1), [true; 4]);
+        assert_eq!(last(0), [true; 4]);
+    }
 }

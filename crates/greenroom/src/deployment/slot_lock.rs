@@ -60,7 +60,7 @@ impl Deployment {
 
     async fn lock_slot(&self, slot: &SlotName, holder: Uuid, replica: Uuid) -> Result<bool, StoreError> {
         let mut tx = self.0.store.begin().await?;
-        let taken = tx.lock_slot(slot, holder, replica, self.0.lifecycle.clock.now()).await?;
+        let taken = tx.lock_slot(slot, holder, replica, self.0.clock.now()).await?;
         tx.commit().await?;
         Ok(taken)
     }

@@ -88,7 +88,7 @@ impl Deployment {
     pub async fn came_free(&self, pools: &[&str], attributes: Attributes) -> Result<(), StoreError> {
         let mut tx = self.0.store.begin().await?;
         for pool in pools {
-            tx.hurry_gate(pool, self.0.lifecycle.clock.now(), self.0.max_concurrent).await?;
+            tx.hurry_gate(pool, self.0.clock.now(), self.0.max_concurrent).await?;
         }
         tx.commit().await?;
         self.0.stepped_back.notify_one();
@@ -107,7 +107,7 @@ impl Deployment {
             .map(|(pool, provider)| Served { pool: pool.clone(), image: provider.image() })
             .collect();
         let mut tx = self.0.store.begin().await?;
-        let now = self.0.lifecycle.clock.now();
+        let now = self.0.clock.now();
         let rows = tx.pass_gate(self.0.max_concurrent, &served, holder, replica, now).await?;
         tx.commit().await?;
         let passed = rows.into_iter().map(|row| {
@@ -233,7 +233,7 @@ impl Deployment {
                     Outcome::Failed(error) => error,
                     outcome => return Ok(outcome),
                 };
-            let next_try = self.0.lifecycle.clock.now().saturating_add(pause).unwrap_or(Timestamp::MAX);
+            let next_try = self.0.clock.now().saturating_add(pause).unwrap_or(Timestamp::MAX);
             let is_late = next_try >= deployment.timeout_at;
             if error.is_unavailable {
                 self.note_away(&slot.pool, &error);
@@ -274,7 +274,7 @@ impl Deployment {
     /// Lets others have the place behind the gate until it is tried again.
     async fn step_back(&self, passed: &Passed, pause: Duration, message: &str) -> Result<bool, StoreError> {
         let mut tx = self.0.store.begin().await?;
-        let until = self.0.lifecycle.clock.now().saturating_add(pause).unwrap_or(Timestamp::MAX);
+        let until = self.0.clock.now().saturating_add(pause).unwrap_or(Timestamp::MAX);
         let stepped = tx.step_back(&passed.row.slot, passed.holder, until, message).await?;
         tx.commit().await?;
         Ok(stepped)

@@ -22,8 +22,8 @@ use jiff::Timestamp;
 use super::listening::ListeningWindow;
 use super::{Keeper, KeeperError, RunReport, ago};
 use crate::clock::Clock;
+use crate::context::Context;
 use crate::deployment::Deployment;
-use crate::lifecycle::Lifecycle;
 use crate::placement::{Placement, SlotEvent};
 use crate::store::{SlotRow, Store, StoreError};
 
@@ -98,13 +98,13 @@ impl AtWork {
 
 impl DeploymentKeeper {
     pub fn new(
-        lifecycle: &Lifecycle,
+        context: &Context,
         placement: Placement,
         deployment: Deployment,
         listening: ListeningWindow,
         every: Duration,
     ) -> Self {
-        let (store, clock) = (lifecycle.store.clone(), lifecycle.clock.clone());
+        let (store, clock) = (context.store.clone(), context.clock.clone());
         let (last_full_pass, clearing, removing, breaking) = Default::default();
         Self { store, clock, placement, deployment, listening, every, last_full_pass, clearing, removing, breaking }
     }

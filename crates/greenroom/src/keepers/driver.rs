@@ -14,6 +14,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::leader::Leadership;
 use super::{Crew, Keeper, KeeperError, RunReport};
 use crate::clock::Clock;
+use crate::context::Context;
 use crate::store::{KeeperRow, Store, StoreError};
 
 /// How soon the leader sees that another replica asks for a run.
@@ -85,7 +86,8 @@ impl Post {
 }
 
 impl Keepers {
-    pub fn new(store: Store, clock: Clock, leadership: Leadership, crew: Crew) -> Self {
+    pub fn new(context: &Context, leadership: Leadership, crew: Crew) -> Self {
+        let (store, clock) = (context.store.clone(), context.clock.clone());
         let post = |keeper| Post {
             keeper,
             turn: AsyncMutex::default(),
@@ -345,6 +347,7 @@ fn answer(text: &str) -> Result<Vec<(String, u64)>, RunError> {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use crate::random::Random;
     use crate::store::Holder;
 
     /// Panics, or finds the database away.
@@ -375,7 +378,7 @@ mod tests {
         let store = Store::open(&format!("sqlite:{}", folder.path().join("x.db").display())).await.unwrap();
         let leadership = Leadership::new(store.clone(), Holder { id: uuid::Uuid::nil(), name: "here".to_owned() });
         let crew: Crew = vec![Arc::new(Failing { panics: true }), Arc::new(Failing { panics: false })];
-        let keepers = Keepers::new(store, Clock::System, leadership, crew);
+        let keepers = Keepers::new(&Context::new(store, Clock::System, Random::System), leadership, crew);
 
         let error = keepers.run("panicking").await.unwrap_err();
         assert!(matches!(error, RunError::Keeper(KeeperError::Panicked(_))), "{error:?}");

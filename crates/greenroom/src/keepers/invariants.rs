@@ -21,7 +21,7 @@ use domain::planner::Snapshot;
 use domain::planner::invariants::{Scope, Usages, Violation, overgrown, usages, usages_of, violations};
 
 use super::{Keeper, KeeperError, RunReport};
-use crate::lifecycle::Lifecycle;
+use crate::context::Context;
 use crate::lifecycle::ends::Ending;
 use crate::placement::Placement;
 use crate::placement::copy_check::{self, CopyCheck, CopyDifference, log_violation};
@@ -33,7 +33,7 @@ const PART: usize = 5_000;
 
 #[derive(Debug)]
 pub struct Invariants {
-    lifecycle: Lifecycle,
+    context: Context,
     placement: Placement,
     copy_check: CopyCheck,
     most_at_once: usize,
@@ -57,10 +57,10 @@ struct CheckedPart {
 }
 
 impl Invariants {
-    pub fn new(lifecycle: Lifecycle, placement: Placement) -> Self {
-        let copy_check = CopyCheck::new(lifecycle.store.clone(), placement.clone());
+    pub fn new(context: Context, placement: Placement) -> Self {
+        let copy_check = CopyCheck::new(context.store.clone(), placement.clone());
         let (most_at_once, part) = (MOST_AT_ONCE, PART);
-        Self { lifecycle, placement, copy_check, most_at_once, part, progress: Mutex::default() }
+        Self { context, placement, copy_check, most_at_once, part, progress: Mutex::default() }
     }
 
     /// The same, in parts of this size wherever there is more.
@@ -79,7 +79,7 @@ impl Invariants {
         for difference in log_violation.differences {
             if let CopyDifference::PoolCount(pool) = difference {
                 let changed = Changed { pools: true, ..Changed::default() };
-                let mut tx = self.lifecycle.store.begin_changing(&changed, self.lifecycle.clock.now()).await?;
+                let mut tx = self.context.store.begin_changing(&changed, self.context.clock.now()).await?;
                 tx.recount_slots(&pool).await?;
                 tx.commit().await?;
             }
@@ -128,7 +128,7 @@ impl Invariants {
             }
             Violation::QueuedWithSlot { bot, .. } => self.leave_queue(*bot).await?,
             Violation::BotInTwoSlots { bot, slots } => {
-                let row = self.lifecycle.store.bot(*bot).await?;
+                let row = self.context.store.bot(*bot).await?;
                 let own = row.and_then(|row| row.slot);
                 for slot in slots.iter().filter(|slot| Some(*slot) != own.as_ref()) {
                     self.clear_slot(slot).await?;
@@ -140,7 +140,7 @@ impl Invariants {
     }
 
     async fn leave_queue(&self, bot: BotId) -> Result<(), StoreError> {
-        let mut tx = self.lifecycle.store.begin_changing(&Changed::bot(bot, None), self.lifecycle.clock.now()).await?;
+        let mut tx = self.context.store.begin_changing(&Changed::bot(bot, None), self.context.clock.now()).await?;
         // It may have lost its slot meanwhile, and then it rightly waits.
         if tx.hold_bot(bot).await?.is_some_and(|bot| bot.slot.is_some()) {
             tx.leave_queue(&[bot]).await?;
@@ -151,7 +151,7 @@ impl Invariants {
 
     async fn clear_slot(&self, slot: &SlotName) -> Result<(), StoreError> {
         let changed = Changed { slots: vec![slot.to_string()], ..Changed::default() };
-        let mut tx = self.lifecycle.store.begin_changing(&changed, self.lifecycle.clock.now()).await?;
+        let mut tx = self.context.store.begin_changing(&changed, self.context.clock.now()).await?;
         tx.await_clearing(slot).await?;
         tx.commit().await
     }

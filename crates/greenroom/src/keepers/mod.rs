@@ -37,11 +37,13 @@ use async_trait::async_trait;
 use domain::Deadlines;
 use jiff::Timestamp;
 
+use crate::context::Context;
 use crate::deployment::Deployment;
 use crate::lifecycle::Lifecycle;
 use crate::placement::Placement;
 use crate::placement::copy_check::CopyCheck;
 use crate::providers::ec2::Runners;
+use crate::signals::Signals;
 use crate::store::StoreError;
 use deployment::DeploymentKeeper;
 use invariants::Invariants;
@@ -131,29 +133,29 @@ pub type Crew = Vec<Arc<dyn Keeper>>;
 /// What keepers need from their surroundings.
 #[derive(Debug)]
 pub struct Parts<'a> {
+    pub context: Context,
+    pub signals: Signals,
     pub lifecycle: Lifecycle,
     pub placement: Placement,
     pub deployment: Deployment,
     pub deadlines: &'a Deadlines,
-    pub max_recovery_attempts: u32,
     pub listening: ListeningWindow,
     pub runners: Runners,
 }
 
 /// The keepers, the one of them that has a timer of its own, and what every replica compares by itself.
 pub fn crew(parts: Parts<'_>) -> (Crew, QueueExpiry, CopyCheck) {
-    let Parts { lifecycle, placement, deployment, deadlines, max_recovery_attempts, listening, runners } = parts;
-    let (store, clock) = (|| lifecycle.store.clone(), || lifecycle.clock.clone());
+    let Parts { context, signals, lifecycle, placement, deployment, deadlines, listening, runners } = parts;
     let poll = deadlines.queue_poll;
-    let expiry = QueueExpiry::new(store(), clock(), placement.clone(), deployment.clone(), poll);
-    let left = DeploymentKeeper::new(&lifecycle, placement.clone(), deployment.clone(), listening.clone(), poll);
-    let warm = WarmBuffer::new(placement.clone(), poll);
-    let sweeper = Sweeper::new(lifecycle.clone(), deadlines.clone(), listening);
+    let expiry = QueueExpiry::new(&context, signals.clone(), deployment.clone(), poll);
+    let left = DeploymentKeeper::new(&context, placement.clone(), deployment.clone(), listening.clone(), poll);
+    let warm = WarmBuffer::new(signals, placement.clone(), poll);
+    let sweeper = Sweeper::new(&context, lifecycle, deadlines.clone(), listening);
     let every = deadlines.recovery_interval;
-    let recovery = RecoveryKeeper::new(store(), clock(), deployment.clone(), every, max_recovery_attempts);
-    let invariants = Invariants::new(lifecycle.clone(), placement.clone());
+    let recovery = RecoveryKeeper::new(&context, deployment.clone(), every);
+    let invariants = Invariants::new(context.clone(), placement.clone());
     let copy_check = invariants.copy_check();
-    let sync = SyncKeeper::new(&lifecycle, placement, deployment, deadlines, max_recovery_attempts);
+    let sync = SyncKeeper::new(&context, placement, deployment, deadlines);
     let mut crew: Crew = vec![
         Arc::new(expiry.clone()),
         Arc::new(left),

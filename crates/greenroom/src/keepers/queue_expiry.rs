@@ -18,8 +18,9 @@ use tokio_util::sync::CancellationToken;
 use super::leader::Leadership;
 use super::{Keeper, KeeperError, RunReport};
 use crate::clock::Clock;
+use crate::context::Context;
 use crate::deployment::Deployment;
-use crate::placement::Placement;
+use crate::signals::Signals;
 use crate::store::{Store, StoreError};
 
 /// How late the end of a wait may be seen that another replica has written, or when the clock was turned.
@@ -29,7 +30,7 @@ const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 pub struct QueueExpiry {
     store: Store,
     clock: Clock,
-    placement: Placement,
+    signals: Signals,
     deployment: Deployment,
     every: Duration,
     /// How many the timer of this replica has ended since the last run.
@@ -37,8 +38,9 @@ pub struct QueueExpiry {
 }
 
 impl QueueExpiry {
-    pub fn new(store: Store, clock: Clock, placement: Placement, deployment: Deployment, every: Duration) -> Self {
-        Self { store, clock, placement, deployment, every, in_time: Arc::default() }
+    pub fn new(context: &Context, signals: Signals, deployment: Deployment, every: Duration) -> Self {
+        let (store, clock) = (context.store.clone(), context.clock.clone());
+        Self { store, clock, signals, deployment, every, in_time: Arc::default() }
     }
 
     /// Ends who has waited in the queue too long, in the moment in which the time is over, until `ending`.
@@ -53,7 +55,7 @@ impl QueueExpiry {
             tokio::select! {
                 () = ending.cancelled() => return,
                 // Somebody with less patience may have joined the queue.
-                () = self.placement.actions().queue_joined(), if pause.is_zero() => continue,
+                () = self.signals.queue_joined(), if pause.is_zero() => continue,
                 () = tokio::time::sleep(wait.max(pause).max(Duration::from_millis(1))) => {}
             }
             let now = self.clock.now();

@@ -15,6 +15,7 @@ use futures_util::StreamExt;
 
 use super::{Keeper, KeeperError, RunReport, ago};
 use crate::clock::Clock;
+use crate::context::Context;
 use crate::deployment::{Deployment, Recovery};
 use crate::store::{SlotRow, Store, StoreError};
 
@@ -29,12 +30,12 @@ pub struct RecoveryKeeper {
     clock: Clock,
     deployment: Deployment,
     every: Duration,
-    max_attempts: i64,
 }
 
 impl RecoveryKeeper {
-    pub fn new(store: Store, clock: Clock, deployment: Deployment, every: Duration, max_attempts: u32) -> Self {
-        Self { store, clock, deployment, every, max_attempts: max_attempts.into() }
+    pub fn new(context: &Context, deployment: Deployment, every: Duration) -> Self {
+        let (store, clock) = (context.store.clone(), context.clock.clone());
+        Self { store, clock, deployment, every }
     }
 
     /// One attempt. Those that would come after the time of the next run are left to it.
@@ -43,7 +44,7 @@ impl RecoveryKeeper {
             return (slot, Ok(Recovery::NotNeeded));
         }
         let stuck_since = ago(self.clock.now(), STUCK_AFTER);
-        let done = self.deployment.attempt(&slot.name, stuck_since, self.max_attempts).await;
+        let done = self.deployment.attempt(&slot.name, stuck_since).await;
         (slot, done)
     }
 }

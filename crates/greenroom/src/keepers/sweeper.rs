@@ -16,8 +16,9 @@ use domain::lifecycle::Overdue;
 
 use super::listening::ListeningWindow;
 use super::{Keeper, KeeperError, RunReport, ago};
+use crate::context::Context;
 use crate::lifecycle::Lifecycle;
-use crate::store::StoreError;
+use crate::store::{Store, StoreError};
 
 /// Heartbeats are written once a second, by whichever replica heard them; so long one may be on its way.
 const ON_ITS_WAY: Duration = Duration::from_secs(2);
@@ -30,14 +31,15 @@ pub fn needed_listening(deadlines: &Deadlines) -> Duration {
 
 #[derive(Clone, Debug)]
 pub struct Sweeper {
+    store: Store,
     lifecycle: Lifecycle,
     deadlines: Deadlines,
     listening: ListeningWindow,
 }
 
 impl Sweeper {
-    pub fn new(lifecycle: Lifecycle, deadlines: Deadlines, listening: ListeningWindow) -> Self {
-        Self { lifecycle, deadlines, listening }
+    pub fn new(context: &Context, lifecycle: Lifecycle, deadlines: Deadlines, listening: ListeningWindow) -> Self {
+        Self { store: context.store.clone(), lifecycle, deadlines, listening }
     }
 
     async fn sweep(&self) -> Result<RunReport, StoreError> {
@@ -72,7 +74,7 @@ impl Sweeper {
     ) -> Result<u64, StoreError> {
         let (mut ended, mut last) = (0, None);
         loop {
-            let page = self.lifecycle.store.overdue(overdue, since, last).await?;
+            let page = self.store.overdue(overdue, since, last).await?;
             let Some(end) = page.last() else { return Ok(ended) };
             last = Some(*end);
             for (_, bot) in page {

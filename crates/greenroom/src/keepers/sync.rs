@@ -29,8 +29,8 @@ use jiff::Timestamp;
 use super::interrupted::end_interrupted;
 use super::{Keeper, KeeperError, RunReport, ago, count};
 use crate::clock::Clock;
+use crate::context::Context;
 use crate::deployment::{Deployment, Recovery};
-use crate::lifecycle::Lifecycle;
 use crate::placement::{Placement, SlotEvent};
 use crate::providers::{Found, Provider};
 use crate::store::{SlotRow, Store, StoreError};
@@ -47,7 +47,6 @@ pub struct SyncKeeper {
     deployment: Deployment,
     every: Duration,
     grace: Duration,
-    max_attempts: i64,
     seen: Mutex<Seen>,
 }
 
@@ -95,17 +94,10 @@ struct Listing {
 }
 
 impl SyncKeeper {
-    pub fn new(
-        lifecycle: &Lifecycle,
-        placement: Placement,
-        deployment: Deployment,
-        deadlines: &Deadlines,
-        max_attempts: u32,
-    ) -> Self {
-        let (store, clock) = (lifecycle.store.clone(), lifecycle.clock.clone());
+    pub fn new(context: &Context, placement: Placement, deployment: Deployment, deadlines: &Deadlines) -> Self {
+        let (store, clock) = (context.store.clone(), context.clock.clone());
         let (every, grace) = (deadlines.sync_interval, deadlines.sync_grace);
-        let max_attempts = max_attempts.into();
-        Self { store, clock, placement, deployment, every, grace, max_attempts, seen: Mutex::default() }
+        Self { store, clock, placement, deployment, every, grace, seen: Mutex::default() }
     }
 
     fn seen(&self) -> MutexGuard<'_, Seen> {
@@ -307,7 +299,7 @@ impl SyncKeeper {
             }
         }
         for (slot, state) in wrong.unwell {
-            report.add("made_anew", u64::from(self.replace(slot, &state).await?));
+            report.add("made_anew", u64::from(self.deployment.restart_unhealthy(&slot, &state).await?));
         }
         let stops = wrong.strays.into_iter().map(|slot| self.stop_stray(slot));
         let mut stops = futures_util::stream::iter(stops).buffer_unordered(AT_ONCE);
@@ -315,22 +307,6 @@ impl SyncKeeper {
             report.add("stopped", u64::from(stopped?));
         }
         Ok(())
-    }
-
-    /// Makes a slot anew that is not well, unless that was no help too often.
-    async fn replace(&self, slot: SlotRow, state: &str) -> Result<bool, StoreError> {
-        let message = format!("the provider says that it is not well: {state}");
-        if slot.recovery_attempts + 1 >= self.max_attempts {
-            self.deployment.failed_since(&slot, message).await?;
-            return Ok(false);
-        }
-        self.deployment.keep_failure(&slot, None, &message).await;
-        let news = SlotEvent::Lost { since: slot.status_since, counts: true };
-        let is_made = self.placement.report(slot.name.clone(), news).await?;
-        if is_made {
-            tracing::warn!(slot = %slot.name, error = message, "slot unhealthy; recreating it");
-        }
-        Ok(is_made)
     }
 
     /// Takes the slot out of use first, so that no bot gets it meanwhile.

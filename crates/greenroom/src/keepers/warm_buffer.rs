@@ -19,16 +19,18 @@ use domain::planner::job::WarmReport;
 
 use super::{Keeper, KeeperError, RunReport};
 use crate::placement::Placement;
+use crate::signals::Signals;
 
 #[derive(Debug)]
 pub struct WarmBuffer {
+    signals: Signals,
     placement: Placement,
     every: Duration,
 }
 
 impl WarmBuffer {
-    pub fn new(placement: Placement, every: Duration) -> Self {
-        Self { placement, every }
+    pub fn new(signals: Signals, placement: Placement, every: Duration) -> Self {
+        Self { signals, placement, every }
     }
 }
 
@@ -49,6 +51,6 @@ impl Keeper for WarmBuffer {
     }
 
     async fn woken(&self) {
-        self.placement.actions().pool_below_min_idle().await;
+        self.signals.pool_below_min_idle().await;
     }
 }

@@ -5,15 +5,16 @@
 //! a greater id, and a reader that had gone past it would miss it. So the feed stops in front of a missing id until
 //! it appears, or until every transaction that could have brought it has ended: then it never will.
 
-use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use domain::{BotId, EventId, SlotName, UserId};
+use domain::{BotId, EventId, UserId};
 use tokio::sync::{Notify, broadcast, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::bus::Bus;
+use crate::signals::channels::Channels;
 use crate::store::{EventRow, Store, StoreError};
 
 /// How long another replica's event may take to be seen where neither the bus nor placement's journal tells of it.
@@ -29,11 +30,9 @@ const BATCH: i64 = 1_000;
 const BACKLOG_OF_USERS: usize = 1_024;
 const BACKLOG_OF_BOTS: usize = 16;
 
-type Channel = broadcast::Sender<Arc<EventRow>>;
-
 #[derive(Clone, Debug)]
 pub struct Feed {
-    channels: Arc<Mutex<Channels>>,
+    listeners: Arc<Mutex<Listeners>>,
     position: watch::Sender<Option<EventId>>,
     /// Another replica is known to have written something.
     woken: Arc<Notify>,
@@ -42,11 +41,9 @@ pub struct Feed {
 
 /// Who listens to what, so that an event costs only those whom it concerns.
 #[derive(Debug, Default)]
-struct Channels {
-    users: HashMap<UserId, Channel>,
-    bots: HashMap<BotId, Channel>,
-    /// Who waits in a slot hears that something is assigned to it: placement says so.
-    slots: HashMap<SlotName, broadcast::Sender<()>>,
+struct Listeners {
+    users: Channels<UserId, Arc<EventRow>>,
+    bots: Channels<BotId, Arc<EventRow>>,
 }
 
 /// Who listens: first everything up to where the feed stood, from the database, then what is heard live.
@@ -66,7 +63,7 @@ impl Listener {
 
 impl Default for Feed {
     fn default() -> Self {
-        Self { channels: Arc::default(), position: watch::Sender::new(None), woken: Arc::default(), poll: POLL }
+        Self { listeners: Arc::default(), position: watch::Sender::new(None), woken: Arc::default(), poll: POLL }
     }
 }
 
@@ -83,33 +80,20 @@ impl Feed {
 
     /// Everything that happens to a user's bots.
     pub fn listen_to_user(&self, user: UserId) -> Listener {
-        self.listener(|channels| subscribe(&mut channels.users, user, BACKLOG_OF_USERS))
+        self.listener(|listeners| listeners.users.subscribe(user, BACKLOG_OF_USERS))
     }
 
     /// Everything that happens to a bot.
     pub fn listen_to_bot(&self, bot: BotId) -> Listener {
-        self.listener(|channels| subscribe(&mut channels.bots, bot, BACKLOG_OF_BOTS))
+        self.listener(|listeners| listeners.bots.subscribe(bot, BACKLOG_OF_BOTS))
     }
 
-    /// Hears that a bot is assigned to this slot.
-    pub fn listen_to_slot(&self, slot: &SlotName) -> broadcast::Receiver<()> {
-        subscribe(&mut self.channels.lock().unwrap_or_else(PoisonError::into_inner).slots, slot.clone(), 1)
+    fn listener(&self, subscribe: impl FnOnce(&mut Listeners) -> broadcast::Receiver<Arc<EventRow>>) -> Listener {
+        Listener { live: subscribe(&mut self.listeners()), position: self.position.subscribe() }
     }
 
-    /// Wakes the agent that waits in a slot.
-    pub fn wake_slot(&self, slot: &SlotName) {
-        send(&mut self.channels.lock().unwrap_or_else(PoisonError::into_inner).slots, slot, &());
-    }
-
-    /// Wakes every agent that waits: it is not known which slots have changed.
-    pub fn wake_all_slots(&self) {
-        let mut channels = self.channels.lock().unwrap_or_else(PoisonError::into_inner);
-        channels.slots.retain(|_, channel| channel.send(()).is_ok());
-    }
-
-    fn listener(&self, subscribe: impl FnOnce(&mut Channels) -> broadcast::Receiver<Arc<EventRow>>) -> Listener {
-        let live = subscribe(&mut self.channels.lock().unwrap_or_else(PoisonError::into_inner));
-        Listener { live, position: self.position.subscribe() }
+    fn listeners(&self) -> MutexGuard<'_, Listeners> {
+        self.listeners.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Follows the events until `stopping`.
@@ -157,8 +141,8 @@ impl Feed {
 
     /// Whether anybody listens to a user or a bot.
     fn is_heard(&self) -> bool {
-        let channels = self.channels.lock().unwrap_or_else(PoisonError::into_inner);
-        !(channels.users.is_empty() && channels.bots.is_empty())
+        let listeners = self.listeners();
+        !(listeners.users.is_empty() && listeners.bots.is_empty())
     }
 
     fn publish(&self, events: Vec<EventRow>, position: Option<EventId>) {
@@ -169,31 +153,11 @@ impl Feed {
         if events.is_empty() {
             return;
         }
-        let mut channels = self.channels.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut listeners = self.listeners();
         for event in events.into_iter().map(Arc::new) {
-            send(&mut channels.users, &event.user_id, &event);
-            send(&mut channels.bots, &event.bot_id, &event);
+            listeners.users.send(&event.user_id, &event);
+            listeners.bots.send(&event.bot_id, &event);
         }
-    }
-}
-
-fn subscribe<K: Eq + std::hash::Hash, T: Clone>(
-    channels: &mut HashMap<K, broadcast::Sender<T>>,
-    key: K,
-    backlog: usize,
-) -> broadcast::Receiver<T> {
-    // Lines that nobody listens to any more go when the map would have to grow.
-    if channels.len() == channels.capacity() && !channels.contains_key(&key) {
-        channels.retain(|_, channel| channel.receiver_count() > 0);
-    }
-    channels.entry(key).or_insert_with(|| broadcast::Sender::new(backlog)).subscribe()
-}
-
-fn send<K: Eq + std::hash::Hash, T: Clone>(channels: &mut HashMap<K, broadcast::Sender<T>>, key: &K, word: &T) {
-    if let Some(channel) = channels.get(key)
-        && channel.send(word.clone()).is_err()
-    {
-        channels.remove(key);
     }
 }
 

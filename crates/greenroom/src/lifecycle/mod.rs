@@ -25,10 +25,11 @@ use domain::{Action, BotId, CommandId, ConnectionId, Fault, Reason, ShownStatus,
 use jiff::Timestamp;
 use serde_json::{Map, Value};
 
-use crate::actions::Actions;
 use crate::bus::Bus;
 use crate::clock::Clock;
+use crate::context::Context;
 use crate::random::{NoRandomness, Random};
+use crate::signals::Signals;
 use crate::store::{Actor, BotRow, Change, Changed, CommandRow, Kind, NewEvent, SessionRow, Store, StoreError, Tx};
 use feed::Feed;
 use heartbeats::Heartbeats;
@@ -39,13 +40,13 @@ const SLOT_CHANGES: u32 = 5;
 
 #[derive(Clone, Debug)]
 pub struct Lifecycle {
-    pub(crate) store: Store,
-    pub(crate) clock: Clock,
-    pub(crate) random: Random,
+    store: Store,
+    clock: Clock,
+    random: Random,
     pub(crate) tokens: Tokens,
     pub(crate) heartbeats: Heartbeats,
     pub(crate) feed: Feed,
-    pub(crate) actions: Actions,
+    signals: Signals,
     pub(crate) bus: Bus,
 }
 
@@ -87,9 +88,10 @@ pub struct Assignment {
 }
 
 impl Lifecycle {
-    pub fn new(store: Store, clock: Clock, random: Random, tokens: Tokens) -> Self {
-        let (heartbeats, feed, actions, bus) = Default::default();
-        Self { store, clock, random, tokens, heartbeats, feed, actions, bus }
+    pub fn new(context: Context, signals: Signals, tokens: Tokens) -> Self {
+        let Context { store, clock, random } = context;
+        let (heartbeats, feed, bus) = Default::default();
+        Self { store, clock, random, tokens, heartbeats, feed, signals, bus }
     }
 
     /// The same, with another bus than the one in the process.
@@ -205,7 +207,7 @@ impl Lifecycle {
         tx.commit().await?;
         tracing::info!(bot = %id, connection = %connection_id, "bot assigned");
         if bot.slot.take().is_some() {
-            self.actions.clear(id);
+            self.signals.clear(id);
         }
         bot.connection_id = Some(connection_id);
         bot.has_session = false;
@@ -250,8 +252,8 @@ impl Lifecycle {
     /// Logs what was committed, and has the slot of a bot cleared that is at an end.
     fn report_committed(&self, committed: CommittedEvent) {
         match committed.0.to {
-            Some(status) if status.is_ended() => self.actions.clear(committed.0.bot_id),
-            Some(_) => self.actions.hear(committed.0.bot_id, committed.1),
+            Some(status) if status.is_ended() => self.signals.clear(committed.0.bot_id),
+            Some(_) => self.signals.hear(committed.0.bot_id, committed.1),
             None => {}
         }
         committed.log();

@@ -8,6 +8,7 @@
 //! - [`placer`]: load, plan, apply
 //! - [`snapshot_cache`]: the copy in memory, and how it is kept current
 //! - [`answer`]: what those who asked are told
+//! - [`pool_size`]: how large a pool is, as an operator changes it
 //! - [`copy_check`]: whether the copy is what the tables say
 
 mod answer;
@@ -15,6 +16,7 @@ mod batch;
 pub mod copy_check;
 mod message;
 mod placer;
+pub mod pool_size;
 mod snapshot_cache;
 
 use std::sync::Arc;
@@ -27,12 +29,13 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use crate::actions::Actions;
 use crate::admission::keys::ApiKey;
 use crate::admission::{Admission, AdmissionError, BotRequest};
+use crate::context::Context;
 use crate::lifecycle::ends::Ending;
 use crate::lifecycle::{Lifecycle, LifecycleError};
 use crate::random::NoRandomness;
+use crate::signals::Signals;
 use crate::store::{BotDetails, BotRow, StoreError};
 use copy_check::CopyDifference;
 pub use domain::planner::job::SlotEvent;
@@ -47,8 +50,8 @@ pub struct Placement {
     inbox: mpsc::UnboundedSender<Message>,
     /// A permit for each request that may wait. Ends of bots and events of slots need none: they are never refused.
     waiting: Arc<Semaphore>,
+    context: Context,
     admission: Admission,
-    actions: Actions,
 }
 
 /// A bot that was reserved, now or at an earlier asking.
@@ -103,6 +106,8 @@ impl From<AdmissionError> for PlacementError {
 impl Placement {
     /// Begins to place, until `ending`.
     pub fn begin(
+        context: Context,
+        signals: Signals,
         admission: Admission,
         lifecycle: Lifecycle,
         deadlines: Deadlines,
@@ -111,20 +116,14 @@ impl Placement {
     ) -> (Self, impl Future<Output = ()> + Send) {
         let (inbox, messages) = mpsc::unbounded_channel();
         let waiting = Arc::new(Semaphore::new(WAITING_REQUESTS));
-        let actions = lifecycle.actions.clone();
         let settings = Settings { queue_order, deploy_timeout: deadlines.deploy };
-        let placer = Placer::new(&admission, lifecycle, settings);
-        (Self { inbox, waiting, admission, actions }, placer.run(messages, ending))
+        let placer = Placer::new(context.clone(), signals, lifecycle, settings);
+        (Self { inbox, waiting, context, admission }, placer.run(messages, ending))
     }
 
     /// The same, with another bound on how many requests may wait.
     pub fn with_waiting_requests(self, most: usize) -> Self {
         Self { waiting: Arc::new(Semaphore::new(most)), ..self }
-    }
-
-    /// What is to be done after commits.
-    pub fn actions(&self) -> &Actions {
-        &self.actions
     }
 
     /// Reserves a bot and gives it a slot or a position in the queue, or says why not. The answer comes after its commit.
@@ -137,7 +136,7 @@ impl Placement {
             PlacementError::Overloaded
         })?;
         let job = ReserveRequest {
-            id: BotId(self.admission.random.id(self.admission.clock.now())?),
+            id: BotId(self.context.random.id(self.context.clock.now())?),
             user,
             key: key.id,
             platform: request.meeting.platform,

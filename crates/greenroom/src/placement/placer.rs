@@ -18,10 +18,11 @@ use super::batch::{Batch, Written};
 use super::copy_check::CopyDifference;
 use super::message::{Message, Reply, SnapshotReader, Submitted};
 use super::snapshot_cache::SnapshotCache;
-use crate::admission::Admission;
 use crate::clock::Clock;
+use crate::context::Context;
 use crate::lifecycle::Lifecycle;
 use crate::random::Random;
+use crate::signals::Signals;
 use crate::store::{Applied, Changed, PlacementTurn, Store, StoreError};
 
 /// More than this do not go into one batch, so that the first does not wait for too many others.
@@ -45,6 +46,7 @@ pub struct Placer {
     store: Store,
     clock: Clock,
     random: Random,
+    signals: Signals,
     lifecycle: Lifecycle,
     settings: Settings,
     /// Where work goes that no batch has to wait for.
@@ -60,14 +62,14 @@ pub struct Placer {
 }
 
 impl Placer {
-    pub fn new(admission: &Admission, lifecycle: Lifecycle, settings: Settings) -> Self {
-        let store = admission.store.clone();
-        let cache = SnapshotCache::new(store.clone(), lifecycle.clone());
-        let (clock, random) = (admission.clock.clone(), admission.random.clone());
+    pub fn new(context: Context, signals: Signals, lifecycle: Lifecycle, settings: Settings) -> Self {
+        let Context { store, clock, random } = context;
+        let cache = SnapshotCache::new(store.clone(), signals.clone(), lifecycle.feed.clone());
         Self {
             store,
             clock,
             random,
+            signals,
             lifecycle,
             settings,
             elsewhere: tokio::runtime::Handle::current(),
@@ -308,7 +310,7 @@ impl Placer {
 
     async fn finish(&mut self, batch: Batch, Written { mut changes, new, now }: Written) {
         let actions = std::mem::take(&mut changes.actions);
-        self.lifecycle.actions.carry_out(actions, |slot| self.lifecycle.feed.wake_slot(slot));
+        self.signals.carry_out(actions);
         let unfinished = changes.unfinished;
         // To answer many wakes many: the next batch does not wait for that.
         self.elsewhere.spawn(answer::answer(self.store.clone(), batch.replies, batch.details, changes, new, now));

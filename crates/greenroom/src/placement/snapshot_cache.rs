@@ -11,7 +11,8 @@ use domain::planner::{Job, Snapshot};
 use domain::{BotId, SlotName, UserId};
 
 use super::copy_check::{self, CopyDifference};
-use crate::lifecycle::Lifecycle;
+use crate::lifecycle::feed::Feed;
+use crate::signals::Signals;
 use crate::store::{Position, Store, StoreError};
 
 /// More users or idempotency keys than this are not kept in memory: they are looked up again.
@@ -21,13 +22,14 @@ const MOST_KEYS: usize = 200_000;
 #[derive(Debug)]
 pub struct SnapshotCache {
     store: Store,
-    lifecycle: Lifecycle,
+    signals: Signals,
+    feed: Feed,
     held: Option<(Snapshot, Position)>,
 }
 
 impl SnapshotCache {
-    pub fn new(store: Store, lifecycle: Lifecycle) -> Self {
-        Self { store, lifecycle, held: None }
+    pub fn new(store: Store, signals: Signals, feed: Feed) -> Self {
+        Self { store, signals, feed, held: None }
     }
 
     /// The copy as it was read last.
@@ -48,7 +50,7 @@ impl SnapshotCache {
         } else if changed_here {
             self.follow().await?;
         }
-        let heard = self.lifecycle.actions.take_heard();
+        let heard = self.signals.take_heard();
         if let Some((snapshot, _)) = &mut self.held {
             for (bot, status) in heard {
                 snapshot.note_status(bot, status);
@@ -70,10 +72,10 @@ impl SnapshotCache {
             return Ok(false);
         }
         // What others changed may have brought events.
-        self.lifecycle.feed.read_now();
+        self.feed.read_now();
         let Some(changed) = since.changed else {
             self.read_all().await?;
-            self.lifecycle.feed.wake_all_slots();
+            self.signals.wake_all_agents();
             return Ok(true);
         };
         if let Err(error) = self.store.refresh_snapshot(snapshot, &changed).await {
@@ -85,7 +87,7 @@ impl SnapshotCache {
         metrics::counter!("greenroom_placement_reads_total", "what" => "journal").increment(1);
         for name in changed.slots.into_iter().map(SlotName::stored) {
             if snapshot.slot(&name).is_some_and(|slot| slot.bot_id.is_some()) {
-                self.lifecycle.feed.wake_slot(&name);
+                self.signals.wake_agent(&name);
             }
         }
         Ok(true)
@@ -97,7 +99,7 @@ impl SnapshotCache {
         let snapshot = self.store.load_snapshot().await?;
         self.held = Some((snapshot, position));
         self.store.note_followed(position);
-        self.lifecycle.feed.read_now();
+        self.feed.read_now();
         metrics::counter!("greenroom_placement_reads_total", "what" => "everything").increment(1);
         Ok(())
     }

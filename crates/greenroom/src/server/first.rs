@@ -8,6 +8,7 @@ use serde_json::Map;
 use crate::admission::Admission;
 use crate::admission::keys::{self, ApiKey};
 use crate::admission::users::NewUser;
+use crate::context::Context;
 use crate::server::ServerError;
 use crate::store::{StoreError, UserRow};
 
@@ -49,6 +50,7 @@ pub struct Kept {
 
 /// Makes what is missing, and keeps it once `show` has shown it: what nobody has seen is made anew at the next start.
 pub async fn keep(
+    context: &Context,
     admission: &Admission,
     configured: Option<&SecretString>,
     show: impl FnOnce(&First) -> std::io::Result<()>,
@@ -60,15 +62,15 @@ pub async fn keep(
         let (table, row, found) = ("settings".to_owned(), format!("name {name}"), "`nothing`".to_owned());
         StoreError::Inconsistent { call: "first", table, column: "value", row, found }
     };
-    let mut tx = admission.store.begin().await?;
-    tx.keep_setting(SIGNING_SECRET, &admission.random.secret()?).await?;
+    let mut tx = context.store.begin().await?;
+    tx.keep_setting(SIGNING_SECRET, &context.random.secret()?).await?;
     let signing_secret = tx.setting(SIGNING_SECRET).await?.ok_or_else(|| lost(SIGNING_SECRET))?;
     tx.keep_setting(INSTALLATION, &uuid::Uuid::new_v4().simple().to_string()).await?;
     let installation = tx.setting(INSTALLATION).await?.ok_or_else(|| lost(INSTALLATION))?;
     let admin_token_hash = match configured {
         Some(token) => keys::hash(token.expose_secret()),
         None => {
-            let token = keys::make_admin_token(&admission.random)?;
+            let token = keys::make_admin_token(&context.random)?;
             if tx.keep_setting(ADMIN_TOKEN_HASH, &keys::hash(&token)).await? {
                 first.admin_token = Some(token);
             }

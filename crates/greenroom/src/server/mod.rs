@@ -34,6 +34,7 @@ use crate::api::{self, App, Inner};
 use crate::bus::{BadUrl, Bus};
 use crate::clock::Clock;
 use crate::config::Config;
+use crate::context::Context;
 use crate::deployment::{Deployment, Parts, Patience};
 use crate::keepers;
 use crate::keepers::driver::Keepers;
@@ -47,6 +48,8 @@ use crate::providers::Providers;
 use crate::providers::ec2::Runners;
 use crate::random::{NoRandomness, Random};
 use crate::readiness::Readiness;
+use crate::runners::RunnerRegistry;
+use crate::signals::Signals;
 use crate::store::{Holder, ServerLock, Store, StoreError};
 use crate::telemetry;
 use background::Background;
@@ -125,11 +128,12 @@ impl Server {
 
         let lock = ServerLock::take(config.database.expose_secret()).await?;
         let store = Store::open(config.database.expose_secret()).await?;
-        let (clock, random) = (Clock::System, Random::System);
-        let admission = Admission::new(store.clone(), clock.clone(), random.clone());
-        let kept = first::keep(&admission, config.admin_token.as_ref(), |first| show(&url, first)).await?;
+        let context = Context::new(store.clone(), Clock::System, Random::System);
+        let (clock, signals) = (context.clock.clone(), Signals::default());
+        let admission = Admission::new(context.clone());
+        let kept = first::keep(&context, &admission, config.admin_token.as_ref(), |first| show(&url, first)).await?;
         let tokens = Tokens::new(kept.signing_secret.expose_secret());
-        let mut lifecycle = Lifecycle::new(store.clone(), clock.clone(), random.clone(), tokens);
+        let mut lifecycle = Lifecycle::new(context.clone(), signals.clone(), tokens.clone());
 
         // Nobody else has the file: what an earlier process held, which did not end in order, is free.
         if !store.is_shared() {
@@ -165,6 +169,8 @@ impl Server {
         background.spawn("heartbeats", lifecycle.heartbeats.clone().keep_writing(store.clone(), ending.clone()));
         background.spawn("feed", lifecycle.feed.clone().follow(store.clone(), lifecycle.bus.clone(), ending.clone()));
         let (placement, placing) = Placement::begin(
+            context.clone(),
+            signals.clone(),
             admission.clone(),
             lifecycle.clone(),
             config.deadlines.clone(),
@@ -176,12 +182,14 @@ impl Server {
         let replica = Holder { id: uuid::Uuid::new_v4(), name: format!("{}:{}", host(), address.port()) };
         let public_url = config.public_url.clone().unwrap_or_else(|| url.clone());
         let deployment = Deployment::new(Parts {
-            store: store.clone(),
+            context: context.clone(),
+            signals: signals.clone(),
             lifecycle: lifecycle.clone(),
             placement: placement.clone(),
             providers,
             deadlines: config.deadlines.clone(),
             max_concurrent: config.max_concurrent_deployments,
+            max_recovery_attempts: config.max_recovery_attempts,
             public_url: public_url.clone(),
             patience: Patience { pull_stall: config.pull_stall, ..Patience::default() },
             replica: replica.clone(),
@@ -193,17 +201,18 @@ impl Server {
         // Before the keepers' first run, which is at once: what was listened before this start counts.
         listening.record(&store).await?;
         let (crew, expiry, copy_check) = keepers::crew(keepers::Parts {
+            context: context.clone(),
+            signals: signals.clone(),
             lifecycle: lifecycle.clone(),
             placement: placement.clone(),
             deployment: deployment.clone(),
             deadlines: &config.deadlines,
-            max_recovery_attempts: config.max_recovery_attempts,
             listening: listening.clone(),
             runners: runners.clone(),
         });
         let replica_id = replica.id;
         let leadership = Leadership::new(store.clone(), replica);
-        let keepers = Keepers::new(store.clone(), clock.clone(), leadership.clone(), crew);
+        let keepers = Keepers::new(&context, leadership.clone(), crew);
         background.spawn("queue expiry", expiry.keep_time(leadership.clone(), ending.clone()));
         let leads = leadership.clone();
         background.spawn("copy check", copy_check.keep_comparing(move || leads.is_held(), ending.clone()));
@@ -231,14 +240,15 @@ impl Server {
             }
         });
 
+        let runners = RunnerRegistry::new(runners, tokens, deployment.clone());
         let app = App::new(Inner {
             store: store.for_users(),
             clock,
-            random,
+            random: context.random,
+            signals,
             admission,
             lifecycle,
             deadlines: config.deadlines.clone(),
-            public_url,
             placement,
             deployment,
             keepers,

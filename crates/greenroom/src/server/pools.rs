@@ -45,7 +45,7 @@ pub async fn configure(
             provider: pool.provider.as_str().to_owned(),
             host: host(&pool.provider),
             // No runner is anybody's before there is a bot.
-            hot: pool.standby == Standby::Running && !matches!(pool.provider, ProviderConfig::Ec2(_)),
+            hot: pool.standby == Standby::Running && !pool.provider.provisioned_per_bot(),
             recycle_after: pool.recycle_after.into(),
             max_slots: pool.max_slots.into(),
             min_idle: pool.min_idle.into(),
@@ -138,11 +138,11 @@ pub fn host(provider: &ProviderConfig) -> String {
     format!("{} {address}", provider.as_str())
 }
 
-/// What the slots of a pool have, new ones first; of places for runners, what these may have. A hot slot has what it was made with until it is made fresh; any other is
-/// made for its bot.
+/// The attributes of the slots of a pool, those of new ones first; where slots are provisioned per bot, all that can be
+/// provisioned. A hot slot has the attributes that it was made with until it is made fresh; any other is made for its bot.
 pub(super) async fn attribute_sets(tx: &mut Tx, pool: &PoolConfig) -> Result<Vec<Attributes>, StoreError> {
-    if let ProviderConfig::Ec2(config) = &pool.provider {
-        return Ok(config.offers());
+    if let Some(provisionable) = pool.provider.provisionable() {
+        return Ok(provisionable);
     }
     let mut sets = vec![pool.attributes.clone()];
     if pool.standby == Standby::Stopped {

@@ -6,7 +6,6 @@ use std::collections::BTreeMap;
 use super::{Teardown, TeardownError, lock, open, pools, running, still_there};
 use crate::config::Config;
 use crate::config::pool::PoolConfig;
-use crate::config::provider::ProviderConfig;
 use crate::store::ServerLock;
 
 const ENDED_BY: &str = "ended by `greenroom down`";
@@ -81,7 +80,7 @@ impl Down {
             slots.insert(pool.name.clone(), teardown.store.slots_of_pool(&pool.name).await?.len());
         }
         slots.retain(|_, count| *count > 0);
-        let is_on_machines = |pool: &&PoolConfig| matches!(pool.provider, ProviderConfig::Ec2(_));
+        let is_on_machines = |pool: &&PoolConfig| pool.provider.provisioned_per_bot();
         let on_machines = reached.iter().filter(is_on_machines).map(|pool| pool.name.clone()).collect();
         let bots = teardown.store.open_bot_ids().await?.len();
         let unknown = teardown.count_unknown().await?;

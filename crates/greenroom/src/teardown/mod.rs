@@ -26,6 +26,8 @@ use crate::clock::Clock;
 use crate::config::Config;
 use crate::config::kept::NotRestored;
 use crate::config::pool::PoolConfig;
+use crate::context::Context;
+use crate::deployment::assignment::occupies;
 use crate::deployment::{Deployment, Parts, Patience};
 use crate::lifecycle::ends::Ending;
 use crate::lifecycle::tokens::Tokens;
@@ -36,6 +38,7 @@ use crate::providers::ec2::Runners;
 use crate::random::Random;
 use crate::server::first::{INSTALLATION, SIGNING_SECRET};
 use crate::server::{self, pools as configured, record};
+use crate::signals::Signals;
 use crate::store::{Holder, ServerFacts, ServerLock, SlotRow, Store, StoreError, StoreInspection};
 
 /// So many slots are removed at once.
@@ -129,11 +132,13 @@ impl Teardown {
     async fn begin(config: &Config, store: Store, pools: &[PoolConfig]) -> Result<Self, TeardownError> {
         let installation = store.setting(INSTALLATION).await?.unwrap_or_default();
         let secret = store.setting(SIGNING_SECRET).await?.unwrap_or_default();
-        let (clock, random, ending) = (Clock::System, Random::System, CancellationToken::new());
-        let admission = Admission::new(store.clone(), clock.clone(), random.clone());
-        let lifecycle = Lifecycle::new(store.clone(), clock, random, Tokens::new(&secret));
+        let (signals, ending) = (Signals::default(), CancellationToken::new());
+        let context = Context::new(store.clone(), Clock::System, Random::System);
+        let lifecycle = Lifecycle::new(context.clone(), signals.clone(), Tokens::new(&secret));
         let (placement, placing) = Placement::begin(
-            admission,
+            context.clone(),
+            signals.clone(),
+            Admission::new(context.clone()),
             lifecycle.clone(),
             config.deadlines.clone(),
             config.queue_order,
@@ -144,12 +149,14 @@ impl Teardown {
         let providers = configured::providers(pools, &installation, Some(&store), &runners);
         let name = format!("{}:{}", server::host(), std::process::id());
         let deployment = Deployment::new(Parts {
-            store: store.clone(),
+            context,
+            signals,
             lifecycle: lifecycle.clone(),
             placement: placement.clone(),
             providers: providers.clone(),
             deadlines: config.deadlines.clone(),
             max_concurrent: config.max_concurrent_deployments,
+            max_recovery_attempts: config.max_recovery_attempts,
             public_url: String::new(),
             patience: Patience::default(),
             replica: Holder { id: uuid::Uuid::new_v4(), name },
@@ -194,8 +201,7 @@ impl Teardown {
         let mut busy = Vec::new();
         for slot in self.slots(pools).await? {
             let Some(id) = slot.bot_id else { continue };
-            let is_in_it = |bot: &crate::store::BotRow| !bot.status.is_ended() && bot.slot.as_ref() == Some(&slot.name);
-            if self.store.bot(id).await?.as_ref().is_some_and(is_in_it) {
+            if self.store.bot(id).await?.is_some_and(|bot| occupies(&bot, &slot.name)) {
                 busy.push((slot, id));
             }
         }

@@ -71,9 +71,16 @@ fn shipped(text: &str) -> (String, Vec<String>) {
         if let Some(module) = item.trim().strip_suffix(';').and_then(|item| item.rsplit_once("mod ")) {
             test_modules.push(module.1.to_owned());
         }
-        // As rustfmt writes it: an item ends with its line, or with a bracket that is indented as the item is.
+        // As rustfmt writes it: an item with a block ends with a bracket that is indented as the item is, any other with a
+        // semicolon.
         let is_closed = |line: &str| line.strip_prefix(&" ".repeat(indent)).is_some_and(|line| line.starts_with('}'));
-        while !item.trim_end().ends_with(';') && !item.trim_end().ends_with("{}") && !is_closed(item) {
+        let mut has_block = false;
+        loop {
+            has_block |= item.trim_end().ends_with('{');
+            let is_whole = item.trim_end().ends_with([';', '}']);
+            if (has_block && is_closed(item)) || (!has_block && is_whole) {
+                break;
+            }
             item = lines.next().unwrap();
         }
     }
@@ -190,6 +197,14 @@ fn f() -> crate::random::Random { // crate::cli
 #[cfg(test)]
 mod tests {
     use crate::keepers::Keeper;
+    use crate::placement::Placement;
+}
+#[cfg(test)]
+fn of_tests(
+    at: usize,
+) -> crate::bench::Done {
+    let at = at + 1;
+    crate::cli::run(at)
 }
 #[cfg(test)]
 mod more_tests;

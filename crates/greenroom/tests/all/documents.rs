@@ -47,7 +47,7 @@ const WAY_OF_A_REQUEST: [(&str, &str); 18] = [
     ("greenroom/src/store/columns.rs", "these rows as arrays of columns"),
     ("greenroom/src/store/apply.rs", "writes them in one call, if the token is current"),
     ("planner/snapshot.rs", "takes over what was written"),
-    ("greenroom/src/actions.rs", "carries out the actions: wake an agent, pass the gate, …"),
+    ("greenroom/src/signals/mod.rs", "carries out the actions: wake an agent, pass the gate, …"),
     ("greenroom/src/placement/answer.rs", "answers, on another thread"),
 ];
 

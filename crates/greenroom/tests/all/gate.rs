@@ -384,7 +384,7 @@ async fn a_slot_that_was_held_by_work_that_was_dropped_is_released_after_a_while
     fixture.core.placement.report(name.clone(), broken).await.unwrap();
     let slot = fixture.slot_is(name.as_str(), SlotStatus::Error).await;
     let (deployment, since) = (fixture.deployment.clone(), fixture.core.clock.now());
-    let work = tokio::spawn(async move { deployment.attempt(&slot.name, since, 3).await.map(drop) });
+    let work = tokio::spawn(async move { deployment.attempt(&slot.name, since).await.map(drop) });
     until("it is being stopped", async || fixture.fake.count(&Call::Stop(name.clone())) == 1).await;
     work.abort();
     fixture.fake.release_ends(1);

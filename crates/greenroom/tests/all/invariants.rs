@@ -15,7 +15,7 @@ use crate::support::{Backend, CoreFixture, Database, Plan, pool, written};
 async fn core(backend: Backend, max_slots: i64) -> (CoreFixture, Invariants) {
     let plan = Plan::of([PoolRow { max_slots, ..pool("meet") }]);
     let core = CoreFixture::planned(Database::new(backend).await.into(), &plan).await;
-    let keeper = Invariants::new(core.lifecycle.clone(), core.placement.clone());
+    let keeper = Invariants::new(core.context.clone(), core.placement.clone());
     assert_eq!(violations_reported(&keeper).await, 0, "nothing is wrong");
     (core, keeper)
 }
@@ -131,7 +131,7 @@ async fn violation_kinds(core: &CoreFixture) -> Vec<&'static str> {
 /// Runs the keeper, which must find this kind and nothing else, in one piece and in parts of one row.
 async fn expect_told(core: &CoreFixture, keeper: &Invariants, kind: &str) {
     assert_eq!(violation_kinds(core).await, [kind]);
-    let in_parts = Invariants::new(core.lifecycle.clone(), core.placement.clone()).in_parts_of(1);
+    let in_parts = Invariants::new(core.context.clone(), core.placement.clone()).in_parts_of(1);
     let mut found = 0;
     for _ in 0..4 {
         found += violations_reported(&in_parts).await;

@@ -209,7 +209,7 @@ async fn a_slot_that_is_being_made_ready_by_now_is_not_stuck() {
     fixture.core.clock.advance(Duration::from_secs(61));
     // It was in error when recovery looked, and was recovered by hand since.
     let stuck_since = fixture.core.clock.now();
-    let attempted = fixture.deployment.attempt(&slot.name, stuck_since, 3).await.unwrap();
+    let attempted = fixture.deployment.attempt(&slot.name, stuck_since).await.unwrap();
     assert_eq!(attempted, Recovery::NotNeeded);
     let after = fixture.slot(SLOT).await.unwrap();
     assert_eq!((after.status, after.recovery_attempts), (SlotStatus::Creating, 0));

@@ -162,7 +162,7 @@ async fn silence_counts_only_while_somebody_listened() {
     // The server is away for an hour; its successor gives the bot the time to be heard again.
     core.clock.advance(Duration::from_secs(3_600));
     let listening = ListeningWindow::new(core.clock.clone());
-    let successor = Sweeper::new(core.lifecycle.clone(), Deadlines::default(), listening.clone());
+    let successor = Sweeper::new(&core.context, core.lifecycle.clone(), Deadlines::default(), listening.clone());
     let swept = async || successor.run().await.unwrap().counts["failed"];
     let listen = |seconds| {
         for _ in 0..seconds {

@@ -113,7 +113,7 @@ fn configure(world: &mut World, random: &mut Random) -> String {
         3 => pool.idle_timeout_ms = random.percent(70).then_some(random.int(2_000)),
         4 => pool.recipe = random.pick(&["a", "b"]).map(|recipe| (*recipe).to_owned()),
         0 => pool.expire_after_ms = random.percent(70).then_some(10_000 + random.int(20_000)),
-        1 if pool.provider != "ec2" => {
+        1 if !pool.provisioned_per_bot() => {
             let new = random.pick(&attribute_sets()).cloned().unwrap_or_default();
             pool.attribute_sets.retain(|set| *set != new);
             pool.attribute_sets.insert(0, new);

@@ -9,14 +9,15 @@ use crate::{Attributes, BotId, Platform, Pool, Requirements, Slot, SlotName, Slo
 
 pub fn attributes_of_new(pool: &Pool) -> Attributes {
     match pool.attribute_sets.first() {
-        Some(first) if pool.provider != "ec2" => first.clone(),
+        Some(first) if !pool.provisioned_per_bot() => first.clone(),
         _ => Attributes::default(),
     }
 }
 
 /// How large a slot is for a bot, if it fits.
 fn size(pool: &Pool, slot: &Attributes, required: Option<&Requirements>) -> Option<Size> {
-    let sets: &[Attributes] = if pool.provider == "ec2" { &pool.attribute_sets } else { std::slice::from_ref(slot) };
+    let sets: &[Attributes] =
+        if pool.provisioned_per_bot() { &pool.attribute_sets } else { std::slice::from_ref(slot) };
     sets.iter().filter(|set| fits(required, set)).map(|set| (set.usage_class, set.cpu, set.mem)).min()
 }
 
@@ -52,7 +53,7 @@ impl Batch<'_> {
                 continue;
             };
             let of_runner = self.all.slot(&slot).and_then(|slot| self.all.pool(&slot.pool));
-            if of_runner.is_some_and(|pool| pool.provider == "ec2") {
+            if of_runner.is_some_and(|pool| pool.provisioned_per_bot()) {
                 match (runner, not_before) {
                     (Some(at), _) => drop(runners.swap_remove(at)),
                     (None, Some(_)) => tried.push(bot.requirements.clone()),
@@ -79,7 +80,7 @@ impl Batch<'_> {
             let Some(config_position) = pool.config_position.filter(|_| pool.platform == bot.platform) else {
                 continue;
             };
-            let provisioned = pool.provider == "ec2";
+            let provisioned = pool.provisioned_per_bot();
             let Some(size) = size(pool, &slot.attributes, bot.requirements.as_ref()) else { continue };
             let to_start = !(pool.hot && slot.status == SlotStatus::Idle && !slot.stopped);
             if may_provision || !provisioned {
@@ -96,7 +97,7 @@ impl Batch<'_> {
     fn grow(&mut self, bot: &OpenBot, may_provision: bool) -> Option<SlotName> {
         let mut fitting = Vec::new();
         for pool in self.all.pools.iter().filter(|pool| pool.platform == bot.platform) {
-            let provisioned = pool.provider == "ec2";
+            let provisioned = pool.provisioned_per_bot();
             let size = size(pool, &attributes_of_new(pool), bot.requirements.as_ref());
             let has_room = pool.slots < pool.max_slots;
             if let (Some(config_position), Some(size), true, true) =
@@ -201,7 +202,7 @@ impl Batch<'_> {
         let is_ready = if pool.hot {
             slot.status == SlotStatus::Idle && !slot.stopped
         } else {
-            slot.provider_ref.is_some() || pool.provider == "ec2"
+            slot.provider_ref.is_some() || pool.provisioned_per_bot()
         };
         self.put(&slot.name, if is_ready { SlotStatus::Idle } else { SlotStatus::Creating });
         if !is_ready {
@@ -213,7 +214,7 @@ impl Batch<'_> {
 
     pub fn keep_warm(&mut self, name: &str) {
         let Some(pool) = self.all.pool(name).filter(|pool| pool.config_position.is_some()).cloned() else { return };
-        let provisioned = pool.provider == "ec2";
+        let provisioned = pool.provisioned_per_bot();
         let of_pool =
             |batch: &Self| -> Vec<Slot> { batch.all.slots.iter().filter(|slot| slot.pool == name).cloned().collect() };
         let now = self.now;

@@ -272,7 +272,7 @@ impl Batch<'_> {
                 slot.bots_since_fresh = 0;
                 slot.attributes = new;
             }
-            if pool.provider == "ec2" {
+            if pool.provisioned_per_bot() {
                 slot.provider_ref = None;
             }
         }

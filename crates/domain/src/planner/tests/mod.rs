@@ -152,7 +152,7 @@ impl Planner {
             token_number: 0,
             agent: of.hot.then(|| "agent".to_owned()),
             bots_since_fresh: 0,
-            provider_ref: (of.provider != "ec2").then(|| "made".to_owned()),
+            provider_ref: (!of.provisioned_per_bot()).then(|| "made".to_owned()),
             description: crate::slot::idle(None),
             last_used_at: None,
             error_message: None,

@@ -8,6 +8,7 @@ use domain::{BotId, Deadlines, Platform, SlotStatus, Status};
 use greenroom::admission::users::NewUser;
 use greenroom::admission::{Admission, BotRequest};
 use greenroom::clock::Clock;
+use greenroom::context::Context;
 use greenroom::keepers::Keeper;
 use greenroom::keepers::listening::ListeningWindow;
 use greenroom::keepers::sweeper::Sweeper;
@@ -17,6 +18,7 @@ use greenroom::lifecycle::tokens::Tokens;
 use greenroom::lifecycle::{Lifecycle, LifecycleError};
 use greenroom::placement::{Placement, Reserved};
 use greenroom::random::Random;
+use greenroom::signals::Signals;
 use greenroom::store::{Changed, PoolRow, Store};
 use jiff::Timestamp;
 use tokio_util::sync::CancellationToken;
@@ -100,6 +102,8 @@ impl Plan {
 /// The parts behind the API, with a clock that the test sets.
 #[derive(Debug)]
 pub struct CoreFixture {
+    pub context: Context,
+    pub signals: Signals,
     pub store: Store,
     pub clock: Clock,
     pub placement: Placement,
@@ -126,10 +130,13 @@ impl CoreFixture {
 
     /// The same, over another way to the database.
     pub async fn on(store: Store, database: Arc<Database>, plan: &Plan) -> Self {
-        let (clock, random) = (plan.clock.clone(), Random::System);
-        let admission = Admission::new(store.clone(), clock.clone(), random.clone());
-        let lifecycle = Lifecycle::new(store.clone(), clock.clone(), random, Tokens::new("secret"));
-        let sweeper = Sweeper::new(lifecycle.clone(), plan.deadlines.clone(), ListeningWindow::new(clock.clone()));
+        let clock = plan.clock.clone();
+        let context = Context::new(store.clone(), clock.clone(), Random::System);
+        let signals = Signals::default();
+        let admission = Admission::new(context.clone());
+        let lifecycle = Lifecycle::new(context.clone(), signals.clone(), Tokens::new("secret"));
+        let sweeper =
+            Sweeper::new(&context, lifecycle.clone(), plan.deadlines.clone(), ListeningWindow::new(clock.clone()));
         let new = NewUser {
             email: "ada@example.com".to_owned(),
             name: "Ada".to_owned(),
@@ -143,6 +150,8 @@ impl CoreFixture {
             configure(&store, pool).await;
         }
         let (placement, placing) = Placement::begin(
+            context.clone(),
+            signals.clone(),
             admission.clone(),
             lifecycle.clone(),
             plan.deadlines.clone(),
@@ -151,7 +160,20 @@ impl CoreFixture {
         );
         tokio::spawn(placing);
         let deadlines = plan.deadlines.clone();
-        Self { store, clock, placement, lifecycle, deadlines, sweeper, admission, key, user: user.id, database }
+        Self {
+            context,
+            signals,
+            store,
+            clock,
+            placement,
+            lifecycle,
+            deadlines,
+            sweeper,
+            admission,
+            key,
+            user: user.id,
+            database,
+        }
     }
 
     /// Puts all slots of a pool that nobody has into a status.

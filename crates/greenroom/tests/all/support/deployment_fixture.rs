@@ -39,23 +39,26 @@ impl Works {
         let providers = pools.into_iter().map(|pool| (pool.name, provider.clone())).collect();
         let replica = Holder { id: uuid::Uuid::new_v4(), name: "fixture".to_owned() };
         let deployment = Deployment::new(Parts {
-            store: core.store.clone(),
+            context: core.context.clone(),
+            signals: core.signals.clone(),
             lifecycle: core.lifecycle.clone(),
             placement: core.placement.clone(),
             providers: Arc::new(providers),
             deadlines: core.deadlines.clone(),
             max_concurrent: gate,
+            max_recovery_attempts: 3,
             public_url: "http://greenroom.test".to_owned(),
             patience,
             replica: replica.clone(),
             ending: ending.clone(),
         });
         let (crew, expiry, _) = keepers::crew(keepers::Parts {
+            context: core.context.clone(),
+            signals: core.signals.clone(),
             lifecycle: core.lifecycle.clone(),
             placement: core.placement.clone(),
             deployment: deployment.clone(),
             deadlines: &core.deadlines,
-            max_recovery_attempts: 3,
             listening: ListeningWindow::new(core.clock.clone()),
             runners: Runners::default(),
         });

@@ -1,15 +1,22 @@
-//! What is to be done outside once a change is committed: agents to wake, gates to pass, slots to clear. What is forgotten here,
-//! because the process ends, is found in the store.
+//! Signals between the parts of a process, after a change is committed: agents to wake, gates to pass, slots to clear. What is
+//! forgotten here, because the process ends, is found in the store.
+//!
+//! - this file: the signals
+//! - [`channels`]: listening under a key
+
+pub mod channels;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use domain::planner::Action;
 use domain::{BotId, SlotName, Status};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, broadcast};
+
+use channels::Channels;
 
 #[derive(Clone, Debug, Default)]
-pub struct Actions(Arc<Inner>);
+pub struct Signals(Arc<Inner>);
 
 #[derive(Debug, Default)]
 struct Inner {
@@ -23,6 +30,8 @@ struct Inner {
     cleared: PendingWork<Vec<BotId>>,
     /// What bots were heard to be, for placement's copy in memory.
     heard: Mutex<Vec<(BotId, Status)>>,
+    /// Agents that wait in slots.
+    agents: Mutex<Channels<SlotName, ()>>,
 }
 
 /// What waits to be taken.
@@ -57,12 +66,12 @@ impl<T: Default> PendingWork<T> {
     }
 }
 
-impl Actions {
-    /// Has everything done that a plan asks for. An agent that waits in a slot is woken by `wake_agent`.
-    pub fn carry_out(&self, actions: Vec<Action>, wake_agent: impl Fn(&SlotName)) {
+impl Signals {
+    /// Has everything done that a plan asks for.
+    pub fn carry_out(&self, actions: Vec<Action>) {
         for action in actions {
             match action {
-                Action::WakeAgent(slot) => wake_agent(&slot),
+                Action::WakeAgent(slot) => self.wake_agent(&slot),
                 Action::PassGate => self.0.gate.notify_one(),
                 Action::WatchQueue => self.0.queue.notify_one(),
                 Action::RefillPools => self.0.pools.notify_one(),
@@ -80,6 +89,25 @@ impl Actions {
     pub fn clear(&self, bot: BotId) {
         self.0.cleared.items().push(bot);
         self.0.cleared.added.notify_one();
+    }
+
+    /// Hears that a bot is assigned to this slot.
+    pub fn listen_to_slot(&self, slot: &SlotName) -> broadcast::Receiver<()> {
+        self.agents().subscribe(slot.clone(), 1)
+    }
+
+    /// Wakes the agent that waits in a slot.
+    pub fn wake_agent(&self, slot: &SlotName) {
+        self.agents().send(slot, &());
+    }
+
+    /// Wakes every agent that waits: it is not known which slots have changed.
+    pub fn wake_all_agents(&self) {
+        self.agents().send_to_all(&());
+    }
+
+    fn agents(&self) -> MutexGuard<'_, Channels<SlotName, ()>> {
+        self.0.agents.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A bot was heard to be so.

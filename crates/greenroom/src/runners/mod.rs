@@ -1,0 +1,208 @@
+//! Runners: machines on which an agent waits for bots, of whichever pool. A runner registers with the token of its pool, and
+//! uses a token of its own from then on. The table at AWS, which only the server reads, says what each runner is and which slot
+//! it has.
+//!
+//! - this file: a runner registers, is heard of, takes a bot, is released, ends
+//! - [`wait`]: it waits for a bot
+
+mod wait;
+
+use std::time::Duration;
+
+use aws::{AwsError, RegisterError, RunnerPool, RunnerState};
+use domain::UsageClass;
+
+use crate::deployment::Deployment;
+use crate::lifecycle::tokens::{RunnerClaim, Tokens};
+use crate::providers::ec2::Runners;
+use crate::store::StoreError;
+
+/// How long a runner that has no bot and cannot reach the server goes on.
+const ORPHANED_AFTER: Duration = Duration::from_mins(30);
+
+/// Registers the runners of all pools, and gives them their bots.
+#[derive(Clone, Debug)]
+pub struct RunnerRegistry {
+    runners: Runners,
+    tokens: Tokens,
+    deployment: Deployment,
+}
+
+/// A machine that wants to be a runner, by its token.
+#[derive(Debug)]
+pub enum Newcomer {
+    /// Of this pool.
+    OfPool(String),
+    /// It has been one before.
+    Known(RunnerClaim),
+}
+
+/// A runner that is registered.
+#[derive(Debug)]
+pub struct Registration {
+    pub claim: RunnerClaim,
+    /// The runner's own token.
+    pub token: String,
+    pub resource_class: Option<String>,
+    pub usage_class: UsageClass,
+    pub heartbeat_interval: Duration,
+    pub orphaned_after: Duration,
+}
+
+/// What a runner is, and what it has to do.
+#[derive(Debug)]
+pub struct Standing {
+    pub state: &'static str,
+    /// Its run has to be ended and released.
+    pub stop: bool,
+    /// The machine has to end.
+    pub end: bool,
+}
+
+/// Why a runner is refused.
+#[derive(Debug, thiserror::Error)]
+pub enum RunnerError {
+    #[error("the token is that of another machine")]
+    OtherMachine,
+    #[error("the pool {0} of this token has no runners, or no longer")]
+    NoRunners(String),
+    #[error("this machine is not in a group of the pool, or not yet")]
+    NotInGroup,
+    #[error("another agent has registered this machine and is heard of: use its own token, or wait until it is silent")]
+    AlreadyRegistered,
+    #[error("this runner is at an end, and its machine is to end")]
+    Ended,
+    #[error("this run is not, or no longer, that of the runner")]
+    StaleRun,
+    #[error("{message}")]
+    Aws { message: String, retryable: bool },
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+impl From<AwsError> for RunnerError {
+    fn from(error: AwsError) -> Self {
+        Self::Aws { message: error.to_string(), retryable: error.retryable() }
+    }
+}
+
+impl From<RegisterError> for RunnerError {
+    fn from(error: RegisterError) -> Self {
+        match error {
+            RegisterError::Unknown => Self::NotInGroup,
+            RegisterError::Known => Self::AlreadyRegistered,
+            RegisterError::Ended => Self::Ended,
+            RegisterError::Aws(error) => error.into(),
+        }
+    }
+}
+
+impl RunnerRegistry {
+    pub fn new(runners: Runners, tokens: Tokens, deployment: Deployment) -> Self {
+        Self { runners, tokens, deployment }
+    }
+
+    /// Which runner's token this is; `None` when it is not that of a runner.
+    pub fn claim(&self, token: &str) -> Option<RunnerClaim> {
+        self.tokens.read_runner(token)
+    }
+
+    /// Who may register with this token; `None` when it is neither a runner's nor a pool's.
+    pub fn newcomer(&self, token: &str) -> Option<Newcomer> {
+        let known = self.claim(token).map(Newcomer::Known);
+        known.or_else(|| self.tokens.read_pool(token).map(Newcomer::OfPool))
+    }
+
+    /// Registers a machine as a runner. `agent` is the name that its agent process has given itself: the same process may ask
+    /// again.
+    pub async fn register(
+        &self,
+        newcomer: Newcomer,
+        instance: String,
+        agent: Option<&str>,
+    ) -> Result<Registration, RunnerError> {
+        let (pool, is_known) = match newcomer {
+            Newcomer::OfPool(pool) => (pool, false),
+            Newcomer::Known(claim) if claim.instance == instance => (claim.pool, true),
+            Newcomer::Known(_) => return Err(RunnerError::OtherMachine),
+        };
+        let runners = self.of(&pool)?;
+        let runner = runners.register_as(&instance, is_known, agent).await?;
+        let claim = RunnerClaim { pool, instance };
+        self.came_free(&claim);
+        Ok(Registration {
+            token: self.tokens.make_runner(&claim),
+            claim,
+            resource_class: runner.attributes.resource_class,
+            usage_class: runner.attributes.usage_class,
+            heartbeat_interval: runners.settings().pace.heartbeat,
+            orphaned_after: ORPHANED_AFTER,
+        })
+    }
+
+    /// Notes that a runner lives. `run_id` is what it is busy with.
+    pub async fn heartbeat(&self, claim: &RunnerClaim, run_id: Option<&str>) -> Result<Standing, RunnerError> {
+        let standing = self.of(&claim.pool)?.beat(&claim.instance, run_id).await?;
+        if standing.state == Some(RunnerState::Terminated) {
+            return Err(RunnerError::Ended);
+        }
+        let state = standing.state.map_or("unknown", RunnerState::as_str);
+        Ok(Standing { state, stop: standing.stop, end: standing.end })
+    }
+
+    /// The runner takes the bot of this run.
+    pub async fn acknowledge(&self, claim: &RunnerClaim, run_id: &str) -> Result<(), RunnerError> {
+        let pool = self.of(&claim.pool)?;
+        if !pool.acknowledge(&claim.instance, run_id).await? {
+            return Err(refusal(pool, claim).await?);
+        }
+        Ok(())
+    }
+
+    /// Nothing of the bot of this run is left on the machine: the runner is free.
+    pub async fn release(&self, claim: &RunnerClaim, run_id: &str) -> Result<(), RunnerError> {
+        let pool = self.of(&claim.pool)?;
+        if !pool.release(&claim.instance, run_id).await? {
+            return Err(refusal(pool, claim).await?);
+        }
+        self.came_free(claim);
+        Ok(())
+    }
+
+    /// Terminates the machine of a runner.
+    pub async fn end(&self, claim: &RunnerClaim, reason: &str) -> Result<(), RunnerError> {
+        self.of(&claim.pool)?.end(&claim.instance).await?;
+        tracing::info!(pool = claim.pool, runner = claim.instance, reason, "runner ended");
+        Ok(())
+    }
+
+    /// A runner came free: bots that wait for one are tried again, without the runner waiting for it.
+    fn came_free(&self, claim: &RunnerClaim) {
+        let (this, RunnerClaim { pool, instance }) = (self.clone(), claim.clone());
+        tokio::spawn(async move {
+            let Some(runners) = this.runners.of(&pool) else { return };
+            let reported = match runners.runner(&instance).await {
+                Ok(Some(runner)) => {
+                    let pools: Vec<&str> = this.runners.sharing(&pool).collect();
+                    this.deployment.came_free(&pools, runner.attributes).await.map_err(|error| error.to_string())
+                }
+                Ok(None) => Ok(()),
+                Err(error) => Err(error.to_string()),
+            };
+            if let Err(error) = reported {
+                tracing::warn!(pool, error, "bots that wait for a runner not served; retried at the next run");
+            }
+        });
+    }
+
+    /// The runners of a pool that a token names.
+    fn of(&self, pool: &str) -> Result<&RunnerPool, RunnerError> {
+        self.runners.of(pool).ok_or_else(|| RunnerError::NoRunners(pool.to_owned()))
+    }
+}
+
+/// Why a run is not the runner's.
+async fn refusal(pool: &RunnerPool, claim: &RunnerClaim) -> Result<RunnerError, AwsError> {
+    let is_ended = pool.beat(&claim.instance, None).await?.end;
+    Ok(if is_ended { RunnerError::Ended } else { RunnerError::StaleRun })
+}
