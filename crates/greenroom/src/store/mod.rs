@@ -6,14 +6,14 @@
 //! - [`error`], [`sql`], [`source_table`], [`lanes`], [`connect`], [`migrate`], [`server_lock`]: the database itself
 //! - [`settings`], [`users`]: who may ask
 //! - [`bots`]: what was asked
-//! - [`pools`], [`slots`], [`queue`], [`deployments`], [`slot_locks`], [`images`]: where it runs, or waits to
+//! - [`pools`], [`slots`], [`queue`], [`deployments`], [`images`]: where it runs, or waits to
 //! - [`failures`], [`budgets`]: what providers said, and how often they may be asked
 //! - [`guarded`], [`fence`], [`placement_turn`], [`load`], [`apply`], [`changed`],
 //!   [`columns`], [`sqlite_writer`]: placement's copy in memory, and what it writes
 //! - [`sessions`], [`commands`], [`transcript`], [`bot_logs`]: what the bot and its user say to each other
 //! - [`overdue`], [`listening`]: what has lasted too long, and when bots could be heard
 //! - [`servers`]: which servers run, for tools that ask them
-//! - [`replicas`], [`leases`], [`keepers`]: who brings records and the world together, and what that did
+//! - [`leases`], [`replicas`], [`keepers`]: what one holder at a time may do, which replicas live, and what keepers did
 //! - [`events`]: the audit trail
 
 mod apply;
@@ -46,7 +46,6 @@ mod server_lock;
 mod servers;
 mod sessions;
 mod settings;
-mod slot_locks;
 mod slots;
 mod source_table;
 pub(crate) mod sql;
@@ -82,7 +81,7 @@ use guarded::TOKEN_NOT_REPLACED;
 pub use images::{Image, PullRow, Pulled};
 pub use keepers::KeeperRow;
 use lanes::{Lane, WriteTurn};
-pub use leases::Holder;
+pub use leases::{Holder, Lease, LeaseClaim};
 pub use listening::ListeningSpan;
 pub use placement_turn::PlacementTurn;
 pub use pools::KeptPool;

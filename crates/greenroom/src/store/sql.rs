@@ -30,10 +30,10 @@ impl Sql {
 
 /// One text for both databases, or one for each.
 macro_rules! sql {
-    ($name:literal, $($text:expr),+ $(,)?) => {
+    ($name:expr, $($text:expr),+ $(,)?) => {
         const { &$crate::store::sql::Sql::new($name, concat!($($text),+), concat!($($text),+)) }
     };
-    ($name:literal, sqlite: $sqlite:expr, postgres: $postgres:expr $(,)?) => {
+    ($name:expr, sqlite: $sqlite:expr, postgres: $postgres:expr $(,)?) => {
         const { &$crate::store::sql::Sql::new($name, $sqlite, $postgres) }
     };
 }
@@ -77,7 +77,28 @@ macro_rules! sql_over {
     };
 }
 
-pub(super) use {rows, sql, sql_locking, sql_over};
+/// The time by the clock of the database, or so many milliseconds later.
+macro_rules! database_time {
+    (sqlite) => {
+        "strftime('%Y-%m-%dT%H:%M:%fZ', 'now')"
+    };
+    (sqlite + $milliseconds:literal) => {
+        concat!("strftime('%Y-%m-%dT%H:%M:%fZ', 'now', (", $milliseconds, " / 1000.0) || ' seconds')")
+    };
+    (postgres) => {
+        "clock_timestamp()"
+    };
+    (postgres + $milliseconds:literal) => {
+        concat!("clock_timestamp() + ", $milliseconds, " * interval '1 millisecond'")
+    };
+}
+
+pub(super) use {database_time, rows, sql, sql_locking, sql_over};
+
+/// As [`database_time`] takes them.
+pub(super) fn milliseconds(time: std::time::Duration) -> i64 {
+    i64::try_from(time.as_millis()).unwrap_or(i64::MAX)
+}
 
 /// A value to bind. Each carries its type even when it is absent, because PostgreSQL wants to know.
 #[derive(Clone, Debug)]
