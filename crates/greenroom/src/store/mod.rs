@@ -3,7 +3,7 @@
 //! [`Tx`], which commits all of it or nothing.
 //!
 //! In reading order:
-//! - [`error`], [`sql`], [`source_table`], [`lanes`], [`connect`], [`migrate`], [`server_lock`]: the database itself
+//! - [`error`], [`sql`], [`record`], [`source_table`], [`lanes`], [`connect`], [`migrate`], [`server_lock`]: the database itself
 //! - [`settings`], [`users`]: who may ask
 //! - [`bots`]: what was asked
 //! - [`pools`], [`slots`], [`queue`], [`deployments`], [`images`]: where it runs, or waits to
@@ -41,6 +41,7 @@ mod overdue;
 mod placement_turn;
 mod pools;
 mod queue;
+mod record;
 mod replicas;
 mod server_lock;
 mod servers;

@@ -8,6 +8,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use uuid::Uuid;
 
+use super::deployments::return_to_gate;
 use super::sql::{args, database_time, milliseconds, sql};
 use super::{Holder, LeaseClaim, Run, Store, StoreError, Tx};
 use domain::SlotName;
@@ -144,11 +145,7 @@ impl Store {
         tx.run(sql!("replicas.end_all", "DELETE FROM replicas"), vec![]).await?;
         let released = tx
             .all(
-                sql!(
-                    "deployments.release_all",
-                    "UPDATE deployments SET state = 'again', holder = NULL, replica = NULL, lease_until = $1
-                      WHERE state = 'active' RETURNING slot"
-                ),
+                sql!("deployments.release_all", return_to_gate!("$1"), " WHERE state = 'active' RETURNING slot"),
                 args![now],
             )
             .await?
@@ -163,18 +160,14 @@ impl Store {
         let (sql, args) = match holding {
             Holding::Lease(claim) => return self.release_lease(claim).await,
             Holding::Passed { holder } => (
-                sql!(
-                    "deployments.release_passed",
-                    "UPDATE deployments SET state = 'again', holder = NULL, replica = NULL, lease_until = $2
-                      WHERE state = 'active' AND holder = $1"
-                ),
+                sql!("deployments.release_passed", return_to_gate!("$2"), " WHERE state = 'active' AND holder = $1"),
                 args![*holder, now],
             ),
             Holding::Deployment { slot, holder } => (
                 sql!(
                     "deployments.release",
-                    "UPDATE deployments SET state = 'again', holder = NULL, replica = NULL, lease_until = $3
-                      WHERE slot = $1 AND state = 'active' AND holder = $2"
+                    return_to_gate!("$3"),
+                    " WHERE slot = $1 AND state = 'active' AND holder = $2"
                 ),
                 args![slot, *holder, now],
             ),
@@ -192,8 +185,8 @@ impl Tx {
         self.run(
             sql!(
                 "deployments.release_abandoned",
-                "UPDATE deployments SET state = 'again', holder = NULL, replica = NULL, lease_until = $1
-                  WHERE state = 'active'
+                return_to_gate!("$1"),
+                " WHERE state = 'active'
                     AND (replica IS NULL AND lease_until <= $1
                          OR replica IS NOT NULL
                             AND NOT EXISTS (SELECT 1 FROM replicas WHERE replicas.id = deployments.replica))"

@@ -4,50 +4,46 @@ use domain::{Attributes, BotId, SlotName, SlotStatus};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
+use super::record::record;
 use super::sql::{Row, Sql, args, sql};
 use super::{Run, SlotRow, Store, StoreError, Tx};
 
-/// Under names of their own where a row of another table has the same, so that slots can be read together with others.
-macro_rules! slot_columns {
-    () => {
-        "name AS slot_name, pool AS slot_pool, number, status AS slot_status, status_since AS slot_since, bot_id, \
-         incarnation, generation, token_number, agent, bots_since_fresh, provider_ref, description, last_used_at, error_message, recovery_attempts, \
-         created_at AS slot_created_at, attributes, expires_at, unsettled, stopped, recipe"
-    };
+record! {
+    SlotRow, columns slot_columns, read slot {
+        name,
+        pool,
+        number,
+        status,
+        status_since,
+        bot_id,
+        incarnation,
+        generation,
+        token_number,
+        agent,
+        bots_since_fresh,
+        provider_ref,
+        description,
+        last_used_at,
+        error_message,
+        recovery_attempts,
+        created_at,
+        attributes,
+        expires_at,
+        awaits_clearing = unsettled via awaits_clearing,
+        stopped,
+        recipe,
+    }
 }
 pub(super) use slot_columns;
+
+fn awaits_clearing(row: &Row, unsettled: &'static str) -> Result<bool, StoreError> {
+    Ok(row.word::<SlotStatus>("status")? == SlotStatus::Busy && row.int(unsettled)? == 1)
+}
 
 macro_rules! sql_of_slots {
     ($name:literal, $after:literal) => {
         sql!($name, "SELECT ", slot_columns!(), " FROM slots ", $after)
     };
-}
-
-pub(super) fn slot(row: &Row) -> Result<SlotRow, StoreError> {
-    Ok(SlotRow {
-        name: SlotName::stored(row.text("slot_name")?),
-        pool: row.text("slot_pool")?,
-        number: row.int("number")?,
-        status: row.word("slot_status")?,
-        status_since: row.time("slot_since")?,
-        bot_id: row.maybe_id("bot_id")?.map(BotId),
-        incarnation: row.id("incarnation")?,
-        generation: row.int("generation")?,
-        token_number: row.int("token_number")?,
-        agent: row.maybe_text("agent")?,
-        bots_since_fresh: row.int("bots_since_fresh")?,
-        provider_ref: row.maybe_text("provider_ref")?,
-        description: row.text("description")?,
-        last_used_at: row.maybe_time("last_used_at")?,
-        error_message: row.maybe_text("error_message")?,
-        recovery_attempts: row.int("recovery_attempts")?,
-        created_at: row.time("slot_created_at")?,
-        attributes: row.word("attributes")?,
-        expires_at: row.maybe_time("expires_at")?,
-        awaits_clearing: row.word::<SlotStatus>("slot_status")? == SlotStatus::Busy && row.int("unsettled")? == 1,
-        stopped: row.int("stopped")? == 1,
-        recipe: row.maybe_text("recipe")?,
-    })
 }
 
 fn slots(rows: &[Row]) -> Result<Vec<SlotRow>, StoreError> {

@@ -325,6 +325,10 @@ impl Row {
         text.parse().map_err(|_| self.inconsistent(column, &text))
     }
 
+    pub fn maybe_word<T: std::str::FromStr>(&self, column: &'static str) -> Result<Option<T>, StoreError> {
+        self.parsed(column)
+    }
+
     fn parsed<T: std::str::FromStr>(&self, column: &'static str) -> Result<Option<T>, StoreError> {
         self.maybe_text(column)?.map(|text| text.parse().map_err(|_| self.inconsistent(column, &text))).transpose()
     }

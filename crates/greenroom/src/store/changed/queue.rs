@@ -8,6 +8,7 @@ use jiff::Timestamp;
 use super::Parts;
 use super::write::{Write, existing};
 use crate::store::columns::Rows;
+use crate::store::deployments::state_word;
 
 pub fn queue_and_gate<'a>(parts: &mut Parts<'a>, changes: &'a Changes, now: Timestamp) {
     let rows = Rows::default().id("id", &changes.left_queue, |id| id.0);
@@ -47,7 +48,7 @@ fn gate<'a>(parts: &mut Parts<'a>, changes: &'a Changes, now: Timestamp) {
     let rows =
         Rows::default()
             .text("slot", &at_gate, |(slot, _)| slot.as_str())
-            .text("state", &at_gate, |(_, state)| if state == GateState::Waiting { "waiting" } else { "again" });
+            .text("state", &at_gate, |(_, state)| state_word(state));
     parts.add(
         "given_up_deployments",
         true,
