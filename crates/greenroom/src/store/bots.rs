@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use uuid::Uuid;
 
 use super::record::record;
-use super::sql::{Row, Sql, args, sql, sql_locking};
+use super::sql::{Row, Sql, args, sql, sql_locking, text, words};
 use super::{Run, Store, StoreError, Tx};
 
 record! {
@@ -97,11 +97,21 @@ impl BotFilter {
     }
 }
 
+/// Statuses of a bot that has ended.
+pub(super) const ENDED: &str = words!(Status::Completed, Status::Failed);
+
 // The status as shown, as in [`BotRow::shown`].
 macro_rules! shown {
     () => {
-        "CASE WHEN status <> 'reserved' THEN status WHEN connection_id IS NOT NULL THEN 'deploying' \
-              WHEN pool IS NOT NULL THEN 'queued' ELSE status END"
+        text!(
+            "CASE WHEN status <> ",
+            words!(Status::Reserved),
+            " THEN status WHEN connection_id IS NOT NULL THEN ",
+            words!(ShownStatus::Deploying),
+            " WHEN pool IS NOT NULL THEN ",
+            words!(ShownStatus::Queued),
+            " ELSE status END"
+        )
     };
 }
 
@@ -367,5 +377,17 @@ impl Tx {
             args![id, config, now],
         )
         .await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn statements_know_every_status_that_is_an_end() {
+        for status in Status::ALL {
+            assert_eq!(ENDED.contains(&format!("'{status}'")), status.is_ended(), "{status}");
+        }
     }
 }

@@ -114,6 +114,11 @@ impl<'a> Rows<'a> {
         self
     }
 
+    /// The names of its columns, without the time.
+    pub fn names(&self) -> impl Iterator<Item = &'static str> {
+        self.columns.iter().map(|(name, _)| *name).filter(|name| *name != "now")
+    }
+
     pub fn len(&self) -> usize {
         self.count
     }

@@ -123,10 +123,10 @@ impl Store {
 
     pub async fn queued_by_pool(&self) -> Result<Vec<(String, i64)>, StoreError> {
         self.reader()
-            .all(sql!("queue.count", "SELECT pool, count(*) AS n FROM queue GROUP BY pool"), vec![])
+            .all(sql!("queue.count", "SELECT pool, count(*) AS count FROM queue GROUP BY pool"), vec![])
             .await?
             .iter()
-            .map(|row| Ok((row.text("pool")?, row.int("n")?)))
+            .map(|row| Ok((row.text("pool")?, row.int("count")?)))
             .collect()
     }
 }

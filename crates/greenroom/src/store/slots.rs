@@ -4,8 +4,9 @@ use domain::{Attributes, BotId, SlotName, SlotStatus};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
+use super::bots::ENDED;
 use super::record::record;
-use super::sql::{Row, Sql, args, sql};
+use super::sql::{Row, Sql, args, sql, words};
 use super::{Run, SlotRow, Store, StoreError, Tx};
 
 record! {
@@ -40,9 +41,14 @@ fn awaits_clearing(row: &Row, unsettled: &'static str) -> Result<bool, StoreErro
     Ok(row.word::<SlotStatus>("status")? == SlotStatus::Busy && row.int(unsettled)? == 1)
 }
 
+/// Statuses in which a slot may have a bot.
+const MAY_HAVE_A_BOT: &str = words!(SlotStatus::Creating, SlotStatus::Busy, SlotStatus::Draining);
+/// The same without those that go away: somebody works on such a slot, or it is to be recovered.
+const BEING_USED: &str = words!(SlotStatus::Creating, SlotStatus::Busy);
+
 macro_rules! sql_of_slots {
-    ($name:literal, $after:literal) => {
-        sql!($name, "SELECT ", slot_columns!(), " FROM slots ", $after)
+    ($name:literal, $($after:expr),+ $(,)?) => {
+        sql!($name, "SELECT ", slot_columns!(), " FROM slots ", $($after),+)
     };
 }
 
@@ -132,10 +138,10 @@ impl Store {
     /// How many slots of each pool are in each status.
     pub async fn slots_by_status(&self) -> Result<Vec<(String, SlotStatus, i64)>, StoreError> {
         self.reader()
-            .all(sql!("slots.count", "SELECT pool, status, count(*) AS n FROM slots GROUP BY pool, status"), vec![])
+            .all(sql!("slots.count", "SELECT pool, status, count(*) AS count FROM slots GROUP BY pool, status"), vec![])
             .await?
             .iter()
-            .map(|row| Ok((row.text("pool")?, row.word("status")?, row.int("n")?)))
+            .map(|row| Ok((row.text("pool")?, row.word("status")?, row.int("count")?)))
             .collect()
     }
 
@@ -184,9 +190,13 @@ impl Store {
             .all(
                 sql_of_slots!(
                     "slots.to_clear",
-                    "WHERE unsettled = 1 AND status IN ('creating', 'busy', 'draining') AND bot_id IS NOT NULL AND EXISTS
+                    "WHERE unsettled = 1 AND status IN (",
+                    MAY_HAVE_A_BOT,
+                    ") AND bot_id IS NOT NULL AND EXISTS
                          (SELECT 1 FROM bots WHERE bots.id = slots.bot_id AND bots.updated_at <= $1
-                             AND (bots.status IN ('completed', 'failed') OR bots.slot IS DISTINCT FROM slots.name))"
+                             AND (bots.status IN (",
+                    ENDED,
+                    ") OR bots.slot IS DISTINCT FROM slots.name))"
                 ),
                 args![since],
             )
@@ -206,7 +216,9 @@ impl Store {
                     "WHERE name IN
                          (SELECT bots.slot FROM open_bots JOIN bots ON bots.id = open_bots.bot_id
                            WHERE bots.status = 'reserved' AND bots.slot IS NOT NULL AND bots.updated_at <= $1)
-                       AND status IN ('creating', 'busy', 'draining') AND status_since <= $1
+                       AND status IN (",
+                    MAY_HAVE_A_BOT,
+                    ") AND status_since <= $1
                        AND EXISTS (SELECT 1 FROM bots WHERE bots.id = slots.bot_id AND bots.slot = slots.name
                                       AND (bots.awaited_since IS NULL OR bots.awaited_since <= slots.last_used_at
                                            AND EXISTS (SELECT 1 FROM pools
@@ -246,8 +258,9 @@ impl Store {
             .all(
                 sql_of_slots!(
                     "slots.to_recover",
-                    "WHERE unsettled = 1 AND status = 'error'
-                        OR status IN ('creating', 'busy') AND bot_id IS NULL AND status_since <= $1
+                    "WHERE unsettled = 1 AND status = 'error' OR status IN (",
+                    BEING_USED,
+                    ") AND bot_id IS NULL AND status_since <= $1
                            AND NOT EXISTS (SELECT 1 FROM deployments WHERE deployments.slot = slots.name)
                      ORDER BY pool, number"
                 ),

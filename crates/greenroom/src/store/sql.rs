@@ -28,10 +28,56 @@ impl Sql {
     }
 }
 
+/// How long some texts are together.
+pub(super) const fn length(texts: &[&str]) -> usize {
+    let (mut length, mut text) = (0, 0);
+    while text < texts.len() {
+        length += texts[text].len();
+        text += 1;
+    }
+    length
+}
+
+/// Texts one after the other, as bytes.
+pub(super) const fn joined<const LENGTH: usize>(texts: &[&str]) -> [u8; LENGTH] {
+    let (mut bytes, mut at, mut text) = ([0; LENGTH], 0, 0);
+    while text < texts.len() {
+        let from = texts[text].as_bytes();
+        let mut byte = 0;
+        while byte < from.len() {
+            bytes[at] = from[byte];
+            (at, byte) = (at + 1, byte + 1);
+        }
+        text += 1;
+    }
+    bytes
+}
+
+/// Constant texts as one. Other than `concat!` it takes constants too.
+macro_rules! text {
+    ($($text:expr),+ $(,)?) => {
+        const {
+            const TEXTS: &[&str] = &[$($text),+];
+            const BYTES: [u8; $crate::store::sql::length(TEXTS)] = $crate::store::sql::joined(TEXTS);
+            match std::str::from_utf8(&BYTES) {
+                Ok(text) => text,
+                Err(_) => unreachable!(),
+            }
+        }
+    };
+}
+
+/// The words of some variants of an enum, as a list of SQL: `'creating', 'busy'`.
+macro_rules! words {
+    ($first:path $(, $next:path)* $(,)?) => {
+        $crate::store::sql::text!("'", $first.as_str() $(, "', '", $next.as_str())*, "'")
+    };
+}
+
 /// One text for both databases, or one for each.
 macro_rules! sql {
     ($name:expr, $($text:expr),+ $(,)?) => {
-        const { &$crate::store::sql::Sql::new($name, concat!($($text),+), concat!($($text),+)) }
+        const { &$crate::store::sql::Sql::new($name, $crate::store::sql::text!($($text),+), $crate::store::sql::text!($($text),+)) }
     };
     ($name:expr, sqlite: $sqlite:expr, postgres: $postgres:expr $(,)?) => {
         const { &$crate::store::sql::Sql::new($name, $sqlite, $postgres) }
@@ -93,7 +139,7 @@ macro_rules! database_time {
     };
 }
 
-pub(super) use {database_time, rows, sql, sql_locking, sql_over};
+pub(super) use {database_time, rows, sql, sql_locking, sql_over, text, words};
 
 /// As [`database_time`] takes them.
 pub(super) fn milliseconds(time: std::time::Duration) -> i64 {
@@ -384,5 +430,32 @@ impl Row {
                 id.or_else(text).or_else(number)
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use domain::{SlotStatus, Status};
+
+    /// The words that the store's own texts compare a status with.
+    #[test]
+    fn every_status_in_a_statement_is_one_of_the_vocabulary() {
+        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/store");
+        let texts = [folder.clone(), folder.join("changed")].into_iter().flat_map(|folder| {
+            let files = std::fs::read_dir(folder).into_iter().flatten().flatten();
+            files.filter_map(|file| std::fs::read_to_string(file.path()).ok()).collect::<Vec<_>>()
+        });
+        let mut found = 0;
+        for text in texts {
+            let text = text.split("#[cfg(test)]").next().unwrap_or_default();
+            let parts = ["status = '", "status <> '"].map(|before| text.split(before).skip(1).collect::<Vec<_>>());
+            for word in
+                parts.iter().flatten().filter_map(|part| part.split('\'').next()).filter(|word| !word.is_empty())
+            {
+                found += 1;
+                assert!(word.parse::<Status>().is_ok() || word.parse::<SlotStatus>().is_ok(), "{word}");
+            }
+        }
+        assert!(found > 10, "{found}");
     }
 }

@@ -143,14 +143,14 @@ impl Tx {
             .first(
                 sql!(
                     "transcript.known",
-                    sqlite: "SELECT count(*) AS n FROM transcript_segments
+                    sqlite: "SELECT count(*) AS count FROM transcript_segments
                               WHERE bot_id = $1 AND digest IN (SELECT value FROM json_each($2))",
-                    postgres: "SELECT count(*) AS n FROM transcript_segments
+                    postgres: "SELECT count(*) AS count FROM transcript_segments
                                 WHERE bot_id = $1 AND digest IN (SELECT json_array_elements_text($2))",
                 ),
                 args![bot, &json!(digests)],
             )
             .await?;
-        known.map_or(Ok(0), |row| row.int("n")).map(i64::unsigned_abs)
+        known.map_or(Ok(0), |row| row.int("count")).map(i64::unsigned_abs)
     }
 }
