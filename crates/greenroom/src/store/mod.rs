@@ -8,7 +8,7 @@
 //! - [`bots`]: what was asked
 //! - [`pools`], [`slots`], [`queue`], [`deployments`], [`images`]: where it runs, or waits to
 //! - [`failures`], [`budgets`]: what providers said, and how often they may be asked
-//! - [`guarded`], [`fence`], [`placement_turn`], [`load`], [`apply`], [`changed`],
+//! - [`guarded`], [`fence`], [`placement_turn`], [`load`], [`batch_write`], [`changed`],
 //!   [`columns`], [`sqlite_writer`]: placement's copy in memory, and what it writes
 //! - [`sessions`], [`commands`], [`transcript`], [`bot_logs`]: what the bot and its user say to each other
 //! - [`overdue`], [`listening`]: what has lasted too long, and when bots could be heard
@@ -16,7 +16,7 @@
 //! - [`leases`], [`replicas`], [`keepers`]: what one holder at a time may do, which replicas live, and what keepers did
 //! - [`events`]: the audit trail
 
-mod apply;
+mod batch_write;
 mod bot_logs;
 mod bots;
 mod budgets;
@@ -61,7 +61,7 @@ use std::time::Instant;
 use sqlx::{Postgres, Sqlite, Transaction};
 use tokio::sync::Notify;
 
-pub use apply::{Applied, HeldToken, PreparedWrite};
+pub use batch_write::{Applied, HeldToken, PreparedWrite};
 pub use bot_logs::{BotLog, LogLine};
 pub use bots::{BotChunk, BotFilter, BotRow, Change};
 pub use budgets::{LONGEST_HOLD, Turn};

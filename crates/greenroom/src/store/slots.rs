@@ -1,4 +1,4 @@
-//! Slots as stored. Only placement gives them out and takes them back; see [`super::apply`].
+//! Slots as stored. Only placement gives them out and takes them back; see [`super::batch_write`].
 
 use domain::{Attributes, BotId, SlotName, SlotStatus};
 use jiff::Timestamp;
