@@ -7,7 +7,7 @@ macro_rules! text_enum {
             pub const ALL: [Self; [$($word),+].len()] = [$(Self::$variant),+];
 
             /// The word, as the store and the API write it.
-            pub fn as_str(self) -> &'static str {
+            pub const fn as_str(self) -> &'static str {
                 match self {
                     $(Self::$variant => $word),+
                 }

@@ -13,7 +13,7 @@ use super::replica::{Kept, ReplicaLease};
 use super::{Deployment, lease};
 use crate::clock::Clock;
 use crate::providers::{Image, Progress, Provider, ProviderError, Pulled};
-use crate::store::{Holder, Holding, Store, StoreError};
+use crate::store::{Holding, Lease, LeaseClaim, Store, StoreError};
 
 /// Whether an image is where it is needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,8 +37,7 @@ pub struct Wanting<'a> {
 struct Puller {
     deployment: Deployment,
     image: Image,
-    replica: Holder,
-    holder: Uuid,
+    claim: LeaseClaim,
 }
 
 impl Deployment {
@@ -52,15 +51,15 @@ impl Deployment {
         if provider.has_image().await? {
             return Ok(Ensured::There);
         }
-        let holder = Uuid::new_v4();
         let replica = self.0.lease.current().await.map_err(unavailable)?;
-        let kept = self.0.lease.keep(Holding::Image { image: image.clone(), holder });
-        if let Some(instead) = self.take_image(&image, holder, replica.id, wanting).await.map_err(unavailable)? {
+        let claim = LeaseClaim::new(Lease::Image(image.clone()), &replica);
+        let kept = self.0.lease.keep(Holding::Lease(claim.clone()));
+        if let Some(instead) = self.take_image(&claim, wanting).await.map_err(unavailable)? {
             kept.given_back();
             return Ok(instead);
         }
         // In a task of its own: whoever asked may go away meanwhile, and others wait for the same image.
-        let puller = Puller { deployment: self.clone(), image, replica, holder };
+        let puller = Puller { deployment: self.clone(), image, claim };
         let provider = provider.clone();
         let pulling = tokio::spawn(async move { puller.bring(kept, &*provider).await });
         let pulled = pulling
@@ -71,16 +70,10 @@ impl Deployment {
 
     /// Takes the image, or steps back in the same transaction: whoever pulls it wakes those that stepped back before it
     /// was done.
-    async fn take_image(
-        &self,
-        image: &Image,
-        holder: Uuid,
-        replica: Uuid,
-        wanting: Wanting<'_>,
-    ) -> Result<Option<Ensured>, StoreError> {
+    async fn take_image(&self, claim: &LeaseClaim, wanting: Wanting<'_>) -> Result<Option<Ensured>, StoreError> {
         let now = self.0.clock.now();
         let mut tx = self.0.store.begin().await?;
-        let instead = if tx.take_image(image, holder, replica, now).await? {
+        let instead = if tx.take_lease(claim).await? {
             None
         } else if tx.step_back_for_image(wanting.slot, wanting.holder, now).await? {
             Some(Ensured::SteppedBack)
@@ -104,7 +97,7 @@ impl Puller {
             Ok(false) => self.pull(provider).await,
             Err(error) => Err(error),
         };
-        match self.give_back().await {
+        match self.store().release_lease(&self.claim).await {
             Ok(()) => kept.given_back(),
             Err(error) => {
                 tracing::warn!(image = self.image.name, %error, "image lock not given back; it is released later")
@@ -127,12 +120,6 @@ impl Puller {
         &self.deployment.0.lease
     }
 
-    async fn give_back(&self) -> Result<(), StoreError> {
-        let mut tx = self.store().begin().await?;
-        tx.give_image_back(&self.image, self.holder).await?;
-        tx.commit().await
-    }
-
     /// Pulls, shows how far it is, and gives up when nothing changes any more.
     async fn pull(&self, provider: &dyn Provider) -> Result<(), ProviderError> {
         let Image { name: image, host } = &self.image;
@@ -141,7 +128,7 @@ impl Puller {
         let show = || async {
             log_progress(&self.image, since, self.clock().now(), progress.get());
             let mut tx = self.store().begin().await?;
-            let shown = tx.show_pull(&self.image, self.holder, since, progress.get()).await?;
+            let shown = tx.show_pull(&self.image, self.claim.holder, since, progress.get()).await?;
             tx.commit().await?;
             Ok(shown)
         };
@@ -156,7 +143,7 @@ impl Puller {
                 message = progress.stalled(stall) => Err(stalled(image, stall, message)),
             }
         };
-        let pulled = lease::kept(self.lease().liveness(), self.replica.id, image, show, work).await;
+        let pulled = lease::kept(self.lease().liveness(), self.claim.replica.id, image, show, work).await;
         let pulled =
             pulled.unwrap_or_else(|| Err(ProviderError::transient("the image lock was lost to another puller")));
         match &pulled {

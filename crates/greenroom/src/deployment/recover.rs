@@ -2,8 +2,6 @@
 //! again and again is deleted instead, so that the pool can grow a fresh one. And what the provider has and nobody knows
 //! is removed.
 
-use std::time::Duration;
-
 use domain::slot::NO_AGENT;
 use domain::{SlotName, SlotStatus};
 use jiff::Timestamp;
@@ -13,11 +11,7 @@ use super::clear::not_configured;
 use super::lease;
 use crate::placement::SlotEvent;
 use crate::providers::Provider;
-use crate::store::{Holding, SlotRow, StoreError};
-
-/// The longest that the lease of a name lasts under which something unknown is removed: it is given back as soon as
-/// that is done, or its replica has died. Longer than a provider may take to delete something.
-const LONGEST_REMOVAL: Duration = Duration::from_mins(5);
+use crate::store::{Holding, Lease, LeaseClaim, SlotRow, StoreError};
 
 /// What came of an attempt at a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -172,25 +166,26 @@ impl Deployment {
 
     /// Removes what a provider has under a name that no slot has. False when it is known by now, or another is at it.
     pub async fn remove_unknown(&self, slot: &SlotName, provider: &dyn Provider) -> Result<bool, String> {
-        let (name, store, text) = (unknown(slot), &self.0.store, |error: StoreError| error.to_string());
+        let (store, text) = (&self.0.store, |error: StoreError| error.to_string());
         let replica = self.0.lease.current().await.map_err(text)?;
-        let kept = self.0.lease.keep(Holding::Lease { name: name.clone(), replica: replica.clone() });
-        if !store.take_lease(&name, &replica, LONGEST_REMOVAL).await.map_err(text)? {
+        let claim = LeaseClaim::new(Lease::Removal(slot.clone()), &replica);
+        let kept = self.0.lease.keep(Holding::Lease(claim.clone()));
+        if !store.take_lease(&claim).await.map_err(text)? {
             kept.given_back();
             return Ok(false);
         }
         // After the lease was taken: whoever makes a slot of this name from here on waits for it before it is started.
         let removed = match store.slot(slot).await {
             Ok(None) => {
-                let ours = || store.renew_lease(&name, &replica, LONGEST_REMOVAL);
-                let deleted =
-                    lease::kept(self.0.lease.liveness(), replica.id, &name, ours, self.deleted(slot, provider)).await;
+                let ours = || store.renew_lease(&claim);
+                let (liveness, deleting) = (self.0.lease.liveness(), self.deleted(slot, provider));
+                let deleted = lease::kept(liveness, replica.id, slot.as_str(), ours, deleting).await;
                 deleted.map_or(Ok(false), |deleted| deleted.map(|()| true).map_err(|error| error.message))
             }
             Ok(Some(_)) => Ok(false),
             Err(error) => Err(text(error)),
         };
-        match store.give_lease_back(&name, &replica).await {
+        match store.release_lease(&claim).await {
             Ok(()) => kept.given_back(),
             Err(error) => tracing::warn!(%slot, %error, "lease not given back; it is released later"),
         }
@@ -199,17 +194,13 @@ impl Deployment {
 
     /// Whether something unknown is being removed under this name just now.
     pub(super) async fn is_being_removed(&self, slot: &SlotName) -> Result<bool, StoreError> {
-        Ok(self.0.store.lease_holder(&unknown(slot)).await?.is_some())
+        Ok(self.0.store.lease_holder(&Lease::Removal(slot.clone())).await?.is_some())
     }
 }
 
 /// Whether an attempt to recover a slot is the last one. `number` is how many attempts there were, with this one.
 fn is_last_attempt(number: i64, max_attempts: i64) -> bool {
     number >= max_attempts
-}
-
-fn unknown(slot: &SlotName) -> String {
-    format!("unknown/{slot}")
 }
 
 #[cfg(test)]

@@ -4,10 +4,9 @@
 use std::sync::PoisonError;
 
 use domain::SlotName;
-use uuid::Uuid;
 
 use super::{Deployment, lease};
-use crate::store::{Holding, SlotRow, StoreError};
+use crate::store::{Holding, Lease, LeaseClaim, SlotRow, StoreError};
 
 /// This process is at the slot, until it is dropped: also when whoever asked for the work has gone away.
 struct SlotLock<'a> {
@@ -37,37 +36,25 @@ impl Deployment {
         }
         let _lock = SlotLock { deployment: self, slot };
         // Another holder each time: what this process had begun before, and was dropped, may still be going on.
-        let (replica, holder) = (self.0.lease.current().await?.id, Uuid::new_v4());
-        let kept = self.0.lease.keep(Holding::Slot { slot: slot.clone(), holder });
-        if !self.lock_slot(slot, holder, replica).await? {
+        let claim = LeaseClaim::new(Lease::Slot(slot.clone()), &self.0.lease.current().await?);
+        let kept = self.0.lease.keep(Holding::Lease(claim.clone()));
+        if !self.0.store.take_lease(&claim).await? {
             kept.given_back();
             return Ok(None);
         }
         let done = match self.0.store.slot(slot).await {
             Ok(Some(row)) => {
                 let ours = || std::future::ready(Ok(true));
-                lease::kept(self.0.lease.liveness(), replica, slot.as_str(), ours, work(row)).await.transpose()
+                let liveness = self.0.lease.liveness();
+                lease::kept(liveness, claim.replica.id, slot.as_str(), ours, work(row)).await.transpose()
             }
             Ok(None) => Ok(None),
             Err(error) => Err(error),
         };
-        match self.unlock_slot(slot, holder).await {
+        match self.0.store.release_lease(&claim).await {
             Ok(()) => kept.given_back(),
             Err(error) => tracing::warn!(%slot, %error, "slot lock not given back; it is released later"),
         }
         done
-    }
-
-    async fn lock_slot(&self, slot: &SlotName, holder: Uuid, replica: Uuid) -> Result<bool, StoreError> {
-        let mut tx = self.0.store.begin().await?;
-        let taken = tx.lock_slot(slot, holder, replica, self.0.clock.now()).await?;
-        tx.commit().await?;
-        Ok(taken)
-    }
-
-    async fn unlock_slot(&self, slot: &SlotName, holder: Uuid) -> Result<(), StoreError> {
-        let mut tx = self.0.store.begin().await?;
-        tx.unlock_slot(slot, holder).await?;
-        tx.commit().await
     }
 }

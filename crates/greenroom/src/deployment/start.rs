@@ -16,7 +16,7 @@ use super::replica::Kept;
 use super::{Deployment, lease};
 use crate::placement::SlotEvent;
 use crate::providers::{Provider, ProviderError, Spec};
-use crate::store::{DeploymentRow, Holding, Served, SlotRow, StoreError};
+use crate::store::{DeploymentRow, Holder, Holding, Lease, Served, SlotRow, StoreError};
 
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
@@ -295,8 +295,11 @@ impl Deployment {
         }
         // A replica that stood still may have said that the slot is clear, while another was already clearing it in its place:
         // what that one is about to end must not be what is started here.
-        let locked = || self.0.store.is_locked_elsewhere(&wanted.spec.slot, passed.replica);
-        while self.0.store.is_shared() && locked().await.map_err(removed)? {
+        let lease = Lease::Slot(wanted.spec.slot.clone());
+        let is_elsewhere = |replica: Holder| replica.id != passed.replica;
+        while self.0.store.is_shared()
+            && self.0.store.lease_holder(&lease).await.map_err(removed)?.is_some_and(is_elsewhere)
+        {
             tokio::time::sleep(POLL_INTERVAL).await;
         }
         let wanting = Wanting { slot: &passed.row.slot, holder: passed.holder };

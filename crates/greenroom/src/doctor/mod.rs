@@ -23,13 +23,12 @@ use secrecy::ExposeSecret;
 use crate::bus;
 use crate::config::Config;
 use crate::config::pool::{PoolConfig, Standby};
-use crate::keepers::leader;
 use crate::providers::Providers;
 use crate::providers::check::Check;
 use crate::providers::ec2::Runners;
 use crate::server::first::INSTALLATION;
 use crate::server::pools;
-use crate::store::{SlotRow, Store, StoreError, StoreInspection};
+use crate::store::{Lease, SlotRow, Store, StoreError, StoreInspection};
 use pool::Programs;
 use server::Servers;
 
@@ -227,7 +226,7 @@ async fn store(config: &Config, inspected: &Result<Option<StoreInspection>, Stor
     if found != known || !store.is_shared() {
         return vec![reachable, schema];
     }
-    let leader = match store.lease_holder(leader::NAME).await {
+    let leader = match store.lease_holder(&Lease::Keepers).await {
         Ok(Some(holder)) => Check::good("leader", format!("{} leads the keepers", holder.name)),
         Ok(None) => Check::doubtful("leader", "nobody leads the keepers: no server runs"),
         Err(error) => Check::bad("leader", error.to_string()),

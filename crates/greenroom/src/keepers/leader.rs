@@ -11,12 +11,9 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::listening::ListeningWindow;
-use crate::store::{Holder, Store, StoreError};
+use crate::store::{Holder, Lease, LeaseClaim, Store, StoreError};
 
-const LEASE: Duration = Duration::from_secs(5);
 const RENEW: Duration = Duration::from_secs(1);
-/// The lease of whoever leads.
-pub const NAME: &str = "keepers";
 
 #[derive(Clone, Debug)]
 pub struct Leadership {
@@ -58,7 +55,7 @@ impl Leadership {
         if !self.store.is_shared() {
             return Ok(Some(self.replica.name.clone()));
         }
-        Ok(self.store.lease_holder(NAME).await?.map(|holder| holder.name))
+        Ok(self.store.lease_holder(&Lease::Keepers).await?.map(|holder| holder.name))
     }
 
     /// Tries to lead until `ending`, and then lets another. While the database does not answer, bots cannot be heard.
@@ -66,10 +63,11 @@ impl Leadership {
         if !self.store.is_shared() {
             return ending.cancelled().await;
         }
+        let claim = LeaseClaim::new(Lease::Keepers, &self.replica);
         loop {
             let begun = Instant::now();
             let taken = tokio::select! {
-                taken = tokio::time::timeout(LEASE, self.store.take_lease(NAME, &self.replica, LEASE)) => taken,
+                taken = tokio::time::timeout(claim.time, self.store.take_lease(&claim)) => taken,
                 () = ending.cancelled() => break,
             };
             // A database that took so long to answer this did not answer bots either.
@@ -78,7 +76,7 @@ impl Leadership {
             }
             match taken {
                 Ok(Ok(true)) => {
-                    *self.until.lock().unwrap_or_else(PoisonError::into_inner) = Some(begun + LEASE);
+                    *self.until.lock().unwrap_or_else(PoisonError::into_inner) = Some(begun + claim.time);
                     self.show(true);
                 }
                 Ok(Ok(false)) => self.show(false),
@@ -95,7 +93,7 @@ impl Leadership {
         }
         if *self.leads.borrow() {
             self.show(false);
-            let _ = self.store.give_lease_back(NAME, &self.replica).await;
+            let _ = self.store.release_lease(&claim).await;
         }
     }
 

@@ -6,41 +6,44 @@ use jiff::Timestamp;
 use serde_json::{Map, Value};
 use uuid::Uuid;
 
-use super::sql::{Row, Sql, args, sql, sql_locking};
+use super::record::record;
+use super::sql::{Row, Sql, args, sql, sql_locking, text, words};
 use super::{Run, Store, StoreError, Tx};
 
-#[derive(Clone, Debug, PartialEq)]
-pub struct BotRow {
-    pub id: BotId,
-    pub user_id: UserId,
-    pub platform: Platform,
-    pub native_meeting_id: String,
-    pub meeting_url: String,
-    pub bot_display_name: Option<String>,
-    pub status: Status,
-    pub reason: Option<String>,
-    pub fault: Option<Fault>,
-    pub error: Option<String>,
-    pub exit_code: Option<i64>,
-    pub container_id: Option<String>,
-    pub connection_id: Option<ConnectionId>,
-    /// Whether the bot has spoken under its current connection.
-    pub has_session: bool,
-    pub priority: i64,
-    pub queue_timeout_ms: i64,
-    pub pool: Option<String>,
-    pub slot: Option<SlotName>,
-    /// What it asks of its slot, as it was asked.
-    pub requirements: Option<Map<String, Value>>,
-    pub config: Map<String, Value>,
-    pub metadata: Map<String, Value>,
-    pub stop_asked_at: Option<Timestamp>,
-    pub start_time: Option<Timestamp>,
-    /// When it was first in the meeting.
-    pub joined_at: Option<Timestamp>,
-    pub end_time: Option<Timestamp>,
-    pub created_at: Timestamp,
-    pub updated_at: Timestamp,
+record! {
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct BotRow, columns bot_columns, read bot {
+        pub id: BotId,
+        pub user_id: UserId,
+        pub platform: Platform,
+        pub native_meeting_id: String,
+        pub meeting_url: String,
+        pub bot_display_name: Option<String>,
+        pub status: Status,
+        pub reason: Option<String>,
+        pub fault: Option<Fault>,
+        pub error: Option<String>,
+        pub exit_code: Option<i64>,
+        pub container_id: Option<String>,
+        pub connection_id: Option<ConnectionId>,
+        /// Whether the bot has spoken under its current connection.
+        pub has_session: bool = sessions "(SELECT count(*) FROM sessions WHERE sessions.connection_id = bots.connection_id)",
+        pub priority: i64,
+        pub queue_timeout_ms: i64,
+        pub pool: Option<String>,
+        pub slot: Option<SlotName>,
+        /// What it asks of its slot, as it was asked.
+        pub requirements: Option<Map<String, Value>>,
+        pub config: Map<String, Value>,
+        pub metadata: Map<String, Value>,
+        pub stop_asked_at: Option<Timestamp>,
+        pub start_time: Option<Timestamp>,
+        /// When it was first in the meeting.
+        pub joined_at: Option<Timestamp>,
+        pub end_time: Option<Timestamp>,
+        pub created_at: Timestamp,
+        pub updated_at: Timestamp,
+    }
 }
 
 impl BotRow {
@@ -94,20 +97,21 @@ impl BotFilter {
     }
 }
 
-macro_rules! bot_columns {
-    () => {
-        "id, user_id, platform, native_meeting_id, meeting_url, bot_display_name, status, reason, fault, error, exit_code, \
-         container_id, connection_id, priority, queue_timeout_ms, pool, slot, requirements, config, metadata, \
-         stop_asked_at, start_time, joined_at, end_time, created_at, updated_at, \
-         (SELECT count(*) FROM sessions WHERE sessions.connection_id = bots.connection_id) AS sessions"
-    };
-}
+/// Statuses of a bot that has ended.
+pub(super) const ENDED: &str = words!(Status::Completed, Status::Failed);
 
 // The status as shown, as in [`BotRow::shown`].
 macro_rules! shown {
     () => {
-        "CASE WHEN status <> 'reserved' THEN status WHEN connection_id IS NOT NULL THEN 'deploying' \
-              WHEN pool IS NOT NULL THEN 'queued' ELSE status END"
+        text!(
+            "CASE WHEN status <> ",
+            words!(Status::Reserved),
+            " THEN status WHEN connection_id IS NOT NULL THEN ",
+            words!(ShownStatus::Deploying),
+            " WHEN pool IS NOT NULL THEN ",
+            words!(ShownStatus::Queued),
+            " ELSE status END"
+        )
     };
 }
 
@@ -118,38 +122,6 @@ const BOTS_BY_ID: &Sql = sql!(
         "SELECT ", bot_columns!(), " FROM bots WHERE id IN (SELECT id FROM json_to_recordset($1) AS r (id UUID))"
     ),
 );
-
-fn bot(row: &Row) -> Result<BotRow, StoreError> {
-    Ok(BotRow {
-        id: BotId(row.id("id")?),
-        user_id: UserId(row.id("user_id")?),
-        platform: row.word("platform")?,
-        native_meeting_id: row.text("native_meeting_id")?,
-        meeting_url: row.text("meeting_url")?,
-        bot_display_name: row.maybe_text("bot_display_name")?,
-        status: row.word("status")?,
-        reason: row.maybe_text("reason")?,
-        fault: row.maybe_text("fault")?.map(|_| row.word("fault")).transpose()?,
-        error: row.maybe_text("error")?,
-        exit_code: row.maybe_int("exit_code")?,
-        container_id: row.maybe_text("container_id")?,
-        connection_id: row.maybe_id("connection_id")?.map(ConnectionId),
-        has_session: row.int("sessions")? > 0,
-        priority: row.int("priority")?,
-        queue_timeout_ms: row.int("queue_timeout_ms")?,
-        pool: row.maybe_text("pool")?,
-        slot: row.maybe_text("slot")?.map(SlotName::stored),
-        requirements: row.maybe_json("requirements")?,
-        config: row.json("config")?,
-        metadata: row.json("metadata")?,
-        stop_asked_at: row.maybe_time("stop_asked_at")?,
-        start_time: row.maybe_time("start_time")?,
-        joined_at: row.maybe_time("joined_at")?,
-        end_time: row.maybe_time("end_time")?,
-        created_at: row.time("created_at")?,
-        updated_at: row.time("updated_at")?,
-    })
-}
 
 /// Some bots of a list, as they were read. Each is taken apart only when it is asked for: its documents may take many times
 /// their text in memory.
@@ -405,5 +377,17 @@ impl Tx {
             args![id, config, now],
         )
         .await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn statements_know_every_status_that_is_an_end() {
+        for status in Status::ALL {
+            assert_eq!(ENDED.contains(&format!("'{status}'")), status.is_ended(), "{status}");
+        }
     }
 }

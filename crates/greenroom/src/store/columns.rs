@@ -11,6 +11,9 @@ use uuid::Uuid;
 use super::row_locations::RowLocation;
 use super::sql::sortable;
 
+/// The column of rows that says where they were written last.
+pub(super) const LOCATION: &str = "location";
+
 /// The values of one column, a row after the other.
 #[derive(Clone, Debug)]
 pub(super) enum Column<'a> {
@@ -116,7 +119,7 @@ impl<'a> Rows<'a> {
 
     /// Where each row was written last, as far as that is known.
     pub fn locations(mut self, locations: Vec<Option<RowLocation>>) -> Self {
-        self.columns.push(("location", Column::Locations(locations)));
+        self.columns.push((LOCATION, Column::Locations(locations)));
         self
     }
 
@@ -124,6 +127,11 @@ impl<'a> Rows<'a> {
     pub fn now(mut self, now: Timestamp) -> Self {
         self.columns.push(("now", Column::Now(now)));
         self
+    }
+
+    /// The names of its columns, without the time.
+    pub fn names(&self) -> impl Iterator<Item = &'static str> {
+        self.columns.iter().map(|(name, _)| *name).filter(|name| *name != "now")
     }
 
     pub fn len(&self) -> usize {

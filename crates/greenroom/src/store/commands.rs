@@ -4,18 +4,17 @@ use domain::{Action, BotId, CommandId};
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::sql::{Row, args, sql};
+use super::record::record;
+use super::sql::{args, sql};
 use super::{Run, Store, StoreError, Tx};
 
-#[derive(Clone, Debug, PartialEq)]
-pub struct CommandRow {
-    pub id: CommandId,
-    pub action: Action,
-    pub payload: Value,
-}
-
-fn command(row: &Row) -> Result<CommandRow, StoreError> {
-    Ok(CommandRow { id: CommandId(row.id("id")?), action: row.word("action")?, payload: row.json("payload")? })
+record! {
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct CommandRow, columns command_columns, read command {
+        pub id: CommandId,
+        pub action: Action,
+        pub payload: Value,
+    }
 }
 
 impl Store {
@@ -25,7 +24,9 @@ impl Store {
             .all(
                 sql!(
                     "commands.open",
-                    "SELECT id, action, payload FROM commands WHERE bot_id = $1 AND acked_at IS NULL ORDER BY id"
+                    "SELECT ",
+                    command_columns!(),
+                    " FROM commands WHERE bot_id = $1 AND acked_at IS NULL ORDER BY id"
                 ),
                 args![bot],
             )

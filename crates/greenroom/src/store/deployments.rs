@@ -1,33 +1,52 @@
 //! The deploy gates as rows, one gate for each host: who waits, who is behind it, and which replica holds it. What a
 //! dead replica held is released in [`super::replicas`].
 
+use domain::planner::changes::GateState;
 use domain::{BotId, SlotName};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
+use super::record::record;
 use super::sql::{Row, Sql, args, rows, sql, sql_over};
 use super::{Image, Run, Store, StoreError, Tx};
 
-#[derive(Clone, Debug, PartialEq)]
-pub struct DeploymentRow {
-    pub slot: SlotName,
-    /// Whose gate it passes.
-    pub host: String,
-    pub bot_id: Option<BotId>,
-    pub active: bool,
-    pub asked_at: Timestamp,
-    pub timeout_at: Timestamp,
-    pub last_error: Option<String>,
-    /// How often it was tried, and gave its place to others meanwhile.
-    pub tries: i64,
+record! {
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct DeploymentRow, columns deployment_columns, read deployment {
+        pub slot: SlotName,
+        /// Whose gate it passes.
+        pub host: String = host "coalesce(host, '')",
+        pub bot_id: Option<BotId>,
+        pub active: bool = state via is_active,
+        pub asked_at: Timestamp,
+        pub timeout_at: Timestamp,
+        pub last_error: Option<String>,
+        /// How often it was tried, and gave its place to others meanwhile.
+        pub tries: i64,
+    }
 }
 
-macro_rules! deployment_columns {
-    () => {
-        "slot, coalesce(host, '') AS host, bot_id, state, asked_at, timeout_at, last_error, tries"
+fn is_active(row: &Row, column: &'static str) -> Result<bool, StoreError> {
+    Ok(row.text(column)? == state_word(GateState::Active))
+}
+
+/// The word for where a deployment stands at its gate.
+pub(super) const fn state_word(state: GateState) -> &'static str {
+    match state {
+        GateState::Waiting => "waiting",
+        GateState::Active => "active",
+        GateState::Retry => "again",
+    }
+}
+
+/// Sends deployments that have passed back to the gate: they may pass again from `until` on.
+macro_rules! return_to_gate {
+    ($until:literal) => {
+        concat!("UPDATE deployments SET state = 'again', holder = NULL, replica = NULL, lease_until = ", $until)
     };
 }
+pub(super) use return_to_gate;
 
 /// A pool whose deployments a replica can take, and the image that its slots run.
 #[derive(Clone, Debug)]
@@ -98,9 +117,10 @@ const PASS: &Sql = sql!(
     // SQLite cannot join each pool with the first of its rows, but can look these up by their names.
     sqlite: sql_pass!(
         concat!(
-            "SELECT d.slot, d.bot_id, d.host, d.arrival, CASE WHEN d.bot_id IS NULL THEN 1 ELSE 0 END AS is_for_nobody
-               FROM", served!(sqlite), "CROSS JOIN deployments AS d
-              WHERE d.slot IN (SELECT slot FROM (", first_of_pool!("slot"), ")) AND ", no_pull!()
+            "SELECT pending.slot, pending.bot_id, pending.host, pending.arrival,
+                    CASE WHEN pending.bot_id IS NULL THEN 1 ELSE 0 END AS is_for_nobody
+               FROM", served!(sqlite), "CROSS JOIN deployments AS pending
+              WHERE pending.slot IN (SELECT slot FROM (", first_of_pool!("slot"), ")) AND ", no_pull!()
         ),
         "IN (", ")"
     ),
@@ -108,26 +128,13 @@ const PASS: &Sql = sql!(
     // there is room for. One that is leaving at this moment is passed over.
     postgres: sql_pass!(
         concat!(
-            "SELECT d.slot, d.bot_id, d.host, d.arrival, d.is_for_nobody
-               FROM", served!(postgres), "CROSS JOIN LATERAL (", first_of_pool!("slot, bot_id, host, arrival"), ") AS d
+            "SELECT pending.slot, pending.bot_id, pending.host, pending.arrival, pending.is_for_nobody
+               FROM", served!(postgres), "CROSS JOIN LATERAL (", first_of_pool!("slot, bot_id, host, arrival"), ") AS pending
               WHERE ", no_pull!()
         ),
         "= ANY (ARRAY(", " FOR UPDATE SKIP LOCKED))"
     ),
 );
-
-fn deployment(row: &Row) -> Result<DeploymentRow, StoreError> {
-    Ok(DeploymentRow {
-        slot: SlotName::stored(row.text("slot")?),
-        host: row.text("host")?,
-        bot_id: row.maybe_id("bot_id")?.map(BotId),
-        active: row.text("state")? == "active",
-        asked_at: row.time("asked_at")?,
-        timeout_at: row.time("timeout_at")?,
-        last_error: row.maybe_text("last_error")?,
-        tries: row.int("tries")?,
-    })
-}
 
 impl Store {
     /// Everyone at the gate and behind it, in the order of arrival.
@@ -279,8 +286,8 @@ impl Tx {
             .first(
                 sql!(
                     "deployments.step_back",
-                    "UPDATE deployments SET state = 'again', holder = NULL, replica = NULL, lease_until = $3,
-                            last_error = $4, tries = tries + 1
+                    return_to_gate!("$3"),
+                    ", last_error = $4, tries = tries + 1
                       WHERE slot = $1 AND holder = $2 AND state = 'active' RETURNING slot"
                 ),
                 args![slot, holder, until, last_error],
@@ -301,8 +308,8 @@ impl Tx {
             .first(
                 sql!(
                     "deployments.step_back_for_image",
-                    "UPDATE deployments SET state = 'again', holder = NULL, replica = NULL, lease_until = $3
-                      WHERE slot = $1 AND holder = $2 AND state = 'active' RETURNING slot"
+                    return_to_gate!("$3"),
+                    " WHERE slot = $1 AND holder = $2 AND state = 'active' RETURNING slot"
                 ),
                 args![slot, holder, now],
             )
@@ -313,7 +320,7 @@ impl Tx {
     /// Has what waits of a pool pass the gate of another host from now on: that of its configuration.
     pub async fn move_deployments(&mut self, pool: &str, host: &str) -> Result<(), StoreError> {
         self.fill_in_pools().await?;
-        for state in ["waiting", "again"] {
+        for state in [GateState::Waiting, GateState::Retry].map(state_word) {
             self.run(
                 sql!(
                     "deployments.move",

@@ -8,20 +8,23 @@ use domain::{BotId, EventId, ShownStatus, UserId};
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
+use super::record::record;
 use super::sql::{Row, args, sql};
 use super::{NewEvent, Run, Store, StoreError, Tx};
 
-#[derive(Clone, Debug, PartialEq)]
-pub struct EventRow {
-    pub id: EventId,
-    pub bot_id: BotId,
-    pub user_id: UserId,
-    pub at: Timestamp,
-    pub kind: Kind,
-    pub from: Option<ShownStatus>,
-    pub to: Option<ShownStatus>,
-    pub reason: Option<String>,
-    pub actor: Actor,
+record! {
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct EventRow, columns event_columns, read event {
+        pub id: EventId,
+        pub bot_id: BotId,
+        pub user_id: UserId,
+        pub at: Timestamp,
+        pub kind: Kind,
+        pub from: Option<ShownStatus> = from_status,
+        pub to: Option<ShownStatus> = to_status,
+        pub reason: Option<String>,
+        pub actor: Actor,
+    }
 }
 
 /// What is told of a bot with its events.
@@ -29,29 +32,6 @@ pub struct EventRow {
 pub struct BotOfEvent {
     pub metadata: Map<String, Value>,
     pub error: Option<String>,
-}
-
-macro_rules! event_columns {
-    () => {
-        "id, bot_id, user_id, at, kind, from_status, to_status, reason, actor"
-    };
-}
-
-fn event(row: &Row) -> Result<EventRow, StoreError> {
-    let status = |column| -> Result<Option<ShownStatus>, StoreError> {
-        row.maybe_text(column)?.map(|_| row.word(column)).transpose()
-    };
-    Ok(EventRow {
-        id: EventId(row.int("id")?),
-        bot_id: BotId(row.id("bot_id")?),
-        user_id: UserId(row.id("user_id")?),
-        at: row.time("at")?,
-        kind: row.word("kind")?,
-        from: status("from_status")?,
-        to: status("to_status")?,
-        reason: row.maybe_text("reason")?,
-        actor: row.word("actor")?,
-    })
 }
 
 impl Store {

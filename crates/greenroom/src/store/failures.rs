@@ -4,7 +4,8 @@
 use domain::{BotId, SlotName};
 use jiff::{SignedDuration, Timestamp};
 
-use super::sql::{Row, args, sql};
+use super::record::record;
+use super::sql::{args, sql};
 use super::{Run, Store, StoreError};
 
 /// So many are kept of each slot.
@@ -14,26 +15,18 @@ const KEPT_FOR: SignedDuration = SignedDuration::from_hours(30 * 24);
 /// A longer message is cut at their end.
 const LONGEST_MESSAGE: usize = 4_000;
 
-/// Something that went wrong in a slot.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FailureRow {
-    pub slot: SlotName,
-    /// The bot that it went wrong for.
-    pub bot_id: Option<BotId>,
-    pub at: Timestamp,
-    pub message: String,
-    /// The last lines of what ran in the slot.
-    pub log: Option<String>,
-}
-
-fn read(row: &Row) -> Result<FailureRow, StoreError> {
-    Ok(FailureRow {
-        slot: SlotName::stored(row.text("slot")?),
-        bot_id: row.maybe_id("bot_id")?.map(BotId),
-        at: row.time("at")?,
-        message: row.text("message")?,
-        log: row.maybe_text("log")?,
-    })
+record! {
+    /// Something that went wrong in a slot.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct FailureRow, columns failure_columns, read failure {
+        pub slot: SlotName,
+        /// The bot that it went wrong for.
+        pub bot_id: Option<BotId>,
+        pub at: Timestamp,
+        pub message: String = message "words",
+        /// The last lines of what ran in the slot.
+        pub log: Option<String>,
+    }
 }
 
 impl Store {
@@ -67,19 +60,15 @@ impl Store {
 
     /// What went wrong in a slot, the last first.
     pub async fn failures_in(&self, slot: &SlotName) -> Result<Vec<FailureRow>, StoreError> {
-        let sql = sql!(
-            "failures.of_slot",
-            "SELECT slot, bot_id, at, words AS message, log FROM failures WHERE slot = $1 ORDER BY at DESC"
-        );
-        self.reader().all(sql, args![slot]).await?.iter().map(read).collect()
+        let sql =
+            sql!("failures.of_slot", "SELECT ", failure_columns!(), " FROM failures WHERE slot = $1 ORDER BY at DESC");
+        self.reader().all(sql, args![slot]).await?.iter().map(failure).collect()
     }
 
     /// What went wrong for a bot, the last first.
     pub async fn failures_of(&self, bot: BotId) -> Result<Vec<FailureRow>, StoreError> {
-        let sql = sql!(
-            "failures.of_bot",
-            "SELECT slot, bot_id, at, words AS message, log FROM failures WHERE bot_id = $1 ORDER BY at DESC"
-        );
-        self.reader().all(sql, args![bot]).await?.iter().map(read).collect()
+        let sql =
+            sql!("failures.of_bot", "SELECT ", failure_columns!(), " FROM failures WHERE bot_id = $1 ORDER BY at DESC");
+        self.reader().all(sql, args![bot]).await?.iter().map(failure).collect()
     }
 }

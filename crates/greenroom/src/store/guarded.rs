@@ -168,10 +168,10 @@ mod tests {
             .collect();
         let mut reaching = reaching;
         reaching.sort();
-        // apply.rs and sqlite_writer.rs test the token themselves; the others write no table, or are not in use when they do.
+        // batch_write.rs and sqlite_writer.rs test the token themselves; the others write no table, or are not in use when they do.
         assert_eq!(
             reaching,
-            ["apply.rs", "connect.rs", "migrate.rs", "mod.rs", "placement_turn.rs", "sqlite_writer.rs"]
+            ["batch_write.rs", "connect.rs", "migrate.rs", "mod.rs", "placement_turn.rs", "sqlite_writer.rs"]
         );
     }
 

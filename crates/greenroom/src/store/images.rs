@@ -1,4 +1,4 @@
-//! Who brings an image to a host, one at a time, and how far that has come.
+//! How far the pulls of images have come. Who pulls has the lease of the image: see [`super::leases`].
 
 use jiff::Timestamp;
 use uuid::Uuid;
@@ -64,35 +64,6 @@ impl Store {
 }
 
 impl Tx {
-    /// Takes the image on the host for `holder`, unless another has it. Who comes second waits here until the first
-    /// one's transaction ends, and whoever gives the image back waits for who comes second: nobody waits for an image
-    /// that was given back meanwhile. A lock of a replica of the version before ends by time.
-    pub async fn take_image(
-        &mut self,
-        image: &Image,
-        holder: Uuid,
-        replica: Uuid,
-        now: Timestamp,
-    ) -> Result<bool, StoreError> {
-        let taken = self
-            .first(
-                sql!(
-                    "images.take",
-                    "INSERT INTO image_locks (image, host, holder, replica, lease_until)
-                     VALUES ($1, $2, $3, $4, '9999-01-01T00:00:00.000000Z')
-                     ON CONFLICT (image, host) DO UPDATE
-                         SET holder = excluded.holder, replica = excluded.replica, lease_until = excluded.lease_until,
-                             pulling_since = NULL
-                      WHERE image_locks.replica IS NULL AND image_locks.lease_until <= $5
-                         OR image_locks.holder = excluded.holder
-                     RETURNING image"
-                ),
-                args![image.name.as_str(), image.host.as_str(), holder, replica, now],
-            )
-            .await?;
-        Ok(taken.is_some())
-    }
-
     /// Shows how far the pull of an image has come since then. False when it is no longer the holder's.
     pub async fn show_pull(
         &mut self,
@@ -123,13 +94,5 @@ impl Tx {
             )
             .await?;
         Ok(shown.is_some())
-    }
-
-    pub async fn give_image_back(&mut self, image: &Image, holder: Uuid) -> Result<(), StoreError> {
-        self.run(
-            sql!("images.give_back", "DELETE FROM image_locks WHERE image = $1 AND host = $2 AND holder = $3"),
-            args![image.name.as_str(), image.host.as_str(), holder],
-        )
-        .await
     }
 }

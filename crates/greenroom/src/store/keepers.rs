@@ -2,51 +2,34 @@
 
 use jiff::Timestamp;
 
-use super::sql::{Row, args, sql};
+use super::record::record;
+use super::sql::{args, sql};
 use super::{Run, Store, StoreError};
 
-/// What a keeper has done last.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct KeeperRow {
-    pub name: String,
-    pub last_run: Option<Timestamp>,
-    pub took_ms: Option<i64>,
-    /// What it did, as the text of a JSON object.
-    pub did: String,
-    /// What went wrong, if something did.
-    pub error: Option<String>,
-    pub next_run: Option<Timestamp>,
-    /// How often a run was asked for by hand, and up to which of these it was done.
-    pub asked: i64,
-    pub answered: i64,
-    /// What came of the last one that was asked for, as the text of JSON.
-    pub answer: Option<String>,
-}
-
-fn keeper(row: &Row) -> Result<KeeperRow, StoreError> {
-    Ok(KeeperRow {
-        name: row.text("name")?,
-        last_run: row.maybe_time("last_run")?,
-        took_ms: row.maybe_int("took_ms")?,
-        did: row.text("did")?,
-        error: row.maybe_text("error")?,
-        next_run: row.maybe_time("next_run")?,
-        asked: row.int("asked")?,
-        answered: row.int("answered")?,
-        answer: row.maybe_text("answer")?,
-    })
+record! {
+    /// What a keeper has done last.
+    #[derive(Clone, Debug, Default, PartialEq)]
+    pub struct KeeperRow, columns keeper_columns, read keeper {
+        pub name: String,
+        pub last_run: Option<Timestamp>,
+        pub took_ms: Option<i64>,
+        /// What it did, as the text of a JSON object.
+        pub did: String,
+        /// What went wrong, if something did.
+        pub error: Option<String>,
+        pub next_run: Option<Timestamp>,
+        /// How often a run was asked for by hand, and up to which of these it was done.
+        pub asked: i64,
+        pub answered: i64,
+        /// What came of the last one that was asked for, as the text of JSON.
+        pub answer: Option<String>,
+    }
 }
 
 impl Store {
     pub async fn keepers(&self) -> Result<Vec<KeeperRow>, StoreError> {
         self.reader()
-            .all(
-                sql!(
-                    "keepers.list",
-                    "SELECT name, last_run, took_ms, did, error, next_run, asked, answered, answer FROM keepers"
-                ),
-                vec![],
-            )
+            .all(sql!("keepers.list", "SELECT ", keeper_columns!(), " FROM keepers"), vec![])
             .await?
             .iter()
             .map(keeper)

@@ -1,12 +1,41 @@
-//! What only one process at a time may do. A lease ends by the clock of the database, so that the clocks of its holders
-//! need not agree.
+//! Leases: what only one holder at a time may do. A [`LeaseClaim`] says which [`Lease`], for which work and of which
+//! replica. It is taken, renewed and released here, by the same statements for every kind.
+//!
+//! A lease ends when it is released, when its time is over by the clock of the database, or with its replica. So the
+//! clocks of replicas need not agree. The kinds differ in what ends them:
+//!
+//! | lease | table | its time | what else ends it |
+//! |---|---|---|---|
+//! | [`Lease::Keepers`], [`Lease::Removal`] | `leases` | seconds or minutes: the holder renews it | the end of its replica |
+//! | [`Lease::Slot`] | `slot_locks` | none: it needs no renewal | the end of its replica |
+//! | [`Lease::Image`] | `image_locks` | none: it needs no renewal | the end of its replica |
+//!
+//! They have a table each, because the deploy gate joins the images that are being pulled, and `image_locks` also has
+//! the progress of the pull. The holder of a lease in `leases` is the replica itself: it takes its lease again as a
+//! renewal. The holder of the others is one piece of work, so that two pieces of work of a replica exclude each other.
+//!
+//! These are no leases of this kind, and stay where they are:
+//! - The row of a replica ([`super::replicas`]) is what the others end with. Nobody competes for it.
+//! - A deployment that has passed the gate ([`super::deployments`]) has a holder and ends with its replica too. But
+//!   it is not released: it goes back to the gate, in its order.
+//! - The turn at placing ([`super::placement_turn`]) is an advisory lock of PostgreSQL: a replica waits for it in the
+//!   database, and may go on without it.
+//! - The lock of an SQLite file ([`super::server_lock`]) is the kernel's: it guards the database itself.
 
 use std::time::Duration;
 
+use domain::SlotName;
 use uuid::Uuid;
 
-use super::sql::{args, sql};
-use super::{Run, Store, StoreError};
+use super::sql::{Arg, Sql, args, database_time, milliseconds, sql};
+use super::{Image, Run, Store, StoreError, Tx};
+
+/// How long the leader of the keepers leads without a renewal.
+const KEEPERS: Duration = Duration::from_secs(5);
+/// Longer than a provider may take to delete something. The lease is released as soon as that is done.
+const REMOVAL: Duration = Duration::from_mins(5);
+/// The time of a lease that ends with its replica: a thousand years.
+const WHILE_REPLICA_LIVES: Duration = Duration::from_secs(1_000 * 365 * 24 * 60 * 60);
 
 /// A process that may hold leases.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,80 +45,296 @@ pub struct Holder {
     pub name: String,
 }
 
-impl Store {
-    /// Takes a lease for so long, or longer if it is the holder's already. False when another lives and has it.
-    pub async fn take_lease(&self, name: &str, holder: &Holder, time: Duration) -> Result<bool, StoreError> {
-        let time = i64::try_from(time.as_millis()).unwrap_or(i64::MAX);
-        let mut tx = self.begin_in_time().await?;
-        let taken = tx
-            .first(
-                sql!(
-                    "leases.take",
-                    sqlite: "INSERT INTO leases (name, holder, holder_name, lease_until)
-                             VALUES ($1, $2, $3, strftime('%Y-%m-%dT%H:%M:%fZ', 'now', ($4 / 1000.0) || ' seconds'))
-                             ON CONFLICT (name) DO UPDATE SET holder = excluded.holder,
-                                 holder_name = excluded.holder_name, lease_until = excluded.lease_until
-                              WHERE leases.holder = excluded.holder
-                                 OR leases.lease_until <= strftime('%Y-%m-%dT%H:%M:%fZ', 'now')
-                             RETURNING name",
-                    postgres: "INSERT INTO leases (name, holder, holder_name, lease_until)
-                               VALUES ($1, $2, $3, clock_timestamp() + $4 * interval '1 millisecond')
-                               ON CONFLICT (name) DO UPDATE SET holder = excluded.holder,
-                                   holder_name = excluded.holder_name, lease_until = excluded.lease_until
-                                WHERE leases.holder = excluded.holder OR leases.lease_until <= clock_timestamp()
-                               RETURNING name",
-                ),
-                args![name, holder.id, holder.name.as_str(), time],
-            )
-            .await?;
-        tx.commit().await?;
-        Ok(taken.is_some())
+/// What only one holder at a time may do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Lease {
+    /// Run the keepers.
+    Keepers,
+    /// Remove what a provider has under a name that no slot has.
+    Removal(SlotName),
+    /// End what runs in a slot.
+    Slot(SlotName),
+    /// Pull an image to a host.
+    Image(Image),
+}
+
+/// A lease that somebody has, or is about to take.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeaseClaim {
+    pub lease: Lease,
+    /// The work that holds it; for a lease that is renewed, its replica.
+    pub holder: Uuid,
+    pub replica: Holder,
+    /// How long it lasts unless it is renewed.
+    pub time: Duration,
+}
+
+impl LeaseClaim {
+    /// What a replica needs to take a lease. Each claim of a lease that is not renewed is another holder.
+    pub fn new(lease: Lease, replica: &Holder) -> Self {
+        let (holder, time) = match lease {
+            Lease::Keepers => (replica.id, KEEPERS),
+            Lease::Removal(_) => (replica.id, REMOVAL),
+            Lease::Slot(_) | Lease::Image(_) => (Uuid::new_v4(), WHILE_REPLICA_LIVES),
+        };
+        Self { lease, holder, replica: replica.clone(), time }
     }
 
-    /// Keeps a lease that is the holder's for so long. False when it is not any more.
-    pub async fn renew_lease(&self, name: &str, holder: &Holder, time: Duration) -> Result<bool, StoreError> {
-        let time = i64::try_from(time.as_millis()).unwrap_or(i64::MAX);
-        let mut tx = self.begin_in_time().await?;
-        let renewed = tx
-            .first(
-                sql!(
-                    "leases.renew",
-                    sqlite: "UPDATE leases
-                                SET lease_until = strftime('%Y-%m-%dT%H:%M:%fZ', 'now', ($3 / 1000.0) || ' seconds')
-                              WHERE name = $1 AND holder = $2
-                                AND lease_until > strftime('%Y-%m-%dT%H:%M:%fZ', 'now') RETURNING name",
-                    postgres: "UPDATE leases SET lease_until = clock_timestamp() + $3 * interval '1 millisecond'
-                                WHERE name = $1 AND holder = $2 AND lease_until > clock_timestamp() RETURNING name",
-                ),
-                args![name, holder.id, time],
-            )
-            .await?;
+    /// What the table keeps of the replica beside the holder.
+    fn owner(&self) -> Arg {
+        match self.lease {
+            Lease::Keepers | Lease::Removal(_) => self.replica.name.as_str().into(),
+            Lease::Slot(_) | Lease::Image(_) => self.replica.id.into(),
+        }
+    }
+}
+
+/// The statements of one table. The values of its key come last.
+struct LeaseTable {
+    /// `$1` holder, `$2` owner, `$3` time.
+    take: &'static Sql,
+    /// `$1` holder, `$2` time.
+    renew: &'static Sql,
+    /// `$1` holder.
+    release: &'static Sql,
+    holder: &'static Sql,
+    /// `$1` replica; it has no key.
+    release_of_replica: &'static Sql,
+    release_all: &'static Sql,
+}
+
+/// The parameters of a key, the first of which has this number.
+macro_rules! key_values {
+    (one 1) => {
+        "$1"
+    };
+    (one 2) => {
+        "$2"
+    };
+    (one 3) => {
+        "$3"
+    };
+    (one 4) => {
+        "$4"
+    };
+    (two 1) => {
+        "$1, $2"
+    };
+    (two 2) => {
+        "$2, $3"
+    };
+    (two 3) => {
+        "$3, $4"
+    };
+    (two 4) => {
+        "$4, $5"
+    };
+}
+
+macro_rules! take {
+    ($dialect:ident, $table:literal, $columns:ident $key:literal, $owner:literal, $resets:literal) => {
+        concat!(
+            "INSERT INTO ", $table, " (holder, ", $owner, ", lease_until, ", $key, ")
+             VALUES ($1, $2, ", database_time!($dialect + "$3"), ", ", key_values!($columns 4), ")
+             ON CONFLICT (", $key, ") DO UPDATE
+                 SET holder = excluded.holder, ", $owner, " = excluded.", $owner, ",
+                     lease_until = excluded.lease_until", $resets, "
+              WHERE ", $table, ".holder = excluded.holder
+                 OR ", $table, ".lease_until <= ", database_time!($dialect), "
+             RETURNING holder"
+        )
+    };
+}
+
+macro_rules! renew {
+    ($dialect:ident, $table:literal, $columns:ident $key:literal) => {
+        concat!(
+            "UPDATE ", $table, " SET lease_until = ", database_time!($dialect + "$2"), "
+              WHERE (", $key, ") = (", key_values!($columns 3), ") AND holder = $1
+                AND lease_until > ", database_time!($dialect), "
+             RETURNING holder"
+        )
+    };
+}
+
+macro_rules! holder {
+    ($dialect:ident, $table:literal, $columns:ident $key:literal, $replica:literal, $name:expr) => {
+        concat!(
+            "SELECT ", $replica, " AS replica, ", $name, " AS replica_name FROM ", $table, "
+              WHERE (", $key, ") = (", key_values!($columns 1), ") AND ", $replica, " IS NOT NULL
+                AND lease_until > ", database_time!($dialect)
+        )
+    };
+}
+
+/// A table of leases: its name in statements and in the database, its key, which column says whose the lease is beside
+/// `holder`, which one is the replica's id, what the replica's name is, and what else is set when it is taken.
+macro_rules! lease_table {
+    (
+        $calls:literal, $table:literal, key: $columns:ident $key:literal, owner: $owner:literal,
+        replica: $replica:literal, name: $name:expr, resets: $resets:literal $(,)?
+    ) => {
+        LeaseTable {
+            take: sql!(
+                concat!($calls, ".take"),
+                sqlite: take!(sqlite, $table, $columns $key, $owner, $resets),
+                postgres: take!(postgres, $table, $columns $key, $owner, $resets),
+            ),
+            renew: sql!(
+                concat!($calls, ".renew"),
+                sqlite: renew!(sqlite, $table, $columns $key),
+                postgres: renew!(postgres, $table, $columns $key),
+            ),
+            release: sql!(
+                concat!($calls, ".release"),
+                "DELETE FROM ", $table, " WHERE (", $key, ") = (", key_values!($columns 2), ") AND holder = $1"
+            ),
+            holder: sql!(
+                concat!($calls, ".holder"),
+                sqlite: holder!(sqlite, $table, $columns $key, $replica, $name),
+                postgres: holder!(postgres, $table, $columns $key, $replica, $name),
+            ),
+            release_of_replica: sql!(
+                concat!($calls, ".release_of_replica"),
+                "DELETE FROM ", $table, " WHERE ", $replica, " = $1"
+            ),
+            release_all: sql!(concat!($calls, ".release_all"), "DELETE FROM ", $table),
+        }
+    };
+}
+
+static NAMED: LeaseTable = lease_table!(
+    "leases", "leases", key: one "name", owner: "holder_name",
+    replica: "holder", name: "holder_name", resets: "",
+);
+
+static SLOTS: LeaseTable = lease_table!(
+    "slot_locks", "slot_locks", key: one "slot", owner: "replica",
+    replica: "replica",
+    name: "coalesce((SELECT replicas.name FROM replicas WHERE replicas.id = slot_locks.replica), '')",
+    resets: "",
+);
+
+static IMAGES: LeaseTable = lease_table!(
+    "images", "image_locks", key: two "image, host", owner: "replica",
+    replica: "replica",
+    name: "coalesce((SELECT replicas.name FROM replicas WHERE replicas.id = image_locks.replica), '')",
+    resets: ", pulling_since = NULL",
+);
+
+static TABLES: [&LeaseTable; 3] = [&NAMED, &SLOTS, &IMAGES];
+
+/// Of the tables that have a replica: a replica may have taken something in the moment in which it was taken for dead.
+/// The holders in `leases` need not be known replicas, and end by time.
+static ORPHANED: [&Sql; 2] = [
+    sql!(
+        "slot_locks.release_orphaned",
+        "DELETE FROM slot_locks WHERE replica IS NOT NULL
+            AND NOT EXISTS (SELECT 1 FROM replicas WHERE replicas.id = slot_locks.replica)"
+    ),
+    sql!(
+        "images.release_orphaned",
+        "DELETE FROM image_locks WHERE replica IS NOT NULL
+            AND NOT EXISTS (SELECT 1 FROM replicas WHERE replicas.id = image_locks.replica)"
+    ),
+];
+
+impl Lease {
+    fn table(&self) -> &'static LeaseTable {
+        match self {
+            Lease::Keepers | Lease::Removal(_) => &NAMED,
+            Lease::Slot(_) => &SLOTS,
+            Lease::Image(_) => &IMAGES,
+        }
+    }
+
+    /// The values of the key of its row, behind others.
+    fn key_after(&self, mut before: Vec<Arg>) -> Vec<Arg> {
+        match self {
+            Lease::Keepers => before.push("keepers".into()),
+            Lease::Removal(slot) => before.push(format!("unknown/{slot}").into()),
+            Lease::Slot(slot) => before.push(slot.into()),
+            Lease::Image(image) => before.extend(args![image.name.as_str(), image.host.as_str()]),
+        }
+        before
+    }
+
+    /// Whether it must be renewed in time.
+    fn is_renewed(&self) -> bool {
+        matches!(self, Lease::Keepers | Lease::Removal(_))
+    }
+}
+
+impl Store {
+    /// Takes a lease for its time, or for longer if the holder has it already. False when another holder has it.
+    pub async fn take_lease(&self, claim: &LeaseClaim) -> Result<bool, StoreError> {
+        let mut tx = self.begin_lease(&claim.lease).await?;
+        let taken = tx.take_lease(claim).await?;
+        tx.commit().await?;
+        Ok(taken)
+    }
+
+    /// Keeps a lease that the holder has for its time from now. False when the holder does not have it any more.
+    pub async fn renew_lease(&self, claim: &LeaseClaim) -> Result<bool, StoreError> {
+        let mut tx = self.begin_lease(&claim.lease).await?;
+        let renew = claim.lease.table().renew;
+        let renewed = tx.first(renew, claim.lease.key_after(args![claim.holder, milliseconds(claim.time)])).await?;
         tx.commit().await?;
         Ok(renewed.is_some())
     }
 
-    pub async fn give_lease_back(&self, name: &str, holder: &Holder) -> Result<(), StoreError> {
-        let mut tx = self.begin_in_time().await?;
-        tx.run(sql!("leases.give_back", "DELETE FROM leases WHERE name = $1 AND holder = $2"), args![name, holder.id])
-            .await?;
+    /// Releases a lease, if the holder has it.
+    pub async fn release_lease(&self, claim: &LeaseClaim) -> Result<(), StoreError> {
+        let mut tx = self.begin_lease(&claim.lease).await?;
+        tx.run(claim.lease.table().release, claim.lease.key_after(args![claim.holder])).await?;
         tx.commit().await
     }
 
-    /// Who has a lease, if somebody does.
-    pub async fn lease_holder(&self, name: &str) -> Result<Option<Holder>, StoreError> {
+    /// The replica that has a lease, if one has.
+    pub async fn lease_holder(&self, lease: &Lease) -> Result<Option<Holder>, StoreError> {
         self.reader()
-            .first(
-                sql!(
-                    "leases.holder",
-                    sqlite: "SELECT holder, holder_name FROM leases
-                              WHERE name = $1 AND lease_until > strftime('%Y-%m-%dT%H:%M:%fZ', 'now')",
-                    postgres: "SELECT holder, holder_name FROM leases
-                                WHERE name = $1 AND lease_until > clock_timestamp()",
-                ),
-                args![name],
-            )
+            .first(lease.table().holder, lease.key_after(vec![]))
             .await?
-            .map(|row| Ok(Holder { id: row.id("holder")?, name: row.text("holder_name")? }))
+            .map(|row| Ok(Holder { id: row.id("replica")?, name: row.text("replica_name")? }))
             .transpose()
+    }
+
+    /// A lease that must be renewed in time waits behind nothing but its like.
+    async fn begin_lease(&self, lease: &Lease) -> Result<Tx, StoreError> {
+        if lease.is_renewed() { self.begin_in_time().await } else { self.begin().await }
+    }
+}
+
+impl Tx {
+    /// Takes a lease together with what else the transaction does. Who comes second waits here until the transaction
+    /// of the first ends. A release waits for who comes second: nobody waits for what was released meanwhile.
+    pub async fn take_lease(&mut self, claim: &LeaseClaim) -> Result<bool, StoreError> {
+        let values = args![claim.holder, claim.owner(), milliseconds(claim.time)];
+        let taken = self.first(claim.lease.table().take, claim.lease.key_after(values)).await?;
+        Ok(taken.is_some())
+    }
+
+    /// Releases every lease of a replica that has ended.
+    pub(super) async fn release_all_of(&mut self, replica: Uuid) -> Result<(), StoreError> {
+        for table in TABLES {
+            self.run(table.release_of_replica, args![replica]).await?;
+        }
+        Ok(())
+    }
+
+    /// Releases the leases of replicas that are not known.
+    pub(super) async fn release_orphaned_leases(&mut self) -> Result<(), StoreError> {
+        for sql in ORPHANED {
+            self.run(sql, vec![]).await?;
+        }
+        Ok(())
+    }
+
+    /// Releases every lease of everybody.
+    pub(super) async fn release_all_leases(&mut self) -> Result<(), StoreError> {
+        for table in TABLES {
+            self.run(table.release_all, vec![]).await?;
+        }
+        Ok(())
     }
 }

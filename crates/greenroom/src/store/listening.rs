@@ -6,14 +6,17 @@ use std::time::Duration;
 use jiff::Timestamp;
 use uuid::Uuid;
 
+use super::record::record;
 use super::sql::{args, sql};
 use super::{Run, Store, StoreError};
 
-/// A stretch of time in which a process could hear bots.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ListeningSpan {
-    pub started_at: Timestamp,
-    pub heard_until: Timestamp,
+record! {
+    /// A stretch of time in which a process could hear bots.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct ListeningSpan, columns span_columns, read listening_span {
+        pub started_at: Timestamp,
+        pub heard_until: Timestamp,
+    }
 }
 
 /// More spans than this are of no use to anyone: a process that lives shorter than a second hears nobody.
@@ -26,13 +29,15 @@ impl Store {
             .all(
                 sql!(
                     "listening.spans",
-                    "SELECT started_at, heard_until FROM listening_spans ORDER BY heard_until DESC LIMIT $1"
+                    "SELECT ",
+                    span_columns!(),
+                    " FROM listening_spans ORDER BY heard_until DESC LIMIT $1"
                 ),
                 args![MOST_SPANS],
             )
             .await?
             .iter()
-            .map(|row| Ok(ListeningSpan { started_at: row.time("started_at")?, heard_until: row.time("heard_until")? }))
+            .map(listening_span)
             .collect()
     }
 
@@ -46,25 +51,25 @@ impl Store {
                 // A clock of the database that was set back is a break as well.
                 sql!(
                     "listening.extend",
-                    sqlite: "INSERT INTO listening_spans (id, started_at, heard_until)
+                    sqlite: concat!("INSERT INTO listening_spans (id, started_at, heard_until)
                              VALUES ($1, strftime('%Y-%m-%dT%H:%M:%fZ', 'now'), strftime('%Y-%m-%dT%H:%M:%fZ', 'now'))
                              ON CONFLICT (id) DO UPDATE SET heard_until = excluded.heard_until
                               WHERE listening_spans.heard_until <= excluded.heard_until
                                 AND listening_spans.heard_until
                                     >= strftime('%Y-%m-%dT%H:%M:%fZ', 'now', (-$2 / 1000.0) || ' seconds')
-                             RETURNING started_at, heard_until",
-                    postgres: "INSERT INTO listening_spans (id, started_at, heard_until)
+                             RETURNING ", span_columns!()),
+                    postgres: concat!("INSERT INTO listening_spans (id, started_at, heard_until)
                                VALUES ($1, statement_timestamp(), statement_timestamp())
                                ON CONFLICT (id) DO UPDATE SET heard_until = excluded.heard_until
                                 WHERE listening_spans.heard_until <= excluded.heard_until
                                   AND listening_spans.heard_until
                                       >= statement_timestamp() - $2 * interval '1 millisecond'
-                               RETURNING started_at, heard_until",
+                               RETURNING ", span_columns!()),
                 ),
                 args![span, pause],
             )
             .await?
-            .map(|row| Ok(ListeningSpan { started_at: row.time("started_at")?, heard_until: row.time("heard_until")? }))
+            .map(|row| listening_span(&row))
             .transpose()?;
         tx.commit().await?;
         Ok(extended)

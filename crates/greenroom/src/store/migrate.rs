@@ -118,14 +118,14 @@ pub(super) async fn find_version(run: &mut impl Run) -> Result<Option<i64>, Stor
         .first(
             sql!(
                 "migrate.find_version",
-                sqlite: "SELECT count(*) AS n FROM sqlite_master WHERE type = 'table' AND name = 'schema_versions'",
-                postgres: "SELECT count(*) AS n FROM pg_tables
+                sqlite: "SELECT count(*) AS count FROM sqlite_master WHERE type = 'table' AND name = 'schema_versions'",
+                postgres: "SELECT count(*) AS count FROM pg_tables
                             WHERE schemaname = current_schema() AND tablename = 'schema_versions'",
             ),
             vec![],
         )
         .await?
-        .map_or(Ok(0), |row| row.int("n"))?;
+        .map_or(Ok(0), |row| row.int("count"))?;
     if there == 0 {
         return Ok(None);
     }

@@ -3,20 +3,20 @@
 //! [`Tx`], which commits all of it or nothing.
 //!
 //! In reading order:
-//! - [`error`], [`sql`], [`source_table`], [`lanes`], [`connect`], [`migrate`], [`server_lock`]: the database itself
+//! - [`error`], [`sql`], [`record`], [`source_table`], [`lanes`], [`connect`], [`migrate`], [`server_lock`]: the database itself
 //! - [`settings`], [`users`]: who may ask
 //! - [`bots`]: what was asked
-//! - [`pools`], [`slots`], [`queue`], [`deployments`], [`slot_locks`], [`images`]: where it runs, or waits to
+//! - [`pools`], [`slots`], [`queue`], [`deployments`], [`images`]: where it runs, or waits to
 //! - [`failures`], [`budgets`]: what providers said, and how often they may be asked
-//! - [`guarded`], [`fence`], [`placement_turn`], [`load`], [`apply`], [`changed`],
+//! - [`guarded`], [`fence`], [`placement_turn`], [`load`], [`batch_write`], [`changed`],
 //!   [`columns`], [`row_locations`], [`sqlite_writer`]: placement's copy in memory, and what it writes
 //! - [`sessions`], [`commands`], [`transcript`], [`bot_logs`]: what the bot and its user say to each other
 //! - [`overdue`], [`listening`]: what has lasted too long, and when bots could be heard
 //! - [`servers`]: which servers run, for tools that ask them
-//! - [`replicas`], [`leases`], [`keepers`]: who brings records and the world together, and what that did
+//! - [`leases`], [`replicas`], [`keepers`]: what one holder at a time may do, which replicas live, and what keepers did
 //! - [`events`]: the audit trail
 
-mod apply;
+mod batch_write;
 mod bot_logs;
 mod bots;
 mod budgets;
@@ -41,13 +41,13 @@ mod overdue;
 mod placement_turn;
 mod pools;
 mod queue;
+mod record;
 mod replicas;
 mod row_locations;
 mod server_lock;
 mod servers;
 mod sessions;
 mod settings;
-mod slot_locks;
 mod slots;
 mod source_table;
 pub(crate) mod sql;
@@ -62,7 +62,7 @@ use std::time::Instant;
 use sqlx::{Postgres, Sqlite, Transaction};
 use tokio::sync::Notify;
 
-pub use apply::{Applied, HeldToken, PreparedWrite};
+pub use batch_write::{Applied, HeldToken, PreparedWrite};
 pub use bot_logs::{BotLog, LogLine};
 pub use bots::{BotChunk, BotFilter, BotRow, Change};
 pub use budgets::{LONGEST_HOLD, Turn};
@@ -83,7 +83,7 @@ use guarded::TOKEN_NOT_REPLACED;
 pub use images::{Image, PullRow, Pulled};
 pub use keepers::KeeperRow;
 use lanes::{Lane, WriteTurn};
-pub use leases::Holder;
+pub use leases::{Holder, Lease, LeaseClaim};
 pub use listening::ListeningSpan;
 pub use placement_turn::PlacementTurn;
 pub use pools::KeptPool;

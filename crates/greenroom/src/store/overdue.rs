@@ -2,16 +2,19 @@
 //! connection is watched by the clock of its assignment alone, whatever it was before.
 
 use domain::lifecycle::Overdue;
-use domain::{BotId, UserId};
+use domain::{BotId, Status, UserId};
 use jiff::Timestamp;
 
-use super::sql::{Sql, args, sql};
+use super::sql::{Sql, args, sql, words};
 use super::{Run, Store, StoreError, Tx};
+
+/// Statuses of a bot that runs and is not in the meeting.
+const COMING_IN: &str = words!(Status::Starting, Status::AwaitingAdmission, Status::NeedsHelp);
 
 /// Two statements of one condition: the bots that meet it after `$2` and `$3`, by user and id, and whether one does.
 /// `$1` is the latest moment at which their clock may have started.
 macro_rules! watched {
-    ($name:literal, $condition:literal) => {
+    ($name:literal, $($condition:expr),+ $(,)?) => {
         Some((
             sql!(
                 $name,
@@ -19,7 +22,7 @@ macro_rules! watched {
                    LEFT JOIN sessions ON sessions.connection_id = bots.connection_id
                    LEFT JOIN heartbeats ON heartbeats.connection_id = bots.connection_id
                   WHERE ",
-                $condition,
+                $($condition,)+
                 " AND (open_bots.user_id, open_bots.bot_id) > ($2, $3) ORDER BY open_bots.user_id, open_bots.bot_id LIMIT 500"
             ),
             sql!(
@@ -27,7 +30,7 @@ macro_rules! watched {
                 "SELECT bots.id FROM bots LEFT JOIN sessions ON sessions.connection_id = bots.connection_id
                    LEFT JOIN heartbeats ON heartbeats.connection_id = bots.connection_id
                   WHERE bots.id = $2 AND ",
-                $condition
+                $($condition),+
             ),
         ))
     };
@@ -45,8 +48,9 @@ fn watched(overdue: Overdue) -> Option<(&'static Sql, &'static Sql)> {
         // From `started` on, the lobby included; after a bot had been in the meeting, from when it called for help.
         Overdue::NoJoin => watched!(
             "overdue.no_join",
-            "bots.status IN ('starting', 'awaiting_admission', 'needs_help')
-             AND CASE WHEN sessions.joined_at IS NULL THEN sessions.started_at ELSE bots.status_since END <= $1"
+            "bots.status IN (",
+            COMING_IN,
+            ") AND CASE WHEN sessions.joined_at IS NULL THEN sessions.started_at ELSE bots.status_since END <= $1"
         ),
         // From the last heartbeat on, or from when it came in.
         Overdue::HeartbeatLost => watched!(

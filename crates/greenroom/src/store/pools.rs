@@ -4,69 +4,53 @@
 use domain::Attributes;
 use serde_json::{Value, json};
 
+use super::record::record;
 use super::sql::{Row, Sql, args, sql, sql_locking};
 use super::{PoolRow, Run, Store, StoreError, Tx};
 
-macro_rules! pool_columns {
-    () => {
-        "name, platform, provider, standby, recycle_after, max_slots, min_idle, place, slots, mean_hold_ms, attribute_sets, \
-         expire_after_ms, idle_timeout_ms, recipe AS pool_recipe, pools.host AS host"
-    };
+record! {
+    PoolRow, columns pool_columns, read pool {
+        name,
+        platform,
+        provider,
+        host,
+        hot = standby via is_running,
+        recycle_after,
+        max_slots,
+        min_idle,
+        config_position = place,
+        slots,
+        mean_hold_ms,
+        attribute_sets,
+        expire_after_ms,
+        idle_timeout_ms,
+        recipe,
+    }
 }
 
-pub(super) fn pool(row: &Row) -> Result<PoolRow, StoreError> {
-    Ok(PoolRow {
-        name: row.text("name")?,
-        platform: row.word("platform")?,
-        provider: row.text("provider")?,
-        host: row.text("host")?,
-        hot: row.text("standby")? == "running",
-        recycle_after: row.int("recycle_after")?,
-        max_slots: row.int("max_slots")?,
-        min_idle: row.int("min_idle")?,
-        config_position: row.maybe_int("place")?,
-        slots: row.int("slots")?,
-        mean_hold_ms: row.maybe_int("mean_hold_ms")?,
-        attribute_sets: attribute_sets(row)?,
-        expire_after_ms: row.maybe_int("expire_after_ms")?,
-        idle_timeout_ms: row.maybe_int("idle_timeout_ms")?,
-        recipe: row.maybe_text("pool_recipe")?,
-    })
-}
-
-fn attribute_sets(row: &Row) -> Result<Vec<Attributes>, StoreError> {
-    let texts: Vec<String> = row.json("attribute_sets")?;
-    texts.iter().map(|text| text.parse().map_err(|_| row.inconsistent("attribute_sets", text))).collect()
+fn is_running(row: &Row, column: &'static str) -> Result<bool, StoreError> {
+    Ok(row.text(column)? == "running")
 }
 
 const LIST: &Sql = sql!("pools.list", "SELECT ", pool_columns!(), " FROM pools ORDER BY place NULLS LAST, name");
 
-/// What is kept of a pool's configuration beside what placement needs.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct KeptPool {
-    pub name: String,
-    /// What the configuration said last; the pool itself has what an operator made of it.
-    pub configured_max_slots: i64,
-    pub configured_min_idle: i64,
-    /// Its provider's settings without secrets: what is needed to delete its slots. A JSON object.
-    pub settings: String,
+record! {
+    /// What is kept of a pool's configuration beside what placement needs.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct KeptPool, columns kept_columns, read kept {
+        pub name: String,
+        /// What the configuration said last; the pool itself has what an operator made of it.
+        pub configured_max_slots: i64,
+        pub configured_min_idle: i64,
+        /// Its provider's settings without secrets: what is needed to delete its slots. A JSON object.
+        pub settings: String,
+    }
 }
 
 impl Store {
     /// What is kept of each pool's configuration.
     pub async fn kept_pools(&self) -> Result<Vec<KeptPool>, StoreError> {
-        let kept = |row: &Row| {
-            Ok(KeptPool {
-                name: row.text("name")?,
-                configured_max_slots: row.int("configured_max_slots")?,
-                configured_min_idle: row.int("configured_min_idle")?,
-                settings: row.text("settings")?,
-            })
-        };
-        let select = sql!(
-            "pools.kept",
-            "SELECT name, configured_max_slots, configured_min_idle, settings FROM pools ORDER BY name"
-        );
+        let select = sql!("pools.kept", "SELECT ", kept_columns!(), " FROM pools ORDER BY name");
         self.reader().all(select, vec![]).await?.iter().map(kept).collect()
     }
 

@@ -1,20 +1,23 @@
-//! The queue: bots that wait for a slot, one line for each platform, by priority and then by arrival.
+//! The queue: bots that wait for a slot, one queue for each platform, by priority and then by arrival.
 
 use domain::{BotId, Platform};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::sql::{Row, args, sql, sql_over};
+use super::record::record;
+use super::sql::{args, sql, sql_over};
 use super::{Run, Store, StoreError, Tx};
 
-#[derive(Clone, Debug, PartialEq)]
-pub struct QueueRow {
-    pub bot_id: BotId,
-    pub pool: String,
-    pub position: i64,
-    pub priority: i64,
-    pub queued_at: Timestamp,
-    pub timeout_at: Timestamp,
+record! {
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct QueueRow, columns queue_columns, read waiter {
+        pub bot_id: BotId,
+        pub pool: String,
+        pub position: i64 = position "row_number() OVER (PARTITION BY platform ORDER BY priority, turn, arrival)",
+        pub priority: i64,
+        pub queued_at: Timestamp,
+        pub timeout_at: Timestamp,
+    }
 }
 
 /// Where a bot stands in the queue, however many before it leave.
@@ -24,17 +27,6 @@ pub struct QueuePosition {
     pub priority: i64,
     pub turn: i64,
     pub arrival: i64,
-}
-
-fn waiter(row: &Row) -> Result<QueueRow, StoreError> {
-    Ok(QueueRow {
-        bot_id: BotId(row.id("bot_id")?),
-        pool: row.text("pool")?,
-        position: row.int("position")?,
-        priority: row.int("priority")?,
-        queued_at: row.time("queued_at")?,
-        timeout_at: row.time("timeout_at")?,
-    })
 }
 
 /// The exact queue position of some bots.
@@ -67,15 +59,7 @@ impl Store {
     /// Every queued bot, with its exact position in the queue of its platform.
     pub async fn queue(&self) -> Result<Vec<QueueRow>, StoreError> {
         self.reader()
-            .all(
-                sql!(
-                    "queue.list",
-                    "SELECT bot_id, pool, priority, queued_at, timeout_at,
-                            row_number() OVER (PARTITION BY platform ORDER BY priority, turn, arrival) AS position
-                       FROM queue ORDER BY platform, position"
-                ),
-                vec![],
-            )
+            .all(sql!("queue.list", "SELECT ", queue_columns!(), " FROM queue ORDER BY platform, position"), vec![])
             .await?
             .iter()
             .map(waiter)
@@ -95,10 +79,9 @@ impl Store {
             .all(
                 sql!(
                     "queue.page",
-                    "SELECT * FROM
-                        (SELECT bot_id, pool, platform, priority, turn, arrival, queued_at, timeout_at,
-                                row_number() OVER (PARTITION BY platform ORDER BY priority, turn, arrival) AS position
-                           FROM queue) AS waiting
+                    "SELECT * FROM (SELECT platform, turn, arrival, ",
+                    queue_columns!(),
+                    " FROM queue) AS waiting
                       WHERE (platform, priority, turn, arrival) > ($1, $2, $3, $4)
                       ORDER BY platform, priority, turn, arrival LIMIT $5"
                 ),
@@ -131,7 +114,7 @@ impl Store {
             .collect()
     }
 
-    /// When the next in any line will have waited too long.
+    /// When the next in any queue will have waited too long.
     pub async fn next_timeout(&self) -> Result<Option<Timestamp>, StoreError> {
         let row =
             self.reader().first(sql!("queue.next_timeout", "SELECT min(timeout_at) AS at FROM queue"), vec![]).await?;
@@ -140,10 +123,10 @@ impl Store {
 
     pub async fn queued_by_pool(&self) -> Result<Vec<(String, i64)>, StoreError> {
         self.reader()
-            .all(sql!("queue.count", "SELECT pool, count(*) AS n FROM queue GROUP BY pool"), vec![])
+            .all(sql!("queue.count", "SELECT pool, count(*) AS count FROM queue GROUP BY pool"), vec![])
             .await?
             .iter()
-            .map(|row| Ok((row.text("pool")?, row.int("n")?)))
+            .map(|row| Ok((row.text("pool")?, row.int("count")?)))
             .collect()
     }
 }

@@ -1,6 +1,6 @@
-//! Which replicas live, and what of a dead one is free. Everything that a replica holds (deployments, slot locks, image
-//! locks, named leases) is its own as long as its row is here. The row ends by the clock of the database, so that the
-//! clocks of replicas need not agree, and a holder needs no renewal of its own.
+//! Which replicas live, and what happens to everything that a dead one held. Its deployments go back to the gate, and its
+//! leases ([`super::leases`]) are released. The row of a replica ends by the clock of the database, so that the clocks of
+//! replicas need not agree, and most of what it holds needs no renewal of its own.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -8,8 +8,9 @@ use std::time::Duration;
 use jiff::Timestamp;
 use uuid::Uuid;
 
-use super::sql::{args, sql};
-use super::{Holder, Image, Run, Store, StoreError, Tx};
+use super::deployments::return_to_gate;
+use super::sql::{args, database_time, milliseconds, sql};
+use super::{Holder, LeaseClaim, Run, Store, StoreError, Tx};
 use domain::SlotName;
 
 /// Something that a replica holds, by the holder that its work made up for itself.
@@ -23,18 +24,38 @@ pub enum Holding {
         slot: SlotName,
         holder: Uuid,
     },
-    Slot {
-        slot: SlotName,
-        holder: Uuid,
-    },
-    Image {
-        image: Image,
-        holder: Uuid,
-    },
-    Lease {
-        name: String,
-        replica: Holder,
-    },
+    Lease(LeaseClaim),
+}
+
+macro_rules! register {
+    ($dialect:ident) => {
+        concat!(
+            "INSERT INTO replicas (id, name, lease_until)
+             VALUES ($1, $2, ",
+            database_time!($dialect + "$3"),
+            ") ON CONFLICT (id) DO UPDATE SET lease_until = excluded.lease_until"
+        )
+    };
+}
+
+macro_rules! renew {
+    ($dialect:ident) => {
+        concat!(
+            "UPDATE replicas SET lease_until = ",
+            database_time!($dialect + "$2"),
+            ", followed = $3 WHERE id = $1 RETURNING "
+        )
+    };
+}
+
+macro_rules! bury {
+    ($dialect:ident) => {
+        concat!(
+            "DELETE FROM replicas WHERE lease_until <= ",
+            database_time!($dialect),
+            " AND id <> $1 RETURNING id, name"
+        )
+    };
 }
 
 impl Store {
@@ -44,12 +65,8 @@ impl Store {
         tx.run(
             sql!(
                 "replicas.register",
-                sqlite: "INSERT INTO replicas (id, name, lease_until)
-                         VALUES ($1, $2, strftime('%Y-%m-%dT%H:%M:%fZ', 'now', ($3 / 1000.0) || ' seconds'))
-                         ON CONFLICT (id) DO UPDATE SET lease_until = excluded.lease_until",
-                postgres: "INSERT INTO replicas (id, name, lease_until)
-                           VALUES ($1, $2, clock_timestamp() + $3 * interval '1 millisecond')
-                           ON CONFLICT (id) DO UPDATE SET lease_until = excluded.lease_until",
+                sqlite: register!(sqlite),
+                postgres: register!(postgres),
             ),
             args![replica.id, replica.name.as_str(), milliseconds(time)],
         )
@@ -64,15 +81,12 @@ impl Store {
             .first(
                 sql!(
                     "replicas.renew",
-                    sqlite: "UPDATE replicas
-                                SET lease_until = strftime('%Y-%m-%dT%H:%M:%fZ', 'now', ($2 / 1000.0) || ' seconds'),
-                                    followed = $3
-                              WHERE id = $1 RETURNING 0 AS others",
-                    postgres: "UPDATE replicas SET lease_until = clock_timestamp() + $2 * interval '1 millisecond',
-                                      followed = $3
-                                WHERE id = $1
-                               RETURNING (SELECT count(*) FROM replicas AS other
-                                           WHERE other.id <> $1 AND other.lease_until > clock_timestamp()) AS others",
+                    sqlite: concat!(renew!(sqlite), "0 AS others"),
+                    postgres: concat!(
+                        renew!(postgres),
+                        "(SELECT count(*) FROM replicas AS other
+                           WHERE other.id <> $1 AND other.lease_until > ", database_time!(postgres), ") AS others"
+                    ),
                 ),
                 args![replica, milliseconds(time), self.placement.followed.load(Ordering::SeqCst)],
             )
@@ -97,11 +111,8 @@ impl Store {
             .all(
                 sql!(
                     "replicas.bury",
-                    sqlite: "DELETE FROM replicas
-                              WHERE lease_until <= strftime('%Y-%m-%dT%H:%M:%fZ', 'now') AND id <> $1
-                             RETURNING id, name",
-                    postgres: "DELETE FROM replicas WHERE lease_until <= clock_timestamp() AND id <> $1
-                               RETURNING id, name",
+                    sqlite: bury!(sqlite),
+                    postgres: bury!(postgres),
                 ),
                 args![own],
             )
@@ -110,7 +121,7 @@ impl Store {
             .map(|row| Ok(Holder { id: row.id("id")?, name: row.text("name")? }))
             .collect::<Result<Vec<_>, StoreError>>()?;
         for replica in &dead {
-            tx.run(sql!("replicas.release_leases", "DELETE FROM leases WHERE holder = $1"), args![replica.id]).await?;
+            tx.release_all_of(replica.id).await?;
         }
         if sweeps || !dead.is_empty() {
             tx.release_abandoned(now).await?;
@@ -123,7 +134,7 @@ impl Store {
     pub async fn end_replica(&self, replica: Uuid, now: Timestamp) -> Result<(), StoreError> {
         let mut tx = self.begin().await?;
         tx.run(sql!("replicas.end", "DELETE FROM replicas WHERE id = $1"), args![replica]).await?;
-        tx.run(sql!("replicas.release_leases", "DELETE FROM leases WHERE holder = $1"), args![replica]).await?;
+        tx.release_all_of(replica).await?;
         tx.release_abandoned(now).await?;
         tx.commit().await
     }
@@ -134,58 +145,35 @@ impl Store {
         tx.run(sql!("replicas.end_all", "DELETE FROM replicas"), vec![]).await?;
         let released = tx
             .all(
-                sql!(
-                    "deployments.release_all",
-                    "UPDATE deployments SET state = 'again', holder = NULL, replica = NULL, lease_until = $1
-                      WHERE state = 'active' RETURNING slot"
-                ),
+                sql!("deployments.release_all", return_to_gate!("$1"), " WHERE state = 'active' RETURNING slot"),
                 args![now],
             )
             .await?
             .len();
-        tx.run(sql!("slot_locks.release_all", "DELETE FROM slot_locks"), vec![]).await?;
-        tx.run(sql!("images.release_all", "DELETE FROM image_locks"), vec![]).await?;
-        tx.run(sql!("leases.release_all", "DELETE FROM leases"), vec![]).await?;
+        tx.release_all_leases().await?;
         tx.commit().await?;
         Ok(u64::try_from(released).unwrap_or(u64::MAX))
     }
 
     /// Releases what nobody works on any more, if it is still held by that work.
     pub async fn release(&self, holding: &Holding, now: Timestamp) -> Result<(), StoreError> {
+        let (sql, args) = match holding {
+            Holding::Lease(claim) => return self.release_lease(claim).await,
+            Holding::Passed { holder } => (
+                sql!("deployments.release_passed", return_to_gate!("$2"), " WHERE state = 'active' AND holder = $1"),
+                args![*holder, now],
+            ),
+            Holding::Deployment { slot, holder } => (
+                sql!(
+                    "deployments.release",
+                    return_to_gate!("$3"),
+                    " WHERE slot = $1 AND state = 'active' AND holder = $2"
+                ),
+                args![slot, *holder, now],
+            ),
+        };
         let mut tx = self.begin().await?;
-        match holding {
-            Holding::Passed { holder } => {
-                tx.run(
-                    sql!(
-                        "deployments.release_passed",
-                        "UPDATE deployments SET state = 'again', holder = NULL, replica = NULL, lease_until = $2
-                          WHERE state = 'active' AND holder = $1"
-                    ),
-                    args![*holder, now],
-                )
-                .await?;
-            }
-            Holding::Deployment { slot, holder } => {
-                tx.run(
-                    sql!(
-                        "deployments.release",
-                        "UPDATE deployments SET state = 'again', holder = NULL, replica = NULL, lease_until = $3
-                          WHERE slot = $1 AND state = 'active' AND holder = $2"
-                    ),
-                    args![slot, *holder, now],
-                )
-                .await?;
-            }
-            Holding::Slot { slot, holder } => tx.unlock_slot(slot, *holder).await?,
-            Holding::Image { image, holder } => tx.give_image_back(image, *holder).await?,
-            Holding::Lease { name, replica } => {
-                tx.run(
-                    sql!("leases.release", "DELETE FROM leases WHERE name = $1 AND holder = $2"),
-                    args![name.as_str(), replica.id],
-                )
-                .await?;
-            }
-        }
+        tx.run(sql, args).await?;
         tx.commit().await
     }
 }
@@ -197,8 +185,8 @@ impl Tx {
         self.run(
             sql!(
                 "deployments.release_abandoned",
-                "UPDATE deployments SET state = 'again', holder = NULL, replica = NULL, lease_until = $1
-                  WHERE state = 'active'
+                return_to_gate!("$1"),
+                " WHERE state = 'active'
                     AND (replica IS NULL AND lease_until <= $1
                          OR replica IS NOT NULL
                             AND NOT EXISTS (SELECT 1 FROM replicas WHERE replicas.id = deployments.replica))"
@@ -206,28 +194,7 @@ impl Tx {
             args![now],
         )
         .await?;
-        self.run(
-            sql!(
-                "slot_locks.release_abandoned",
-                "DELETE FROM slot_locks WHERE replica IS NOT NULL
-                    AND NOT EXISTS (SELECT 1 FROM replicas WHERE replicas.id = slot_locks.replica)"
-            ),
-            vec![],
-        )
-        .await?;
-        self.run(
-            sql!(
-                "images.release_abandoned",
-                "DELETE FROM image_locks WHERE replica IS NOT NULL
-                    AND NOT EXISTS (SELECT 1 FROM replicas WHERE replicas.id = image_locks.replica)"
-            ),
-            vec![],
-        )
-        .await?;
+        self.release_orphaned_leases().await?;
         self.fill_in_pools().await
     }
-}
-
-fn milliseconds(time: Duration) -> i64 {
-    i64::try_from(time.as_millis()).unwrap_or(i64::MAX)
 }

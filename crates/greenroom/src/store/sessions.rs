@@ -3,17 +3,20 @@
 use domain::{BotId, ConnectionId};
 use jiff::Timestamp;
 
-use super::sql::{args, sql};
+use super::record::record;
+use super::sql::{args, sortable, sql, sql_over};
 use super::{Run, Store, StoreError, Tx};
 
-#[derive(Clone, Debug, PartialEq)]
-pub struct SessionRow {
-    pub connection_id: ConnectionId,
-    pub container_id: Option<String>,
-    pub started_at: Timestamp,
-    pub joined_at: Option<Timestamp>,
-    pub ended_at: Option<Timestamp>,
-    pub last_heartbeat_at: Option<Timestamp>,
+record! {
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct SessionRow, columns session_columns, read session {
+        pub connection_id: ConnectionId = connection_id "sessions.connection_id",
+        pub container_id: Option<String>,
+        pub started_at: Timestamp,
+        pub joined_at: Option<Timestamp>,
+        pub ended_at: Option<Timestamp>,
+        pub last_heartbeat_at: Option<Timestamp> = last_heartbeat_at "heartbeats.at",
+    }
 }
 
 /// The last sign of life under a connection.
@@ -48,8 +51,9 @@ impl Store {
             .all(
                 sql!(
                     "sessions.list",
-                    "SELECT sessions.connection_id, container_id, started_at, joined_at, ended_at, heartbeats.at
-                       FROM sessions
+                    "SELECT ",
+                    session_columns!(),
+                    " FROM sessions
                        LEFT JOIN heartbeats ON heartbeats.connection_id = sessions.connection_id
                       WHERE sessions.bot_id = $1 ORDER BY started_at, sessions.connection_id"
                 ),
@@ -57,16 +61,7 @@ impl Store {
             )
             .await?
             .iter()
-            .map(|row| {
-                Ok(SessionRow {
-                    connection_id: ConnectionId(row.id("connection_id")?),
-                    container_id: row.maybe_text("container_id")?,
-                    started_at: row.time("started_at")?,
-                    joined_at: row.maybe_time("joined_at")?,
-                    ended_at: row.maybe_time("ended_at")?,
-                    last_heartbeat_at: row.maybe_time("at")?,
-                })
-            })
+            .map(session)
             .collect()
     }
 
@@ -80,20 +75,19 @@ impl Store {
         beats.sort_by_key(|beat| beat.connection_id);
         let rows: Vec<_> = beats
             .iter()
-            .map(|beat| serde_json::json!({"c": beat.connection_id, "t": format!("{:.6}", beat.at)}))
+            .map(|beat| serde_json::json!({"connection_id": beat.connection_id, "at": sortable(beat.at)}))
             .collect();
         let mut tx = self.begin_in_time().await?;
         tx.run(
-            sql!(
+            sql_over!(
                 "heartbeats.write",
-                sqlite: "INSERT INTO heartbeats (connection_id, at)
-                         SELECT value ->> 'c', value ->> 't' FROM json_each($1) WHERE true
-                         ON CONFLICT (connection_id) DO UPDATE SET at = excluded.at WHERE excluded.at > heartbeats.at",
-                postgres: "INSERT INTO heartbeats (connection_id, at)
-                           SELECT c, t FROM json_to_recordset($1) AS beat (c UUID, t TIMESTAMPTZ)
-                           ON CONFLICT (connection_id) DO UPDATE SET at = excluded.at WHERE excluded.at > heartbeats.at",
+                "INSERT INTO heartbeats (connection_id, at) SELECT connection_id, at FROM",
+                (connection_id "UUID", at "TIMESTAMPTZ"),
+                // SQLite would take `ON` for a part of the select.
+                "WHERE true
+                 ON CONFLICT (connection_id) DO UPDATE SET at = excluded.at WHERE excluded.at > heartbeats.at"
             ),
-            args![&serde_json::Value::Array(rows)],
+            args![rows],
         )
         .await?;
         tx.commit().await

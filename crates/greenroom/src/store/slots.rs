@@ -1,53 +1,55 @@
-//! Slots as stored. Only placement gives them out and takes them back; see [`super::apply`].
+//! Slots as stored. Only placement gives them out and takes them back; see [`super::batch_write`].
 
 use domain::{Attributes, BotId, SlotName, SlotStatus};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::sql::{Row, Sql, args, sql};
+use super::bots::ENDED;
+use super::record::record;
+use super::sql::{Row, Sql, args, sql, words};
 use super::{Run, SlotRow, Store, StoreError, Tx};
 
-/// Under names of their own where a row of another table has the same, so that slots can be read together with others.
-macro_rules! slot_columns {
-    () => {
-        "name AS slot_name, pool AS slot_pool, number, status AS slot_status, status_since AS slot_since, bot_id, \
-         incarnation, generation, token_number, agent, bots_since_fresh, provider_ref, description, last_used_at, error_message, recovery_attempts, \
-         created_at AS slot_created_at, attributes, expires_at, unsettled, stopped, recipe"
-    };
+record! {
+    SlotRow, columns slot_columns, read slot {
+        name,
+        pool,
+        number,
+        status,
+        status_since,
+        bot_id,
+        incarnation,
+        generation,
+        token_number,
+        agent,
+        bots_since_fresh,
+        provider_ref,
+        description,
+        last_used_at,
+        error_message,
+        recovery_attempts,
+        created_at,
+        attributes,
+        expires_at,
+        awaits_clearing = unsettled via awaits_clearing,
+        stopped,
+        recipe,
+    }
 }
 pub(super) use slot_columns;
 
-macro_rules! sql_of_slots {
-    ($name:literal, $after:literal) => {
-        sql!($name, "SELECT ", slot_columns!(), " FROM slots ", $after)
-    };
+fn awaits_clearing(row: &Row, unsettled: &'static str) -> Result<bool, StoreError> {
+    Ok(row.word::<SlotStatus>("status")? == SlotStatus::Busy && row.int(unsettled)? == 1)
 }
 
-pub(super) fn slot(row: &Row) -> Result<SlotRow, StoreError> {
-    Ok(SlotRow {
-        name: SlotName::stored(row.text("slot_name")?),
-        pool: row.text("slot_pool")?,
-        number: row.int("number")?,
-        status: row.word("slot_status")?,
-        status_since: row.time("slot_since")?,
-        bot_id: row.maybe_id("bot_id")?.map(BotId),
-        incarnation: row.id("incarnation")?,
-        generation: row.int("generation")?,
-        token_number: row.int("token_number")?,
-        agent: row.maybe_text("agent")?,
-        bots_since_fresh: row.int("bots_since_fresh")?,
-        provider_ref: row.maybe_text("provider_ref")?,
-        description: row.text("description")?,
-        last_used_at: row.maybe_time("last_used_at")?,
-        error_message: row.maybe_text("error_message")?,
-        recovery_attempts: row.int("recovery_attempts")?,
-        created_at: row.time("slot_created_at")?,
-        attributes: row.word("attributes")?,
-        expires_at: row.maybe_time("expires_at")?,
-        awaits_clearing: row.word::<SlotStatus>("slot_status")? == SlotStatus::Busy && row.int("unsettled")? == 1,
-        stopped: row.int("stopped")? == 1,
-        recipe: row.maybe_text("recipe")?,
-    })
+/// Statuses in which a slot may have a bot.
+const MAY_HAVE_A_BOT: &str = words!(SlotStatus::Creating, SlotStatus::Busy, SlotStatus::Draining);
+/// The same without those that go away: somebody works on such a slot, or it is to be recovered.
+const BEING_USED: &str = words!(SlotStatus::Creating, SlotStatus::Busy);
+
+macro_rules! sql_of_slots {
+    ($name:literal, $($after:expr),+ $(,)?) => {
+        sql!($name, "SELECT ", slot_columns!(), " FROM slots ", $($after),+)
+    };
 }
 
 fn slots(rows: &[Row]) -> Result<Vec<SlotRow>, StoreError> {
@@ -136,10 +138,10 @@ impl Store {
     /// How many slots of each pool are in each status.
     pub async fn slots_by_status(&self) -> Result<Vec<(String, SlotStatus, i64)>, StoreError> {
         self.reader()
-            .all(sql!("slots.count", "SELECT pool, status, count(*) AS n FROM slots GROUP BY pool, status"), vec![])
+            .all(sql!("slots.count", "SELECT pool, status, count(*) AS count FROM slots GROUP BY pool, status"), vec![])
             .await?
             .iter()
-            .map(|row| Ok((row.text("pool")?, row.word("status")?, row.int("n")?)))
+            .map(|row| Ok((row.text("pool")?, row.word("status")?, row.int("count")?)))
             .collect()
     }
 
@@ -188,9 +190,13 @@ impl Store {
             .all(
                 sql_of_slots!(
                     "slots.to_clear",
-                    "WHERE unsettled = 1 AND status IN ('creating', 'busy', 'draining') AND bot_id IS NOT NULL AND EXISTS
+                    "WHERE unsettled = 1 AND status IN (",
+                    MAY_HAVE_A_BOT,
+                    ") AND bot_id IS NOT NULL AND EXISTS
                          (SELECT 1 FROM bots WHERE bots.id = slots.bot_id AND bots.updated_at <= $1
-                             AND (bots.status IN ('completed', 'failed') OR bots.slot IS DISTINCT FROM slots.name))"
+                             AND (bots.status IN (",
+                    ENDED,
+                    ") OR bots.slot IS DISTINCT FROM slots.name))"
                 ),
                 args![since],
             )
@@ -210,7 +216,9 @@ impl Store {
                     "WHERE name IN
                          (SELECT bots.slot FROM open_bots JOIN bots ON bots.id = open_bots.bot_id
                            WHERE bots.status = 'reserved' AND bots.slot IS NOT NULL AND bots.updated_at <= $1)
-                       AND status IN ('creating', 'busy', 'draining') AND status_since <= $1
+                       AND status IN (",
+                    MAY_HAVE_A_BOT,
+                    ") AND status_since <= $1
                        AND EXISTS (SELECT 1 FROM bots WHERE bots.id = slots.bot_id AND bots.slot = slots.name
                                       AND (bots.awaited_since IS NULL OR bots.awaited_since <= slots.last_used_at
                                            AND EXISTS (SELECT 1 FROM pools
@@ -250,8 +258,9 @@ impl Store {
             .all(
                 sql_of_slots!(
                     "slots.to_recover",
-                    "WHERE unsettled = 1 AND status = 'error'
-                        OR status IN ('creating', 'busy') AND bot_id IS NULL AND status_since <= $1
+                    "WHERE unsettled = 1 AND status = 'error' OR status IN (",
+                    BEING_USED,
+                    ") AND bot_id IS NULL AND status_since <= $1
                            AND NOT EXISTS (SELECT 1 FROM deployments WHERE deployments.slot = slots.name)
                      ORDER BY pool, number"
                 ),

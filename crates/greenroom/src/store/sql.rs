@@ -28,12 +28,58 @@ impl Sql {
     }
 }
 
+/// How long some texts are together.
+pub(super) const fn length(texts: &[&str]) -> usize {
+    let (mut length, mut text) = (0, 0);
+    while text < texts.len() {
+        length += texts[text].len();
+        text += 1;
+    }
+    length
+}
+
+/// Texts one after the other, as bytes.
+pub(super) const fn joined<const LENGTH: usize>(texts: &[&str]) -> [u8; LENGTH] {
+    let (mut bytes, mut at, mut text) = ([0; LENGTH], 0, 0);
+    while text < texts.len() {
+        let from = texts[text].as_bytes();
+        let mut byte = 0;
+        while byte < from.len() {
+            bytes[at] = from[byte];
+            (at, byte) = (at + 1, byte + 1);
+        }
+        text += 1;
+    }
+    bytes
+}
+
+/// Constant texts as one. Other than `concat!` it takes constants too.
+macro_rules! text {
+    ($($text:expr),+ $(,)?) => {
+        const {
+            const TEXTS: &[&str] = &[$($text),+];
+            const BYTES: [u8; $crate::store::sql::length(TEXTS)] = $crate::store::sql::joined(TEXTS);
+            match std::str::from_utf8(&BYTES) {
+                Ok(text) => text,
+                Err(_) => unreachable!(),
+            }
+        }
+    };
+}
+
+/// The words of some variants of an enum, as a list of SQL: `'creating', 'busy'`.
+macro_rules! words {
+    ($first:path $(, $next:path)* $(,)?) => {
+        $crate::store::sql::text!("'", $first.as_str() $(, "', '", $next.as_str())*, "'")
+    };
+}
+
 /// One text for both databases, or one for each.
 macro_rules! sql {
-    ($name:literal, $($text:expr),+ $(,)?) => {
-        const { &$crate::store::sql::Sql::new($name, concat!($($text),+), concat!($($text),+)) }
+    ($name:expr, $($text:expr),+ $(,)?) => {
+        const { &$crate::store::sql::Sql::new($name, $crate::store::sql::text!($($text),+), $crate::store::sql::text!($($text),+)) }
     };
-    ($name:literal, sqlite: $sqlite:expr, postgres: $postgres:expr $(,)?) => {
+    ($name:expr, sqlite: $sqlite:expr, postgres: $postgres:expr $(,)?) => {
         const { &$crate::store::sql::Sql::new($name, $sqlite, $postgres) }
     };
 }
@@ -77,7 +123,28 @@ macro_rules! sql_over {
     };
 }
 
-pub(super) use {rows, sql, sql_locking, sql_over};
+/// The time by the clock of the database, or so many milliseconds later.
+macro_rules! database_time {
+    (sqlite) => {
+        "strftime('%Y-%m-%dT%H:%M:%fZ', 'now')"
+    };
+    (sqlite + $milliseconds:literal) => {
+        concat!("strftime('%Y-%m-%dT%H:%M:%fZ', 'now', (", $milliseconds, " / 1000.0) || ' seconds')")
+    };
+    (postgres) => {
+        "clock_timestamp()"
+    };
+    (postgres + $milliseconds:literal) => {
+        concat!("clock_timestamp() + ", $milliseconds, " * interval '1 millisecond'")
+    };
+}
+
+pub(super) use {database_time, rows, sql, sql_locking, sql_over, text, words};
+
+/// As [`database_time`] takes them.
+pub(super) fn milliseconds(time: std::time::Duration) -> i64 {
+    i64::try_from(time.as_millis()).unwrap_or(i64::MAX)
+}
 
 /// A value to bind. Each carries its type even when it is absent, because PostgreSQL wants to know.
 #[derive(Clone, Debug)]
@@ -304,6 +371,10 @@ impl Row {
         text.parse().map_err(|_| self.inconsistent(column, &text))
     }
 
+    pub fn maybe_word<T: std::str::FromStr>(&self, column: &'static str) -> Result<Option<T>, StoreError> {
+        self.parsed(column)
+    }
+
     fn parsed<T: std::str::FromStr>(&self, column: &'static str) -> Result<Option<T>, StoreError> {
         self.maybe_text(column)?.map(|text| text.parse().map_err(|_| self.inconsistent(column, &text))).transpose()
     }
@@ -365,6 +436,8 @@ impl Row {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
+    use domain::{SlotStatus, Status};
+
     use super::*;
     use crate::store::{Run, Store};
 
@@ -393,5 +466,27 @@ mod tests {
         assert!(matches!(error, StoreError::Internal { .. }), "{error}");
         // Without its own column, another one names the row, or none does.
         assert!(row.json::<Vec<i64>>("number").unwrap_err().to_string().contains("the row id 1 "));
+    }
+
+    /// The words that the store's own texts compare a status with.
+    #[test]
+    fn every_status_in_a_statement_is_one_of_the_vocabulary() {
+        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/store");
+        let texts = [folder.clone(), folder.join("changed")].into_iter().flat_map(|folder| {
+            let files = std::fs::read_dir(folder).into_iter().flatten().flatten();
+            files.filter_map(|file| std::fs::read_to_string(file.path()).ok()).collect::<Vec<_>>()
+        });
+        let mut found = 0;
+        for text in texts {
+            let text = text.split("#[cfg(test)]").next().unwrap_or_default();
+            let parts = ["status = '", "status <> '"].map(|before| text.split(before).skip(1).collect::<Vec<_>>());
+            for word in
+                parts.iter().flatten().filter_map(|part| part.split('\'').next()).filter(|word| !word.is_empty())
+            {
+                found += 1;
+                assert!(word.parse::<Status>().is_ok() || word.parse::<SlotStatus>().is_ok(), "{word}");
+            }
+        }
+        assert!(found > 10, "{found}");
     }
 }

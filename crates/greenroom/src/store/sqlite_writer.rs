@@ -9,7 +9,7 @@ use rusqlite::types::Value;
 use rusqlite::{Connection, Error, ErrorCode, OpenFlags, params_from_iter};
 use uuid::Uuid;
 
-use super::apply::Applied;
+use super::batch_write::Applied;
 use super::connect::{WAIT_FOR_CONNECTION, WAL_PAGES};
 
 /// Between two tries to begin while another process writes.

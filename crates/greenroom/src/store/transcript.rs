@@ -4,47 +4,36 @@ use domain::{BotId, ConnectionId};
 use jiff::Timestamp;
 use serde_json::json;
 
-use super::sql::{Row, args, sql};
+use super::record::record;
+use super::sql::{args, rows, sql};
 use super::{Run, Store, StoreError, Tx};
 
-#[derive(Clone, Debug, PartialEq)]
-pub struct SegmentRow {
-    pub connection_id: ConnectionId,
-    pub digest: String,
-    pub start_time: f64,
-    pub end_time: f64,
-    pub text: String,
-    pub speaker: Option<String>,
-    pub language: Option<String>,
+record! {
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct SegmentRow, columns segment_columns, read segment {
+        pub connection_id: ConnectionId,
+        pub digest: String,
+        pub start_time: f64,
+        pub end_time: f64,
+        pub text: String,
+        pub speaker: Option<String>,
+        pub language: Option<String>,
+    }
 }
 
-/// Where a segment stands among those of its bot: by its times, then by its arrival.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct SegmentPosition {
-    pub start_time: f64,
-    pub end_time: f64,
-    pub id: i64,
+record! {
+    /// Where a segment stands among those of its bot: by its times, then by its arrival.
+    #[derive(Clone, Copy, Debug, PartialEq)]
+    pub struct SegmentPosition, columns position_columns, read position {
+        pub start_time: f64,
+        pub end_time: f64,
+        pub id: i64,
+    }
 }
 
 impl SegmentPosition {
     /// Before all others.
     pub const FIRST: Self = Self { start_time: f64::MIN, end_time: f64::MIN, id: i64::MIN };
-}
-
-fn position(row: &Row) -> Result<SegmentPosition, StoreError> {
-    Ok(SegmentPosition { start_time: row.real("start_time")?, end_time: row.real("end_time")?, id: row.int("id")? })
-}
-
-fn segment(row: &Row) -> Result<SegmentRow, StoreError> {
-    Ok(SegmentRow {
-        connection_id: ConnectionId(row.id("connection_id")?),
-        digest: row.text("digest")?,
-        start_time: row.real("start_time")?,
-        end_time: row.real("end_time")?,
-        text: row.text("text")?,
-        speaker: row.maybe_text("speaker")?,
-        language: row.maybe_text("language")?,
-    })
 }
 
 impl Store {
@@ -59,8 +48,9 @@ impl Store {
             .all(
                 sql!(
                     "transcript.sizes",
-                    "SELECT id, start_time, end_time,
-                            CAST(octet_length(text) + octet_length(coalesce(speaker, ''))
+                    "SELECT ",
+                    position_columns!(),
+                    ", CAST(octet_length(text) + octet_length(coalesce(speaker, ''))
                                  + octet_length(coalesce(language, '')) AS BIGINT) AS bytes
                        FROM transcript_segments
                       WHERE bot_id = $1 AND (start_time, end_time, id) > ($2, $3, $4)
@@ -85,8 +75,9 @@ impl Store {
             .all(
                 sql!(
                     "transcript.list",
-                    "SELECT id, connection_id, digest, start_time, end_time, text, speaker, language
-                       FROM transcript_segments
+                    "SELECT id, ",
+                    segment_columns!(),
+                    " FROM transcript_segments
                       WHERE bot_id = $1 AND (start_time, end_time, id) > ($2, $3, $4)
                       ORDER BY start_time, end_time, id LIMIT $5"
                 ),
@@ -97,6 +88,24 @@ impl Store {
             .map(|row| Ok((position(row)?, segment(row)?)))
             .collect()
     }
+}
+
+macro_rules! insert_segments {
+    ($dialect:ident) => {
+        concat!(
+            "INSERT INTO transcript_segments
+                    (bot_id, connection_id, created_at, digest, start_time, end_time, text, speaker, language)
+             SELECT $1, $2, $3, digest, start_time, end_time, text, speaker, language
+               FROM",
+            rows!($dialect "$4" (
+                digest "TEXT", start_time "DOUBLE PRECISION", end_time "DOUBLE PRECISION", text "TEXT", speaker "TEXT",
+                language "TEXT"
+            )),
+            // SQLite would take `ON` for a part of the select.
+            "WHERE true
+             ON CONFLICT (bot_id, digest) DO NOTHING RETURNING id"
+        )
+    };
 }
 
 impl Tx {
@@ -110,28 +119,17 @@ impl Tx {
         let Some(first) = segments.first() else { return Ok(0) };
         let rows: Vec<_> = segments
             .iter()
-            .map(|s| {
-                json!({"d": s.digest, "s": s.start_time, "e": s.end_time, "t": s.text, "w": s.speaker, "l": s.language})
+            .map(|segment| {
+                json!({"digest": segment.digest, "start_time": segment.start_time, "end_time": segment.end_time,
+                       "text": segment.text, "speaker": segment.speaker, "language": segment.language})
             })
             .collect();
         let stored = self
             .all(
                 sql!(
                     "transcript.insert",
-                    sqlite: "INSERT INTO transcript_segments
-                                    (bot_id, connection_id, created_at, digest, start_time, end_time, text, speaker,
-                                     language)
-                             SELECT $1, $2, $3, value ->> 'd', value ->> 's', value ->> 'e', value ->> 't',
-                                    value ->> 'w', value ->> 'l'
-                               FROM json_each($4) WHERE true
-                             ON CONFLICT (bot_id, digest) DO NOTHING RETURNING id",
-                    postgres: "INSERT INTO transcript_segments
-                                      (bot_id, connection_id, created_at, digest, start_time, end_time, text, speaker,
-                                       language)
-                               SELECT $1, $2, $3, d, s, e, t, w, l
-                                 FROM json_to_recordset($4)
-                                      AS segment (d TEXT, s DOUBLE PRECISION, e DOUBLE PRECISION, t TEXT, w TEXT, l TEXT)
-                               ON CONFLICT (bot_id, digest) DO NOTHING RETURNING id",
+                    sqlite: insert_segments!(sqlite),
+                    postgres: insert_segments!(postgres),
                 ),
                 args![bot, first.connection_id, now, &serde_json::Value::Array(rows)],
             )
@@ -145,14 +143,14 @@ impl Tx {
             .first(
                 sql!(
                     "transcript.known",
-                    sqlite: "SELECT count(*) AS n FROM transcript_segments
+                    sqlite: "SELECT count(*) AS count FROM transcript_segments
                               WHERE bot_id = $1 AND digest IN (SELECT value FROM json_each($2))",
-                    postgres: "SELECT count(*) AS n FROM transcript_segments
+                    postgres: "SELECT count(*) AS count FROM transcript_segments
                                 WHERE bot_id = $1 AND digest IN (SELECT json_array_elements_text($2))",
                 ),
                 args![bot, &json!(digests)],
             )
             .await?;
-        known.map_or(Ok(0), |row| row.int("n")).map(i64::unsigned_abs)
+        known.map_or(Ok(0), |row| row.int("count")).map(i64::unsigned_abs)
     }
 }

@@ -4,32 +4,37 @@ use domain::{KeyId, UserId};
 use jiff::Timestamp;
 use serde_json::{Map, Value};
 
-use super::sql::{Row, args, sql, sql_locking};
+use super::record::record;
+use super::sql::{args, sql, sql_locking};
 use super::{Run, Store, StoreError, Tx};
 
-#[derive(Clone, Debug, PartialEq)]
-pub struct UserRow {
-    pub id: UserId,
-    pub email: String,
-    pub name: String,
-    pub image_url: Option<String>,
-    pub max_concurrent_bots: i64,
-    /// No bot of it goes before this priority.
-    pub min_priority: i64,
-    pub data: Map<String, Value>,
-    pub created_at: Timestamp,
-    pub updated_at: Timestamp,
+record! {
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct UserRow, columns user_columns, read user {
+        pub id: UserId,
+        pub email: String,
+        pub name: String,
+        pub image_url: Option<String>,
+        pub max_concurrent_bots: i64,
+        /// No bot of it goes before this priority.
+        pub min_priority: i64,
+        pub data: Map<String, Value>,
+        pub created_at: Timestamp,
+        pub updated_at: Timestamp,
+    }
 }
 
-/// An API key as stored: enough to recognise it, not enough to use it.
-#[derive(Clone, Debug, PartialEq)]
-pub struct KeyRow {
-    pub id: KeyId,
-    pub user_id: UserId,
-    /// SHA-256 of the whole key, in hex.
-    pub hash: String,
-    pub created_at: Timestamp,
-    pub expires_at: Option<Timestamp>,
+record! {
+    /// An API key as stored: enough to recognise it, not enough to use it.
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct KeyRow, columns key_columns, read key {
+        pub id: KeyId = key_id "api_keys.id",
+        pub user_id: UserId = user_id "api_keys.user_id",
+        /// SHA-256 of the whole key, in hex.
+        pub hash: String = hash "api_keys.hash",
+        pub created_at: Timestamp = key_created_at "api_keys.created_at",
+        pub expires_at: Option<Timestamp> = expires_at "api_keys.expires_at",
+    }
 }
 
 /// What an operator changes of a user; the outer `None` leaves it as it is.
@@ -41,36 +46,6 @@ pub struct UserChange {
     pub max_concurrent_bots: Option<i64>,
     pub min_priority: Option<i64>,
     pub data: Option<Map<String, Value>>,
-}
-
-macro_rules! user_columns {
-    () => {
-        "id, email, name, image_url, max_concurrent_bots, min_priority, data, created_at, updated_at"
-    };
-}
-
-fn user(row: &Row) -> Result<UserRow, StoreError> {
-    Ok(UserRow {
-        id: UserId(row.id("id")?),
-        email: row.text("email")?,
-        name: row.text("name")?,
-        image_url: row.maybe_text("image_url")?,
-        max_concurrent_bots: row.int("max_concurrent_bots")?,
-        min_priority: row.int("min_priority")?,
-        data: row.json("data")?,
-        created_at: row.time("created_at")?,
-        updated_at: row.time("updated_at")?,
-    })
-}
-
-fn key(row: &Row) -> Result<KeyRow, StoreError> {
-    Ok(KeyRow {
-        id: KeyId(row.id("key_id")?),
-        user_id: UserId(row.id("id")?),
-        hash: row.text("hash")?,
-        created_at: row.time("key_created_at")?,
-        expires_at: row.maybe_time("expires_at")?,
-    })
 }
 
 impl Store {
@@ -102,8 +77,9 @@ impl Store {
             .first(
                 sql!(
                     "keys.read",
-                    "SELECT users.*, api_keys.id AS key_id, api_keys.hash, api_keys.created_at AS key_created_at, api_keys.expires_at
-                       FROM api_keys JOIN users ON users.id = api_keys.user_id WHERE api_keys.id = $1"
+                    "SELECT users.*, ",
+                    key_columns!(),
+                    " FROM api_keys JOIN users ON users.id = api_keys.user_id WHERE api_keys.id = $1"
                 ),
                 args![id],
             )

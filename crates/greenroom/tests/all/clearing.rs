@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use domain::{SlotName, SlotStatus};
 use greenroom::placement::SlotEvent;
-use greenroom::store::{Changed, Holder, PoolRow};
+use greenroom::store::{Changed, Holder, Lease, LeaseClaim, PoolRow};
 use rstest::rstest;
 use uuid::Uuid;
 
@@ -83,9 +83,8 @@ async fn a_slot_whose_clearing_was_begun_by_a_replica_that_died_is_cleared_by_an
     let slot = fixture.runs(bot).await;
     let replica = Holder { id: Uuid::new_v4(), name: "the other".to_owned() };
     fixture.core.store.register_replica(&replica, Duration::from_secs(600)).await.unwrap();
-    let mut tx = fixture.core.store.begin().await.unwrap();
-    assert!(tx.lock_slot(&slot, Uuid::new_v4(), replica.id, fixture.core.clock.now()).await.unwrap());
-    tx.commit().await.unwrap();
+    let claim = LeaseClaim::new(Lease::Slot(slot.clone()), &replica);
+    assert!(fixture.core.store.take_lease(&claim).await.unwrap());
 
     fixture.lives(bot).await;
     reconciled(&fixture).await;
@@ -101,17 +100,14 @@ async fn nothing_is_started_in_a_slot_that_another_replica_is_still_clearing_on_
     let fixture = DeploymentFixture::new(Backend::Postgres, pools()).await;
     let replica = Holder { id: Uuid::new_v4(), name: "the other".to_owned() };
     fixture.core.store.register_replica(&replica, Duration::from_secs(600)).await.unwrap();
-    let (slot, holder) = (SlotName::new("meet", 1), Uuid::new_v4());
-    let mut tx = fixture.core.store.begin().await.unwrap();
-    assert!(tx.lock_slot(&slot, holder, replica.id, fixture.core.clock.now()).await.unwrap());
-    tx.commit().await.unwrap();
+    let slot = SlotName::new("meet", 1);
+    let claim = LeaseClaim::new(Lease::Slot(slot.clone()), &replica);
+    assert!(fixture.core.store.take_lease(&claim).await.unwrap());
     let bot = fixture.core.reserved(0).await;
     until("its start is under way", async || fixture.at_gate().await == (1, 0)).await;
     reconciled(&fixture).await;
     assert_eq!(fixture.fake.count(&Call::Start(slot.clone())), 0);
-    let mut tx = fixture.core.store.begin().await.unwrap();
-    tx.unlock_slot(&slot, holder).await.unwrap();
-    tx.commit().await.unwrap();
+    fixture.core.store.release_lease(&claim).await.unwrap();
     assert_eq!(fixture.runs(bot).await, slot);
 }
 

@@ -45,7 +45,7 @@ const WAY_OF_A_REQUEST: [(&str, &str); 18] = [
     ("greenroom/src/store/fence.rs", "what the journal tells other replicas"),
     ("greenroom/src/store/changed/", "the rows of each table, and the text that writes them"),
     ("greenroom/src/store/columns.rs", "these rows as arrays of columns"),
-    ("greenroom/src/store/apply.rs", "writes them in one call, if the token is current"),
+    ("greenroom/src/store/batch_write.rs", "writes them in one call, if the token is current"),
     ("planner/snapshot.rs", "takes over what was written"),
     ("greenroom/src/signals/mod.rs", "carries out the actions: wake an agent, pass the gate, …"),
     ("greenroom/src/placement/answer.rs", "answers, on another thread"),

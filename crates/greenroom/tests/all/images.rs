@@ -5,7 +5,7 @@ use std::time::Duration;
 use domain::{Deadlines, SlotName, Status};
 use greenroom::deployment::Patience;
 use greenroom::providers::{Image, ProviderError};
-use greenroom::store::{Holder, PoolRow};
+use greenroom::store::{Holder, Lease, LeaseClaim, PoolRow};
 use rstest::rstest;
 use uuid::Uuid;
 
@@ -155,9 +155,7 @@ async fn an_image_that_a_replica_was_pulling_when_it_died_is_pulled_by_another_o
     let replica = Holder { id: Uuid::new_v4(), name: "the other".to_owned() };
     core.store.register_replica(&replica, Duration::from_secs(600)).await.unwrap();
     let image = Image { name: "bot".to_owned(), host: "host".to_owned() };
-    let mut tx = core.store.begin().await.unwrap();
-    assert!(tx.take_image(&image, Uuid::new_v4(), replica.id, core.clock.now()).await.unwrap());
-    tx.commit().await.unwrap();
+    assert!(core.store.take_lease(&LeaseClaim::new(Lease::Image(image), &replica)).await.unwrap());
     let fixture = DeploymentFixture::on(core, 4, Fake::default().without_image().into()).await;
     let bot = fixture.core.reserved(0).await;
     fixture.keep("deployment").await;

@@ -47,6 +47,7 @@ mod images;
 mod invariants;
 mod keepers;
 mod killed;
+mod leases;
 mod lifecycle;
 mod limit;
 mod logs;

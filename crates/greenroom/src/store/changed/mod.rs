@@ -20,6 +20,7 @@ use super::columns::Rows;
 use super::fence::Changed;
 use super::row_locations::RowLocation;
 pub use slots::used_slots;
+use write::new_rows;
 pub use write::{NEXT_EPOCH, Write};
 
 /// What a request says that placement does not look at.
@@ -72,15 +73,8 @@ pub fn parts<'a>(
             .id("token", &[after], |id| id)
             .text("changed", &[changed], |changed| serde_json::to_string(changed).unwrap_or_default())
             .now(now);
-        parts.add(
-            "written_journal",
-            false,
-            rows,
-            Write::Statement(
-                "INSERT INTO placement_journal (before, token, at, changed)
-                     SELECT before, token, now, changed FROM {rows} WHERE {fenced}",
-            ),
-        );
+        let journal = new_rows("placement_journal").with(&[("at", "now")]);
+        parts.add("written_journal", false, rows, Write::Insert(journal));
     }
     parts.0
 }

@@ -6,8 +6,9 @@ use domain::planner::queue::queue_key;
 use jiff::Timestamp;
 
 use super::Parts;
-use super::write::{Write, existing};
+use super::write::{Write, existing, new_rows};
 use crate::store::columns::Rows;
+use crate::store::deployments::state_word;
 
 pub fn queue_and_gate<'a>(parts: &mut Parts<'a>, changes: &'a Changes, now: Timestamp) {
     let rows = Rows::default().id("id", &changes.left_queue, |id| id.0);
@@ -23,20 +24,11 @@ pub fn queue_and_gate<'a>(parts: &mut Parts<'a>, changes: &'a Changes, now: Time
         .int("priority", &waiting, |(bot, _)| bot.priority)
         .int("turn", &waiting, |(bot, _)| bot.turn)
         .int("arrival", &waiting, |(bot, _)| bot.arrival)
-        .text("requirements", &waiting, |(bot, _)| queue_key(bot.requirements.as_ref()))
+        .text("wants", &waiting, |(bot, _)| queue_key(bot.requirements.as_ref()))
         .time("queued_at", &waiting, |(_, queued)| queued.queued_at)
         .time("timeout_at", &waiting, |(_, queued)| queued.timeout_at)
         .maybe_time("not_before", &waiting, |(_, queued)| queued.not_before);
-    parts.add(
-        "joined_queue",
-        false,
-        rows,
-        Write::Statement(
-                "INSERT INTO queue (bot_id, platform, pool, priority, turn, arrival, wants, queued_at, timeout_at, not_before)
-             SELECT bot_id, platform, pool, priority, turn, arrival, requirements, queued_at, timeout_at, not_before
-               FROM {rows} WHERE {fenced}",
-        ),
-    );
+    parts.add("joined_queue", false, rows, Write::Insert(new_rows("queue")));
     gate(parts, changes, now);
 }
 
@@ -47,7 +39,7 @@ fn gate<'a>(parts: &mut Parts<'a>, changes: &'a Changes, now: Timestamp) {
     let rows =
         Rows::default()
             .text("slot", &at_gate, |(slot, _)| slot.as_str())
-            .text("state", &at_gate, |(_, state)| if state == GateState::Waiting { "waiting" } else { "again" });
+            .text("state", &at_gate, |(_, state)| state_word(state));
     parts.add(
         "given_up_deployments",
         true,
@@ -90,14 +82,6 @@ fn gate<'a>(parts: &mut Parts<'a>, changes: &'a Changes, now: Timestamp) {
         .maybe_id("bot_id", &asked, |new| new.bot.map(|id| id.0))
         .time("timeout_at", &asked, |new| new.timeout_at)
         .now(now);
-    parts.add(
-        "asked_deployments",
-        false,
-        rows,
-        Write::Statement(
-            "INSERT INTO deployments (slot, pool, host, bot_id, state, asked_at, timeout_at)
-             SELECT slot, pool, host, bot_id, 'waiting', now, timeout_at FROM {rows} WHERE {fenced}
-             ON CONFLICT DO NOTHING",
-        ),
-    );
+    let deployments = new_rows("deployments").with(&[("state", "'waiting'"), ("asked_at", "now")]).keeping_existing();
+    parts.add("asked_deployments", false, rows, Write::Insert(deployments));
 }

@@ -5,18 +5,9 @@ use domain::{ShownStatus, SlotName};
 use jiff::Timestamp;
 
 use super::Parts;
-use super::write::{Write, existing};
+use super::write::{Write, existing, new_rows};
 use crate::store::columns::Rows;
 use crate::store::row_locations::RowLocation;
-
-/// What each use of a slot changes.
-macro_rules! set_use {
-    () => {
-        "status = r.status, status_since = r.status_since, bot_id = r.bot_id, generation = r.generation,
-         token_number = r.token_number, bots_since_fresh = r.bots_since_fresh, description = r.description,
-         last_used_at = r.last_used_at, expires_at = r.expires_at, unsettled = r.unsettled"
-    };
-}
 
 /// Slots of which a plan changes only the use, in the order of their rows.
 pub fn used_slots(changes: &Changes) -> impl Iterator<Item = &domain::Slot> {
@@ -40,6 +31,7 @@ pub fn slots<'a>(
             None => gone.push(name),
         }
     }
+    // What each use of a slot changes.
     let of_use = |slots: &[&'a domain::Slot]| {
         Rows::default()
             .text("name", slots, |slot| slot.name.as_str())
@@ -63,45 +55,18 @@ pub fn slots<'a>(
             .int("recovery_attempts", slots, |slot| slot.recovery_attempts)
             .time("created_at", slots, |slot| slot.created_at)
             .text("attributes", slots, |slot| slot.attributes.to_string())
-            .text("pool", slots, |slot| slot.pool.as_str())
-            .int("number", slots, |slot| slot.number)
             .int("stopped", slots, |slot| i64::from(slot.stopped))
             .maybe_text("recipe", slots, |slot| slot.recipe.as_deref())
     };
-    parts.add(
-        "inserted_slots",
-        false,
-        rows(&new),
-        Write::Statement(
-                "INSERT INTO slots (name, pool, number, status, status_since, bot_id, incarnation, generation, token_number, agent,
-                                bots_since_fresh, provider_ref, description, last_used_at, error_message, recovery_attempts,
-                                created_at, attributes, expires_at, unsettled, stopped, recipe)
-             SELECT name, pool, number, status, status_since, bot_id, incarnation, generation, token_number, agent,
-                    bots_since_fresh, provider_ref, description, last_used_at, error_message, recovery_attempts, created_at,
-                    attributes, expires_at, unsettled, stopped, recipe
-               FROM {rows} WHERE {fenced}",
-        ),
-    );
+    let of_new = rows(&new).text("pool", &new, |slot| slot.pool.as_str()).int("number", &new, |slot| slot.number);
+    parts.add("inserted_slots", false, of_new, Write::Insert(new_rows("slots")));
     let by_name = existing("slots", &[("name", "name")]).with_epoch();
     let (rows_of_use, used_by_name) = match locations {
         Some(locations) => (of_use(&used).locations(locations), by_name.with_location()),
         None => (of_use(&used), by_name),
     };
-    parts.add("used_slots", true, rows_of_use, Write::Update(used_by_name, set_use!()));
-    parts.add(
-        "changed_slots",
-        true,
-        rows(&changed),
-        Write::Update(
-            by_name,
-            concat!(
-                set_use!(),
-                ", incarnation = r.incarnation, agent = r.agent, provider_ref = r.provider_ref,
-                 error_message = r.error_message, recovery_attempts = r.recovery_attempts, created_at = r.created_at,
-                 attributes = r.attributes, stopped = r.stopped, recipe = r.recipe"
-            ),
-        ),
-    );
+    parts.add("used_slots", true, rows_of_use, Write::UpdateAll(used_by_name));
+    parts.add("changed_slots", true, rows(&changed), Write::UpdateAll(by_name));
     let rows = Rows::default().text("name", &gone, SlotName::as_str);
     parts.add("deleted_slots", true, rows, Write::Delete(by_name));
     let pools: Vec<_> = changes.pools.values().collect();
@@ -133,13 +98,5 @@ pub fn slots<'a>(
         .maybe_text("reason", &events, |event| event.reason.as_deref())
         .text("actor", &events, |event| event.actor.as_str())
         .now(now);
-    parts.add(
-        "inserted_events",
-        false,
-        rows,
-        Write::Statement(
-            "INSERT INTO events (bot_id, user_id, at, kind, from_status, to_status, reason, actor)
-             SELECT bot_id, user_id, now, kind, from_status, to_status, reason, actor FROM {rows} WHERE {fenced}",
-        ),
-    );
+    parts.add("inserted_events", false, rows, Write::Insert(new_rows("events").with(&[("at", "now")])));
 }

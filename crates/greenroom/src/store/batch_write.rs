@@ -189,7 +189,7 @@ fn known_text(names: Vec<&'static str>, make: impl FnOnce() -> String) -> Arc<st
 
 fn for_sqlite(parts: &[Part<'_>], before: Uuid, after: Uuid) -> Statement {
     let parts = parts.iter().map(|part| SqlitePart {
-        sql: known_text(vec!["sqlite", part.name], || part.write.sqlite(&part.rows.sqlite())),
+        sql: known_text(vec!["sqlite", part.name], || part.write.sqlite(&part.rows)),
         rows: part.rows.sqlite_values(),
         counted: part.counted,
     });
@@ -215,11 +215,10 @@ fn postgres_text(parts: &[Part<'_>]) -> String {
     let deleted = parts.iter().map(|part| part.name).filter(|name| DELETED_DEPLOYMENTS.contains(name));
     let deleted: String = deleted.map(|name| format!(" AND (SELECT count(*) FROM {name}) >= 0")).collect();
     for part in parts {
-        let rows = part.rows.postgres(next);
-        next += part.rows.width();
         let after = if part.name == "asked_deployments" { deleted.as_str() } else { "" };
         let fenced = format!("EXISTS (SELECT 1 FROM fence){after}");
-        let text = part.write.postgres(&rows, &fenced);
+        let text = part.write.postgres(&part.rows, next, &fenced);
+        next += part.rows.width();
         let mut returning = if part.counted || DELETED_DEPLOYMENTS.contains(&part.name) { " RETURNING 1" } else { "" };
         if part.write.has_location() {
             returning = " RETURNING r.i, slots.ctid AS location";
