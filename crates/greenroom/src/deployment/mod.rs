@@ -282,7 +282,7 @@ impl Deployment {
     }
 
     /// A bot's data, as it is handed to whatever runs it.
-    fn bot_data(&self, bot: &BotRow) -> Option<Value> {
+    pub fn bot_data(&self, bot: &BotRow) -> Option<Value> {
         let connection = bot.connection_id?;
         let token = self.0.lifecycle.tokens.make(Claim { bot: bot.id, connection });
         Some(self.data_under(bot, &token))
