@@ -5,7 +5,7 @@
 //! - [`job`]: what is asked, and the answers
 //! - [`snapshot`], [`bot`], [`queue`]: what is decided on
 //! - [`draft`]: the snapshot with what was decided so far
-//! - [`commands`]: what each job does, one file each
+//! - [`commands`]: what each job does, one file each; [`idempotency`], [`bot_limit`]: whether a bot is admitted
 //! - [`assign`]: who of those that wait gets what is free
 //! - [`changes`]: what is to be written, and what is to be done after that
 //! - [`invariants`]: what must hold in every snapshot
@@ -14,11 +14,13 @@
 
 mod assign;
 pub mod bot;
+mod bot_limit;
 #[allow(missing_docs, reason = "the name of a planted bug says what is done wrong")]
 mod bugs;
 pub mod changes;
 mod commands;
 mod draft;
+mod idempotency;
 pub mod ids;
 pub mod invariants;
 pub mod job;

@@ -2,11 +2,11 @@
 //! (`domain::planner`).
 //!
 //! - this file: who asks
-//! - [`keys`]: API keys and the admin token
+//! - [`api_keys`]: API keys and the admin token
 //! - [`known`]: keys that were looked up a moment ago
 //! - [`users`]: making users and rotating keys
 
-pub mod keys;
+pub mod api_keys;
 pub mod known;
 pub mod users;
 
@@ -19,7 +19,7 @@ use crate::clock::Clock;
 use crate::context::Context;
 use crate::random::{NoRandomness, Random};
 use crate::store::{KeyRow, Store, StoreError};
-use keys::ApiKey;
+use api_keys::ApiKey;
 use known::{KnownKeys, Recalled};
 
 /// As long as a hash, and the hash of nothing.

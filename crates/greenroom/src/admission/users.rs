@@ -6,7 +6,7 @@ use domain::UserId;
 use jiff::Timestamp;
 use serde_json::{Map, Value};
 
-use super::keys::ApiKey;
+use super::api_keys::ApiKey;
 use super::{Admission, AdmissionError};
 use crate::store::{Changed, KeyRow, Tx, UserChange, UserRow};
 

@@ -12,7 +12,7 @@ use super::dto::PlatformWord;
 use super::extract::document;
 use super::problem::Problem;
 use super::requirements::RequirementsBody;
-use crate::admission::{BotRequest, keys};
+use crate::admission::{BotRequest, api_keys};
 
 const DEFAULT_PRIORITY: i32 = 100;
 const LONGEST_NAME: usize = 100;
@@ -152,7 +152,7 @@ impl NewBotBody {
 
     /// The same for the same request, however its keys were ordered or spelt.
     fn hash(&self) -> String {
-        keys::hash(&serde_json::to_string(self).unwrap_or_default())
+        api_keys::hash(&serde_json::to_string(self).unwrap_or_default())
     }
 }
 

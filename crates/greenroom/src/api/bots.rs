@@ -16,7 +16,7 @@ use super::bot_request::NewBotBody;
 use super::dto::{BotDto, OneBot};
 use super::extract::{Id, Json, Key, User, document, read_json};
 use super::problem::{Problem, ProblemDto};
-use crate::admission::keys::ApiKey;
+use crate::admission::api_keys::ApiKey;
 use crate::placement::Reserved;
 
 /// A bot that was reserved.

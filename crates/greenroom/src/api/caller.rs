@@ -9,9 +9,9 @@ use axum::http::header::AUTHORIZATION;
 
 use super::App;
 use super::problem::Problem;
-use super::quota::{self, Quota, QuotaOwner};
+use super::traffic_quota::{self, Quota, QuotaOwner};
 use crate::admission::AdmissionError;
-use crate::admission::keys::{self, ApiKey};
+use crate::admission::api_keys::{self, ApiKey};
 use crate::admission::known::Recalled;
 use crate::runners::Newcomer;
 
@@ -48,7 +48,7 @@ pub async fn identify(
     stranger: &Quota,
 ) -> Result<Option<QuotaOwner>, Problem> {
     let Some(token) = credential(headers) else { return Ok(None) };
-    let is_operator = || keys::same(&keys::hash(token), &app.admin_token_hash);
+    let is_operator = || api_keys::same(&api_keys::hash(token), &app.admin_token_hash);
     if route.starts_with("/admin") && is_operator() {
         return Ok(Some(QuotaOwner::Operator));
     }
@@ -90,14 +90,14 @@ async fn of_key(app: &App, key: &ApiKey, stranger: &Quota) -> Result<QuotaOwner,
     };
     stranger.refused();
     if stranger.has_too_many_refusals() {
-        quota::hold(&app.stopping).await;
+        traffic_quota::hold(&app.stopping).await;
     }
     Err(refusal)
 }
 
 /// A key that nobody has seen, from an address that has shown many bad ones.
 async fn doubtful(app: &App, key: &ApiKey) -> Result<Result<domain::UserId, AdmissionError>, Problem> {
-    let permit = tokio::time::timeout(quota::HOLD, app.quotas.doubtful_lookups.acquire()).await;
+    let permit = tokio::time::timeout(traffic_quota::HOLD, app.quotas.doubtful_lookups.acquire()).await;
     let Ok(Ok(_permit)) = permit else {
         return Err(Problem::overloaded("too many keys that nobody has came from your address"));
     };

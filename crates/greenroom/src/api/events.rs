@@ -22,10 +22,10 @@ use super::App;
 use super::dto::{EventDto, StreamedEventDto};
 use super::extract::{Asked, Asker, Key};
 use super::problem::{Problem, ProblemDto};
-use super::quota::Quota;
 use super::reading::own;
+use super::traffic_quota::Quota;
 use crate::admission::AdmissionError;
-use crate::admission::keys::ApiKey;
+use crate::admission::api_keys::ApiKey;
 use crate::lifecycle::feed::Listener;
 use crate::store::{BotOfEvent, EventRow, StoreError};
 

@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 use super::App;
 use super::caller;
 use super::problem::Problem;
-use crate::admission::keys::{self, ApiKey};
+use crate::admission::api_keys::{self, ApiKey};
 use crate::lifecycle::tokens::{Claim, RunnerClaim};
 use crate::runners::Newcomer;
 
@@ -92,7 +92,7 @@ impl FromRequestParts<App> for Operator {
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
         let token = bearer(parts)
             .ok_or_else(|| Problem::unauthorized("send the admin token as `Authorization: Bearer <token>`"))?;
-        if keys::same(&keys::hash(token), &app.admin_token_hash) {
+        if api_keys::same(&api_keys::hash(token), &app.admin_token_hash) {
             Ok(Operator)
         } else {
             Err(Problem::unauthorized("this is not the admin token"))

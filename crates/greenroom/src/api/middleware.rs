@@ -23,7 +23,7 @@ use super::App;
 use super::caller::{self, Peer};
 use super::problem::Problem;
 use super::query;
-use super::quota::{self, Quota, QuotaOwner, Reservation};
+use super::traffic_quota::{self, Quota, QuotaOwner, Reservation};
 
 /// The header by which a request is known, here and to its sender.
 pub const REQUEST_ID: &str = "x-request-id";
@@ -234,7 +234,7 @@ async fn admit(app: &App, request: &Parts) -> Result<Admitted, Problem> {
     }
     let most = app.limits.body_bytes;
     let body = body.map(|length| length.and_then(|length| usize::try_from(length).ok()).unwrap_or(most).min(most));
-    let reservation = quota.reserve(quota::needed(method, route, request.uri.query(), body)).await?;
+    let reservation = quota.reserve(traffic_quota::needed(method, route, request.uri.query(), body)).await?;
     Ok(Admitted { quota, reservation })
 }
 

@@ -2,7 +2,7 @@
 //! lifecycle or the store, and give the answer its shape; they decide nothing.
 //!
 //! In reading order:
-//! - [`middleware`], [`caller`], [`quota`], [`query`]: what stands around every request: who asks, and whether there is room
+//! - [`middleware`], [`caller`], [`traffic_quota`], [`query`]: what stands around every request: who asks, and whether there is room
 //! - [`extract`], [`problem`], [`dto`], [`pages`]: what comes in and what goes out
 //! - [`bot_request`], [`requirements`], [`bots`], [`reading`], [`logs`], [`events`]: for users
 //! - [`callbacks`], [`agent`], [`runners`]: for bots
@@ -28,13 +28,13 @@ pub mod pages;
 pub mod pools;
 pub mod problem;
 pub mod query;
-pub mod quota;
 pub mod reading;
 pub mod requirements;
 pub mod runners;
 pub mod slots;
 #[cfg(test)]
 mod tests;
+pub mod traffic_quota;
 
 use std::sync::Arc;
 
@@ -65,7 +65,7 @@ use crate::runners::RunnerRegistry;
 use crate::signals::Signals;
 use crate::store::Store;
 use middleware::Limits;
-use quota::Quotas;
+use traffic_quota::Quotas;
 
 /// What every handler can reach.
 #[derive(Clone, Debug)]

@@ -17,8 +17,8 @@ use super::dto::{BotDto, Bots, EventDto, MeetingDto, OneBot, PlatformWord, Segme
 use super::extract::{Asked, Asker, Id, User};
 use super::pages::Pager;
 use super::problem::{Problem, ProblemDto};
-use super::quota::Quota;
-use crate::lifecycle::waits::AwaitedState;
+use super::traffic_quota::Quota;
+use crate::lifecycle::wait_for_status::AwaitedState;
 use crate::store::{BotChunk, BotFilter, BotRow, PoolRow, SegmentPosition, StoreError};
 
 const DEFAULT_PAGE: i64 = 50;

@@ -125,10 +125,10 @@ async fn a_key_that_is_refused_again_and_again_is_held_and_refused_before_its_bo
     let (app, _folder) = app().await;
     let (user, key) = app.admission.create_user(new_user()).await.unwrap();
     let (_, other) = app.admission.create_user(new_user()).await.unwrap();
-    let quota = app.quotas.of(&quota::QuotaOwner::User(user.id));
+    let quota = app.quotas.of(&traffic_quota::QuotaOwner::User(user.id));
     (0..2_000).for_each(|_| quota.refused());
     let endless = || Body::from_stream(futures_util::stream::pending::<Result<&'static str, std::io::Error>>());
-    let asked = |key: &crate::admission::keys::ApiKey, body| {
+    let asked = |key: &crate::admission::api_keys::ApiKey, body| {
         let asked = Request::builder().method("POST").uri("/bots").header("x-api-key", key.reveal());
         router(app.clone()).oneshot(asked.header("content-length", "2").body(body).unwrap())
     };

@@ -8,7 +8,7 @@
 //! - [`commands`]: what is waiting for a bot
 //! - [`tokens`]: who speaks
 //! - [`heartbeats`]: signs of life, gathered
-//! - [`waits`]: waiting for a bot to be in a state
+//! - [`wait_for_status`]: waiting for a bot to be in a state
 //! - [`feed`]: every event, to whoever listens
 
 pub mod callbacks;
@@ -18,7 +18,7 @@ pub mod feed;
 pub mod heartbeats;
 pub mod logs;
 pub mod tokens;
-pub mod waits;
+pub mod wait_for_status;
 
 use domain::lifecycle::{Overdue, Trigger, Verdict, decide};
 use domain::{Action, BotId, CommandId, ConnectionId, Fault, Reason, ShownStatus, SlotName, Status, UserId};

@@ -29,7 +29,7 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use crate::admission::keys::ApiKey;
+use crate::admission::api_keys::ApiKey;
 use crate::admission::{Admission, AdmissionError, BotRequest};
 use crate::context::Context;
 use crate::lifecycle::ends::Ending;

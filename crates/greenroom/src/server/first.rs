@@ -6,7 +6,7 @@ use secrecy::SecretString;
 use serde_json::Map;
 
 use crate::admission::Admission;
-use crate::admission::keys::{self, ApiKey};
+use crate::admission::api_keys::{self, ApiKey};
 use crate::admission::users::NewUser;
 use crate::context::Context;
 use crate::server::ServerError;
@@ -68,10 +68,10 @@ pub async fn keep(
     tx.keep_setting(INSTALLATION, &uuid::Uuid::new_v4().simple().to_string()).await?;
     let installation = tx.setting(INSTALLATION).await?.ok_or_else(|| lost(INSTALLATION))?;
     let admin_token_hash = match configured {
-        Some(token) => keys::hash(token.expose_secret()),
+        Some(token) => api_keys::hash(token.expose_secret()),
         None => {
-            let token = keys::make_admin_token(&context.random)?;
-            if tx.keep_setting(ADMIN_TOKEN_HASH, &keys::hash(&token)).await? {
+            let token = api_keys::make_admin_token(&context.random)?;
+            if tx.keep_setting(ADMIN_TOKEN_HASH, &api_keys::hash(&token)).await? {
                 first.admin_token = Some(token);
             }
             if tx.keep_setting(FIRST_USER, "made").await? && !tx.any_user().await? {

@@ -29,7 +29,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::admission::{Admission, AdmissionError};
 use crate::api::middleware::Limits;
-use crate::api::quota::Quotas;
+use crate::api::traffic_quota::Quotas;
 use crate::api::{self, App, Inner};
 use crate::bus::{BadUrl, Bus};
 use crate::clock::Clock;

@@ -30,7 +30,7 @@ fn the_table_of_the_lifecycle_in_the_docs_is_the_one_that_decides() {
 }
 
 /// The files that a request for a bot goes through, from top to bottom; those of `planner/` are in `crates/domain/src`.
-const WAY_OF_A_REQUEST: [(&str, &str); 18] = [
+const WAY_OF_A_REQUEST: [(&str, &str); 21] = [
     ("greenroom/src/placement/mod.rs", "makes a job of the request and hands it to the placer"),
     ("greenroom/src/placement/message.rs", "what is handed over: a job, and where its answer goes"),
     ("greenroom/src/placement/placer.rs", "gathers jobs, has them planned and written, answers"),
@@ -38,13 +38,16 @@ const WAY_OF_A_REQUEST: [(&str, &str); 18] = [
     ("greenroom/src/placement/snapshot_cache.rs", "brings the snapshot up to date"),
     ("planner/job.rs", "what is asked, and the answers"),
     ("planner/mod.rs", "`plan`: jobs one after the other, then the queues"),
-    ("planner/commands/reserve.rs", "admits: key, idempotency, pools, priority, meeting, limit"),
+    ("planner/commands/reserve.rs", "admits the bot: API key, pools, priority; puts it into the queue"),
+    ("planner/idempotency.rs", "finds the bot of an earlier request with the same idempotency key"),
+    ("planner/bot_limit.rs", "checks the limit, and that the user has no other bot in the meeting"),
     ("planner/assign.rs", "serves the queue"),
     ("planner/draft/", "the snapshot with what was decided so far; the best free slot"),
     ("planner/changes.rs", "what is to be written, and what is to be done after that"),
     ("greenroom/src/store/fence.rs", "what the journal tells other replicas"),
     ("greenroom/src/store/changed/", "the rows of each table, and the text that writes them"),
     ("greenroom/src/store/columns.rs", "these rows as arrays of columns"),
+    ("greenroom/src/store/row_locations.rs", "where PostgreSQL put the rows that it wrote last"),
     ("greenroom/src/store/batch_write.rs", "writes them in one call, if the token is current"),
     ("planner/snapshot.rs", "takes over what was written"),
     ("greenroom/src/signals/mod.rs", "carries out the actions: wake an agent, pass the gate, …"),

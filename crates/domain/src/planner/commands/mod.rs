@@ -2,10 +2,11 @@
 //!
 //! - [`reserve`]: a user asks for a bot
 //! - [`end`]: a bot is at an end
-//! - [`agent_waits`], [`started`], [`silent`], [`no_capacity`]: a slot on its way to a running bot
+//! - [`agent_waits`], [`started`], [`agent_silent`], [`no_capacity`]: a slot on its way to a running bot
 //! - [`cleared`], [`broken`], [`recovery`], [`stopped`], [`gone`]: a slot on its way back
 //! - [`keep_warm`]: slots that are kept ready
 
+mod agent_silent;
 mod agent_waits;
 mod broken;
 mod cleared;
@@ -15,7 +16,6 @@ pub mod keep_warm;
 mod no_capacity;
 mod recovery;
 pub mod reserve;
-mod silent;
 mod started;
 mod stopped;
 
@@ -33,7 +33,7 @@ pub fn slot_event(draft: &mut Draft<'_>, name: &SlotName, event: &SlotEvent) -> 
         }
         SlotEvent::NotBegun { bot, holder } => started::not_begun(draft, name, *bot, *holder),
         SlotEvent::NoCapacity { bot, holder, message } => no_capacity::apply(draft, name, *bot, *holder, message),
-        SlotEvent::Silent { bot, generation } => silent::apply(draft, name, *bot, *generation),
+        SlotEvent::Silent { bot, generation } => agent_silent::apply(draft, name, *bot, *generation),
         SlotEvent::Broken { bot, message } => broken::apply(draft, name, *bot, message),
         SlotEvent::Failed { since, message } => broken::failed(draft, name, *since, message),
         SlotEvent::Stray { since } => broken::stray(draft, name, *since),

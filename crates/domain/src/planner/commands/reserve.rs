@@ -1,14 +1,15 @@
 //! A user asks for a bot: who asks, whether it was asked before, whether a slot could ever do, and whether the user may have
 //! one more. What is admitted waits in the queue, which is served before the plan ends.
 
+use crate::planner::Outcome;
 use crate::planner::bot::{OpenBot, Queued};
+use crate::planner::bot_limit::check_bot_limit;
 use crate::planner::bugs::{Bug, has};
 use crate::planner::changes::{NewBot, NewKey};
 use crate::planner::draft::Draft;
+use crate::planner::idempotency::find_earlier_bot;
 use crate::planner::job::{JobAnswer, Refusal, ReserveRequest};
 use crate::planner::queue::QueueOrder;
-use crate::planner::snapshot::KnownKey;
-use crate::planner::{Outcome, bot::AtMeeting};
 use crate::{BotId, Status};
 
 pub fn apply(draft: &mut Draft<'_>, job: usize, request: &ReserveRequest) -> Outcome {
@@ -33,12 +34,8 @@ fn admit(draft: &Draft<'_>, request: &ReserveRequest) -> Result<Option<BotId>, R
     if !key.is_some_and(|(_, end)| end.is_none_or(|end| end > draft.now)) {
         return Err(Refusal::KeyExpired);
     }
-    if let Some((key, body_hash)) = &request.idempotency
-        && let Some(before) = known_key(draft, request, key)
-        && !has(Bug::IdempotencyForgotten)
-    {
-        let same = before.body_hash == *body_hash || has(Bug::BodyHashIgnored);
-        return if same { Ok(Some(before.bot_id)) } else { Err(Refusal::IdempotencyMismatch) };
+    if let Some(bot) = find_earlier_bot(draft, request)? {
+        return Ok(Some(bot));
     }
     let mut pools = draft.configured_pools(request.platform).peekable();
     pools.peek().ok_or(Refusal::NoPool(request.platform))?;
@@ -48,25 +45,8 @@ fn admit(draft: &Draft<'_>, request: &ReserveRequest) -> Result<Option<BotId>, R
     if request.priority < user.min_priority && !has(Bug::MinPriorityIgnored) {
         return Err(Refusal::PriorityTooLow { min: user.min_priority });
     }
-    let meeting: AtMeeting = (request.user, request.platform, request.native_meeting_id.clone());
-    if let Some(bot) = draft.bot_at(&meeting).filter(|_| !has(Bug::DuplicateIgnored)) {
-        return Err(Refusal::DuplicateBot(bot));
-    }
-    let (counts, mut limit) = (draft.counts(request.user), user.max_concurrent_bots);
-    if has(Bug::LimitOffByOne) {
-        limit += 1;
-    }
-    let open = counts.running + if has(Bug::StoppingNotCounted) { 0 } else { counts.stopping };
-    if (counts.running >= limit || open >= limit.saturating_mul(2)) && !has(Bug::LimitIgnored) {
-        return Err(Refusal::LimitReached { running: counts.running, limit });
-    }
+    check_bot_limit(draft, request, user.max_concurrent_bots)?;
     Ok(None)
-}
-
-fn known_key(draft: &Draft<'_>, request: &ReserveRequest, key: &str) -> Option<KnownKey> {
-    let new = draft.changes.new_keys.iter().find(|new| new.user == request.user && new.key == key);
-    let new = new.map(|new| KnownKey { body_hash: new.body_hash.clone(), bot_id: new.bot });
-    new.or_else(|| draft.base.key(request.user, key).cloned())
 }
 
 fn join_queue(draft: &mut Draft<'_>, job: usize, request: &ReserveRequest) {

@@ -111,7 +111,7 @@ pub struct CoreFixture {
     pub deadlines: Deadlines,
     pub sweeper: Sweeper,
     admission: Admission,
-    key: greenroom::admission::keys::ApiKey,
+    key: greenroom::admission::api_keys::ApiKey,
     pub user: domain::UserId,
     pub database: Arc<Database>,
 }
@@ -184,7 +184,7 @@ impl CoreFixture {
     }
 
     /// The key of another user, with this limit.
-    pub async fn another_user(&self, max_concurrent_bots: i64) -> greenroom::admission::keys::ApiKey {
+    pub async fn another_user(&self, max_concurrent_bots: i64) -> greenroom::admission::api_keys::ApiKey {
         let new = NewUser {
             email: "eve@example.com".to_owned(),
             name: "Eve".to_owned(),
@@ -197,7 +197,7 @@ impl CoreFixture {
     }
 
     /// The key of its user.
-    pub fn key(&self) -> greenroom::admission::keys::ApiKey {
+    pub fn key(&self) -> greenroom::admission::api_keys::ApiKey {
         self.key.clone()
     }
 
