@@ -19,7 +19,7 @@ async fn has_lines(user: &Client, bot: &str, lines: &[&str]) -> Value {
     };
     until("what it printed is there while it runs", async || {
         let log = log().await;
-        assert_eq!(user.show_bot(bot).await["status"], "deploying");
+        assert_eq!(user.show_bot(bot).await["status"], "deploying", "it has printed {log}");
         texts(&log) == lines
     })
     .await;
