@@ -1,5 +1,5 @@
-//! The command line. Everything after the agent's own options is the bot's command, taken as it stands: no shell comes
-//! between.
+//! Parses the command line of the agent. Everything after the agent's own options is the bot's command. The agent
+//! starts it directly, without a shell.
 
 use std::ffi::OsString;
 use std::time::Duration;
@@ -7,43 +7,47 @@ use std::time::Duration;
 use lexopt::{Arg, Parser, ValueExt};
 
 pub const HELP: &str = "\
-Runs a bot's command in a slot and speaks to Greenroom for it.
+Run a bot's command in a slot and report to the Greenroom server for the bot.
 
 Usage: greenroom-agent [options] -- command [arguments…]
        greenroom-agent runner [options] -- command [arguments…]
 
-As `runner` it is the agent of a machine in a runner pool: it registers the machine, runs the command for each bot in a fresh folder,
-and ends the machine when its time is over.
+`greenroom-agent runner` is the agent of a machine in a runner pool. It registers the machine and runs
+the command for each bot in a new folder. When the runner has to end, it ends the machine.
 
 Options:
-      --leave-grace <duration>  How long the command may take to go after it was told to leave, before SIGTERM [20s]
-      --kill-grace <duration>   How long it may take after SIGTERM, before SIGKILL [10s]
-      --report-for <duration>   How long to try to report what is left to report after the command's end [15m]
-      --end-command <command>   As runner: what ends the machine, its words parted by spaces; none for nothing [shutdown -h now]
-  -h, --help                    Print this
+      --leave-grace <duration>  Time between the command \"leave\" and SIGTERM [default: 20s]
+      --kill-grace <duration>   Time between SIGTERM and SIGKILL [default: 10s]
+      --report-for <duration>   Time to retry the last reports after the command ended [default: 15m]
+      --end-command <command>   Runner only: the command that ends the machine, split at spaces;
+                                \"none\" runs no command [default: shutdown -h now]
+  -h, --help                    Print this help
   -V, --version                 Print the version
 
-A duration is a number with ms, s, m or h.
+A duration is a number with the unit ms, s, m or h, for example 20s.
 
 Environment:
-  BOT_DATA                The bot's data as one JSON object. The agent runs the command once and ends with its exit code.
-  GREENROOM_URL           Without BOT_DATA: where to wait for bots. The agent runs the command for each, one by one.
-  GREENROOM_SLOT_TOKEN    The token of the slot, for GREENROOM_URL.
-  GREENROOM_CONTAINER_ID  What this runs in, if HOSTNAME does not say it.
+  BOT_DATA                The bot's data as one JSON object. The agent runs the command once and exits with
+                          the exit code of the command.
+  GREENROOM_URL           Without BOT_DATA: the URL of the server. The agent waits there for bots and runs
+                          the command for one bot after another.
+  GREENROOM_SLOT_TOKEN    The slot token that the agent sends to GREENROOM_URL.
+  GREENROOM_CONTAINER_ID  The id of the container. Default: HOSTNAME, if the agent runs in a container.
 
-Environment as runner:
-  GREENROOM_URL           Where the server is.
-  GREENROOM_RUNNER_TOKEN  The runner token of the pool.
-  GREENROOM_INSTANCE_ID   What this machine is. Without it the instance metadata service is asked.
-  GREENROOM_RUNNER_DIR    Where the folders of bots are made, instead of the folder for temporary files.
+Environment of a runner:
+  GREENROOM_URL           The URL of the server.
+  GREENROOM_RUNNER_TOKEN  The pool token, which `greenroom aws runner-token` prints.
+  GREENROOM_INSTANCE_ID   The id of the machine. Default: the agent asks the EC2 instance metadata service.
+  GREENROOM_RUNNER_DIR    The folder in which the agent creates the folders of bots. Default: the folder for
+                          temporary files.
 
 The command gets BOT_DATA in its environment. It may print one JSON object per line on standard output:
   {\"event\":\"joined\"}
   {\"event\":\"status\",\"status\":\"awaiting_admission\",\"reason\":\"…\"}
   {\"event\":\"transcript\",\"segments\":[{\"start_time\":0.5,\"end_time\":2,\"text\":\"…\",\"speaker\":\"…\"}]}
   {\"event\":\"exited\",\"reason\":\"…\",\"error\":\"…\"}
-Every other line is its log. Commands reach it as lines {\"id\",\"action\",\"payload\"} on standard input; at
-\"leave\" it leaves the meeting and exits.
+Every other line is part of the bot's log. The command receives commands on standard input, one JSON object
+per line: {\"id\",\"action\",\"payload\"}. When it receives \"leave\", it must leave the meeting and exit.
 ";
 
 #[derive(Clone, Debug)]
@@ -54,15 +58,15 @@ pub struct Options {
     pub command: CommandLine,
 }
 
-/// As on a runner.
+/// The options of `greenroom-agent runner`.
 #[derive(Clone, Debug)]
 pub struct RunnerOptions {
     pub bot: Options,
-    /// What ends the machine, if anything does.
+    /// The command that ends the machine; `None` runs no command.
     pub end_command: Option<CommandLine>,
 }
 
-/// The bot's command, or the one that ends the machine.
+/// A program and its arguments: the bot's command, or the command that ends the machine.
 #[derive(Clone, Debug)]
 pub struct CommandLine {
     pub program: OsString,
@@ -87,7 +91,7 @@ pub enum OptionsError {
 
 pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Asked, OptionsError> {
     let mut arguments = arguments.into_iter().peekable();
-    // Only as the very first word: behind options or the dashes it is a command of that name.
+    // `runner` is a mode only as the first argument. After options or `--` it is a command with that name.
     let runner = arguments.next_if(|first| first == "runner").is_some();
     let mut end_command = default_end();
     let mut parser = Parser::from_args(arguments);
@@ -121,7 +125,7 @@ fn default_end() -> Option<CommandLine> {
     Some(CommandLine { program: "shutdown".into(), arguments: vec!["-h".into(), "now".into()] })
 }
 
-/// Words parted by spaces; none for nothing.
+/// Splits `text` at white space. The text `none` means that there is no command.
 fn command_line(text: &str) -> Result<Option<CommandLine>, &'static str> {
     let mut parts = text.split_whitespace().map(OsString::from);
     match parts.next() {

@@ -29,22 +29,25 @@ const LONGEST_GRACE_MS: u64 = 30 * 24 * 3_600_000;
 #[serde(deny_unknown_fields)]
 #[schema(as = NewUser)]
 pub struct NewUserBody {
+    /// The email address of the user.
     #[schema(example = "ada@example.com")]
     pub email: String,
+    /// The name of the user, at most 255 characters.
     #[schema(example = "Ada")]
     pub name: String,
+    /// The URL of an image of the user.
     pub image_url: Option<String>,
-    /// How many bots may run at once; 0 means none. Default 1.
+    /// How many bots the user may run at once; 0 means none. Default 1.
     #[schema(example = 3, minimum = 0, maximum = 1000000)]
     pub max_concurrent_bots: Option<i64>,
-    /// The lowest `priority` that it may ask for; lower goes first. Default 0.
+    /// The lowest `priority` that the user may request; bots with a lower value go first. Default 0.
     #[schema(example = 0)]
     pub min_priority: Option<i32>,
-    /// For you; Greenroom gives it back.
+    /// Data of the operator, at most 64 KiB of JSON. Greenroom stores and returns it.
     pub data: Option<Map<String, Value>>,
 }
 
-/// A user and a key. The key is shown this once; only its hash is kept.
+/// A user and its new API key. Only this response contains the key: the server stores only its hash.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct UserWithKey {
     pub user: UserDto,
@@ -72,11 +75,15 @@ fn limit(limit: i64) -> Result<i64, Problem> {
     Err(Problem::invalid("max_concurrent_bots", format!("must be from 0 to {MOST_BOTS}")))
 }
 
-/// Make a user
+/// Create a user
+///
+/// Creates a user with an API key, and returns both. Only this response contains the key. Returns 422 `invalid` for a
+/// wrong field.
 #[utoipa::path(
     post, path = "/admin/users", tag = "For operators", request_body = NewUserBody,
-    responses((status = 201, description = "Made; the key is shown once", body = UserWithKey),
-              (status = 422, description = "`invalid`", body = ProblemDto, content_type = "application/problem+json")),
+    responses((status = 201, description = "The user and its API key", body = UserWithKey),
+              (status = 422, description = "`invalid`: `detail` names the wrong field",
+               body = ProblemDto, content_type = "application/problem+json")),
     security(("admin_token" = [])),
 )]
 pub async fn create_user(
@@ -99,15 +106,19 @@ pub async fn create_user(
 #[derive(Debug, Serialize, ToSchema)]
 pub struct Users {
     pub users: Vec<UserDto>,
+    /// Send it as `cursor` to get the next page; `null` on the last page.
     pub next_cursor: Option<String>,
 }
 
 /// List users
+///
+/// Returns one page of users, oldest first.
 #[utoipa::path(
     get, path = "/admin/users", tag = "For operators",
-    params(("limit" = Option<i64>, Query, description = "How many, from 1 to 1000; 50 unless told"),
-           ("cursor" = Option<String>, Query, description = "The `next_cursor` of the page before")),
-    responses((status = 200, description = "A page, oldest first", body = Users)),
+    params(("limit" = Option<i64>, Query,
+            description = "The largest number of users on the page, from 1 to 1000. Default 50"),
+           ("cursor" = Option<String>, Query, description = "The `next_cursor` of the previous page")),
+    responses((status = 200, description = "A page of users, oldest first", body = Users)),
     security(("admin_token" = [])),
 )]
 pub async fn users(State(app): State<App>, _: Operator, Asked(page): Asked<Page>) -> Result<Response, Problem> {
@@ -135,11 +146,13 @@ pub struct OneUser {
     pub user: UserDto,
 }
 
-/// One user
+/// Get a user
+///
+/// Returns 404 `not_found` if there is no such user.
 #[utoipa::path(
     get, path = "/admin/users/{id}", tag = "For operators",
-    params(("id" = Uuid, Path, description = "The user")),
-    responses((status = 200, description = "As it is now", body = OneUser)),
+    params(("id" = Uuid, Path, description = "The id of the user")),
+    responses((status = 200, description = "The user", body = OneUser)),
     security(("admin_token" = [])),
 )]
 pub async fn user(State(app): State<App>, _: Operator, Id(id): Id<UserId>) -> Result<axum::Json<OneUser>, Problem> {
@@ -158,25 +171,26 @@ fn said<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Option<Stri
 pub struct UserChangeBody {
     pub email: Option<String>,
     pub name: Option<String>,
-    /// `null` takes it away.
+    /// `null` removes the image.
     #[serde(default, deserialize_with = "said")]
     #[schema(value_type = Option<String>)]
     pub image_url: Option<Option<String>>,
-    /// Bots that run already go on under a lower limit.
+    /// How many bots the user may run at once; 0 means none. A lower limit does not end bots that already run.
     pub max_concurrent_bots: Option<i64>,
-    /// The lowest `priority` that it may ask for; lower goes first.
+    /// The lowest `priority` that the user may request; bots with a lower value go first.
     pub min_priority: Option<i32>,
-    /// Replaces what was there.
+    /// The new data of the operator. It replaces the old data.
     pub data: Option<Map<String, Value>>,
 }
 
 /// Change a user
 ///
-/// What is not given stays as it is.
+/// Changes the fields that the body contains and returns the user. Other fields keep their values. Returns 404
+/// `not_found` if there is no such user, and 422 `invalid` for a wrong field.
 #[utoipa::path(
     patch, path = "/admin/users/{id}", tag = "For operators", request_body = UserChangeBody,
-    params(("id" = Uuid, Path, description = "The user")),
-    responses((status = 200, description = "As it is now", body = OneUser)),
+    params(("id" = Uuid, Path, description = "The id of the user")),
+    responses((status = 200, description = "The changed user", body = OneUser)),
     security(("admin_token" = [])),
 )]
 pub async fn change_user(
@@ -203,23 +217,25 @@ pub async fn change_user(
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RotateBody {
-    /// How long the keys before it stay valid, so that clients can change over. 0 unless told: they end at once.
+    /// How long the old keys stay valid, so that clients have time to change. Default 0: they become invalid at once.
+    /// At most 2592000000, which is 30 days.
     pub old_keys_valid_for_ms: Option<u64>,
 }
 
 #[derive(Debug, Serialize, ToSchema)]
 pub struct NewKey {
-    /// Shown this once; only its hash is kept.
+    /// The new API key. Only this response contains it: the server stores only its hash.
     pub api_key: String,
 }
 
-/// Rotate a user's key
+/// Rotate the API key of a user
 ///
-/// Makes a new key and ends those before it. The body may be left out.
+/// Creates a new key and makes the old keys invalid, at once or after `old_keys_valid_for_ms`. The body is optional.
+/// Returns 404 `not_found` if there is no such user.
 #[utoipa::path(
     post, path = "/admin/users/{id}/keys", tag = "For operators", request_body = RotateBody,
-    params(("id" = Uuid, Path, description = "The user")),
-    responses((status = 201, description = "The new key, shown once", body = NewKey)),
+    params(("id" = Uuid, Path, description = "The id of the user")),
+    responses((status = 201, description = "The new API key", body = NewKey)),
     security(("admin_token" = [])),
 )]
 pub async fn rotate_key(
@@ -238,21 +254,25 @@ pub async fn rotate_key(
     Ok((StatusCode::CREATED, axum::Json(NewKey { api_key: key.reveal().to_owned() })))
 }
 
-/// List everyone's bots
+/// List the bots of all users
+///
+/// Returns one page of bots, newest first.
 #[utoipa::path(
     get, path = "/admin/bots", tag = "For operators", params(Page),
-    responses((status = 200, description = "A page, newest first", body = Bots)),
+    responses((status = 200, description = "A page of bots, newest first", body = Bots)),
     security(("admin_token" = [])),
 )]
 pub async fn bots(State(app): State<App>, _: Operator, Asked(page): Asked<Page>) -> Result<Response, Problem> {
     bots_page(&app, Which::Everyones, page.filter()?, Pager::new("bots", page.limit()?)).await
 }
 
-/// One bot of anyone's, with its sessions
+/// Get a bot of any user
+///
+/// Returns the bot with its sessions, or 404 `not_found` if there is no such bot.
 #[utoipa::path(
     get, path = "/admin/bots/{id}", tag = "For operators",
-    params(("id" = Uuid, Path, description = "The bot")),
-    responses((status = 200, description = "As it is now", body = OneBot)),
+    params(("id" = Uuid, Path, description = "The id of the bot")),
+    responses((status = 200, description = "The bot with its sessions", body = OneBot)),
     security(("admin_token" = [])),
 )]
 pub async fn bot(State(app): State<App>, _: Operator, Id(id): Id<BotId>) -> Result<axum::Json<OneBot>, Problem> {
@@ -260,44 +280,50 @@ pub async fn bot(State(app): State<App>, _: Operator, Id(id): Id<BotId>) -> Resu
     Ok(axum::Json(with_sessions(&app, bot).await?))
 }
 
-/// A bot's data: all that whatever runs it needs.
+/// The data that a program needs to run a bot.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct BotData {
     pub bot_id: Uuid,
+    /// The id of this connection. The bot sends it with every callback.
     pub connection_id: Uuid,
     pub platform: &'static str,
     pub native_meeting_id: String,
     pub meeting_url: String,
     pub bot_display_name: Option<String>,
+    /// The configuration that the user gave the bot.
     pub config: Map<String, Value>,
-    /// The callbacks are below it: `<callback_url>/started` and so on.
+    /// The base URL of the callbacks, for example `<callback_url>/started`.
     pub callback_url: String,
-    /// The bearer token of the callbacks. It belongs to this assignment alone.
+    /// The bot token: the bearer token of the callbacks. It is valid only for this assignment.
     pub token: String,
+    /// How often the bot sends a heartbeat.
     pub heartbeat_interval_ms: u64,
     pub commands: CommandChannel,
-    /// For a runner only: the run that it acknowledges, and gives back in the end.
+    /// Only for runners: the id of the run, which the runner acknowledges and later releases.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub run_id: Option<String>,
 }
 
-/// Where commands arrive besides heartbeats.
+/// Where a bot receives commands, in addition to the responses to its heartbeats.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct CommandChannel {
-    /// `null` where there is no Redis: wait at `<callback_url>/commands` instead.
+    /// The URL of Redis. `null` without Redis: the bot waits at `<callback_url>/commands` instead.
     pub redis_url: Option<String>,
+    /// The name of the Redis channel.
     pub channel: String,
 }
 
 /// Assign a bot by hand
 ///
-/// Gives out the bot's data for something that you run yourself. Each call makes a new connection: whatever ran under
-/// an older one is fenced off and gets 409 `stale_connection`.
+/// Returns the bot's data, so that the operator can run the bot outside of the pools. The bot leaves the queue and its
+/// slot. Each call creates a new connection: callbacks of an older connection get 409 `stale_connection`. Returns 404
+/// `not_found` if there is no such bot.
 #[utoipa::path(
     post, path = "/admin/bots/{id}/assignment", tag = "For operators",
-    params(("id" = Uuid, Path, description = "The bot")),
-    responses((status = 201, description = "The bot's data, as in `BOT_DATA`", body = BotData),
-              (status = 409, description = "`bot_ended`, or `invalid_transition` while it is leaving",
+    params(("id" = Uuid, Path, description = "The id of the bot")),
+    responses((status = 201, description = "The bot's data, the same as in `BOT_DATA`", body = BotData),
+              (status = 409,
+               description = "`bot_ended`: the bot has ended; `invalid_transition`: the bot is `stopping`",
                body = ProblemDto, content_type = "application/problem+json")),
     security(("admin_token" = [])),
 )]

@@ -28,26 +28,28 @@ const AGENT_NAME_MAX: usize = 64;
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub struct AssignmentQuery {
-    /// How long to wait when there is none yet, at most 60000.
+    /// How long to wait for a bot, at most 60000.
     #[param(default = 30000, maximum = 60000)]
     pub wait_ms: Option<u64>,
 }
 
 /// Wait for a bot
 ///
-/// Answers with the bot's data as soon as one is assigned to this slot, and again, to the same agent process, until the bot
-/// has started. The slot's token ends with the assignment: an agent that will wait again uses the one in
-/// `Greenroom-Slot-Token`. A runner is answered with its `run_id` too, which it acknowledges before it runs the bot.
+/// Returns the bot's data as soon as a bot is assigned to this slot or runner, or 204 when `wait_ms` has passed. Until
+/// the bot has started, the same agent process gets the same data again. The slot token becomes invalid with the
+/// assignment: to wait for the next bot, the agent uses the token in `Greenroom-Slot-Token`. For a runner, the data
+/// contains `run_id`, which the runner must acknowledge before it runs the bot.
 #[utoipa::path(
     get, path = "/agent/assignment", tag = "For bots",
     params(AssignmentQuery, ("Greenroom-Agent" = Option<String>, Header,
-                     description = "A random name that the agent process has given itself: an assignment is repeated only to it")),
-    responses((status = 200, description = "The bot's data, as in `BOT_DATA`", body = BotData,
-               headers(("Greenroom-Slot-Token" = String, description = "The token under which the agent waits again"))),
-              (status = 204, description = "None yet"),
-              (status = 401, description = "`unauthorized`: the token is not, or no longer, the slot's",
+                     description = "A random name of the agent process. Only this process gets an assignment again")),
+    responses((status = 200, description = "The bot's data, the same as in `BOT_DATA`", body = BotData,
+               headers(("Greenroom-Slot-Token" = String,
+                description = "The slot token with which the agent waits for its next bot. Not sent to runners"))),
+              (status = 204, description = "No bot was assigned in time"),
+              (status = 401, description = "`unauthorized`: the token is not, or no longer, valid for the slot",
                body = ProblemDto, content_type = "application/problem+json"),
-              (status = 410, description = "`runner_ended`: this machine is to end",
+              (status = 410, description = "`runner_ended`: the runner has ended, and its machine must end",
                body = ProblemDto, content_type = "application/problem+json")),
     security(("slot_token" = []), ("runner_token" = [])),
 )]

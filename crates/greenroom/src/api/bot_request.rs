@@ -18,46 +18,47 @@ const DEFAULT_PRIORITY: i32 = 100;
 const LONGEST_NAME: usize = 100;
 const LONGEST_IDEMPOTENCY_KEY: usize = 255;
 
-/// What a bot is asked for with: a link, or a platform and the meeting's own id there.
+/// A request for a bot. It names the meeting by a link, or by a platform and the id of the meeting there.
 #[derive(Debug, Deserialize, Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = NewBot)]
 pub struct NewBotBody {
-    /// The link to the meeting, as people paste it.
+    /// The link to the meeting, as copied from an invitation.
     #[serde(alias = "meetingUrl", skip_serializing_if = "Option::is_none")]
     #[schema(example = "https://meet.google.com/abc-defg-hij")]
     pub meeting_url: Option<String>,
-    /// `google_meet`, `teams` or `zoom`; with `native_meeting_id` instead of a link.
+    /// The platform of the meeting. Together with `native_meeting_id` it replaces the link.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<PlatformWord>)]
     pub platform: Option<String>,
+    /// The id that the platform gave the meeting. It needs `platform`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub native_meeting_id: Option<String>,
     /// The name under which the bot appears in the meeting.
     #[serde(alias = "botDisplayName", skip_serializing_if = "Option::is_none")]
     #[schema(min_length = 1, max_length = 100)]
     pub bot_display_name: Option<String>,
-    /// Lower goes first. Default 100.
+    /// Bots with a lower value go first. The user's `min_priority` is the lowest allowed value. Default 100.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub priority: Option<i32>,
-    /// How long the bot may wait for a slot. Default 300000, at most 600000.
+    /// How long the bot may wait for a slot. Default 300000, at most 600000; the operator can configure other values.
     #[serde(alias = "queueTimeoutMs", skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 600000)]
     pub queue_timeout_ms: Option<i64>,
-    /// For the bot itself; Greenroom hands it through.
+    /// The configuration for the bot, at most 64 KiB of JSON. Greenroom passes it to the bot unchanged.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub config: Option<Map<String, Value>>,
-    /// For you; Greenroom gives it back.
+    /// Data of the user, at most 64 KiB of JSON. Greenroom stores it and returns it with the bot.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub metadata: Option<Map<String, Value>>,
-    /// Not supported yet: refused when it is given.
+    /// Not supported yet: a request with this field gets 422 `unsupported`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub join_at: Option<Value>,
-    /// What the bot asks of its slot; any will do where it is left out.
+    /// The requirements of the bot for its slot. Without them, any slot of the platform fits.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub requirements: Option<RequirementsBody>,
-    /// Not supported yet: refused when it is given.
+    /// Not supported yet: a request with this field gets 422 `unsupported`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub webhook_url: Option<Value>,

@@ -19,31 +19,38 @@ use super::problem::{Problem, ProblemDto};
 use crate::admission::api_keys::ApiKey;
 use crate::placement::Reserved;
 
-/// A bot that was reserved.
+/// A bot that the server has reserved.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct ReservedBot {
     pub bot: BotDto,
-    /// Its position in the queue, while it waits for a slot.
+    /// The position of the bot in the queue, from 1, while it waits for a slot; else `null`.
     pub queue_position: Option<i64>,
+    /// The estimated time until the bot gets a slot, if the server can estimate it; else `null`.
     pub estimated_wait_ms: Option<i64>,
 }
 
-/// Ask for a bot
+/// Request a bot
 ///
-/// Reserves a bot under your limit. A meeting is named by a link, as people paste it, or by its platform and its id
-/// there. With an `Idempotency-Key` the same question finds the same bot again, however often it is asked.
+/// Reserves a bot for a meeting and returns it. The bot gets a slot at once or waits in the queue. Name the meeting by
+/// `meeting_url`, or by `platform` and `native_meeting_id`. Send an `Idempotency-Key` to repeat a request safely: the
+/// same request with the same key returns the same bot.
 #[utoipa::path(
     post, path = "/bots", tag = "For users", request_body = NewBotBody,
-    params(("Idempotency-Key" = Option<String>, Header, description = "The same key finds the same bot again")),
+    params(("Idempotency-Key" = Option<String>, Header,
+            description = "1 to 255 printable ASCII characters. The same key and request return the same bot")),
     responses(
-        (status = 201, description = "Reserved", body = ReservedBot,
-         headers(("Location" = String, description = "Where the bot is: `/bots/{id}`"))),
-        (status = 200, description = "The same key again: the same bot", body = ReservedBot),
-        (status = 409, description = "`duplicate_bot`: a bot of yours is already at this meeting; `bot_id` says which",
+        (status = 201, description = "The new bot", body = ReservedBot,
+         headers(("Location" = String, description = "The path of the bot: `/bots/{id}`"))),
+        (status = 200, description = "The bot of an earlier request with the same `Idempotency-Key`",
+         body = ReservedBot),
+        (status = 409,
+         description = "`duplicate_bot`: another bot of the user attends this meeting; `bot_id` is its id",
          body = ProblemDto, content_type = "application/problem+json"),
-        (status = 422, description = "`invalid`, `unsupported` or `idempotency_mismatch`",
+        (status = 422,
+         description = "`invalid` or `unsupported`: `detail` names the field; `idempotency_mismatch`: the key \
+         belongs to an earlier request with another body",
          body = ProblemDto, content_type = "application/problem+json"),
-        (status = 429, description = "`limit_reached`: as many bots are running as you may run",
+        (status = 429, description = "`limit_reached`: the user has reached its limit of bots",
          body = ProblemDto, content_type = "application/problem+json"),
     ),
     security(("api_key" = []), ("x_api_key" = [])),
@@ -57,14 +64,16 @@ pub async fn create(
     reserve(&app, &key, &headers, &body).await
 }
 
-/// Ask for a bot (the older path)
+/// Request a bot (older path)
 ///
-/// The same as `POST /bots`.
+/// Does the same as `POST /bots`.
 #[utoipa::path(
     post, path = "/bots/start", tag = "For users", request_body = NewBotBody,
-    params(("Idempotency-Key" = Option<String>, Header, description = "The same key finds the same bot again")),
-    responses((status = 201, description = "Reserved", body = ReservedBot),
-              (status = 200, description = "The same key again: the same bot", body = ReservedBot)),
+    params(("Idempotency-Key" = Option<String>, Header,
+            description = "1 to 255 printable ASCII characters. The same key and request return the same bot")),
+    responses((status = 201, description = "The new bot", body = ReservedBot),
+              (status = 200, description = "The bot of an earlier request with the same `Idempotency-Key`",
+               body = ReservedBot)),
     security(("api_key" = []), ("x_api_key" = [])),
 )]
 pub async fn start(state: State<App>, key: Key, headers: HeaderMap, body: Bytes) -> Result<Response, Problem> {
@@ -94,14 +103,15 @@ async fn reserve(app: &App, key: &ApiKey, headers: &HeaderMap, body: &[u8]) -> R
 
 /// Ask a bot to leave
 ///
-/// Works in every state. A bot for which nothing runs yet ends at once; one that runs is told to leave, and ends
-/// `completed`, `stopped` when it has.
+/// Works in every status and returns the bot. If the server has started nothing for the bot yet, the bot ends at once.
+/// Otherwise it receives the command `leave`. When it has left, it is `completed` with the reason `stopped`.
 #[utoipa::path(
     delete, path = "/bots/{id}", tag = "For users",
-    params(("id" = Uuid, Path, description = "The bot")),
-    responses((status = 202, description = "It was asked to leave", body = OneBot),
-              (status = 200, description = "It was at an end already", body = OneBot),
-              (status = 404, description = "`not_found`", body = ProblemDto, content_type = "application/problem+json")),
+    params(("id" = Uuid, Path, description = "The id of the bot")),
+    responses((status = 202, description = "The bot was asked to leave", body = OneBot),
+              (status = 200, description = "The bot had already ended", body = OneBot),
+              (status = 404, description = "`not_found`: the user has no such bot",
+               body = ProblemDto, content_type = "application/problem+json")),
     security(("api_key" = []), ("x_api_key" = [])),
 )]
 pub async fn delete(State(app): State<App>, User(user): User, Id(id): Id<BotId>) -> Result<Response, Problem> {
@@ -113,18 +123,18 @@ pub async fn delete(State(app): State<App>, User(user): User, Id(id): Id<BotId>)
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct StopBody {
-    /// Which bot.
+    /// The id of the bot.
     #[serde(alias = "botId")]
     pub bot_id: Uuid,
 }
 
-/// Ask a bot to leave (the older path)
+/// Ask a bot to leave (older path)
 ///
-/// The same as `DELETE /bots/{id}`.
+/// Does the same as `DELETE /bots/{id}`.
 #[utoipa::path(
     post, path = "/bots/stop", tag = "For users", request_body = StopBody,
-    responses((status = 202, description = "It was asked to leave", body = OneBot),
-              (status = 200, description = "It was at an end already", body = OneBot)),
+    responses((status = 202, description = "The bot was asked to leave", body = OneBot),
+              (status = 200, description = "The bot had already ended", body = OneBot)),
     security(("api_key" = []), ("x_api_key" = [])),
 )]
 pub async fn stop(state: State<App>, user: User, Json(body): Json<StopBody>) -> Result<Response, Problem> {
@@ -134,19 +144,21 @@ pub async fn stop(state: State<App>, user: User, Json(body): Json<StopBody>) -> 
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ConfigBody {
-    /// The whole new configuration.
+    /// The complete new configuration, at most 64 KiB of JSON.
     pub config: Map<String, Value>,
 }
 
 /// Reconfigure a bot
 ///
-/// Replaces its configuration. A bot that runs hears of it by the command `reconfigure`; one that has not started
-/// finds it in its data.
+/// Replaces the configuration of the bot and returns the bot. If the bot is already assigned, it receives the command
+/// `reconfigure`. If not, it gets the new configuration in its data. Returns 404 `not_found` if the user has no such
+/// bot.
 #[utoipa::path(
     put, path = "/bots/{id}/config", tag = "For users", request_body = ConfigBody,
-    params(("id" = Uuid, Path, description = "The bot")),
-    responses((status = 202, description = "Taken", body = OneBot),
-              (status = 409, description = "`bot_ended`", body = ProblemDto, content_type = "application/problem+json")),
+    params(("id" = Uuid, Path, description = "The id of the bot")),
+    responses((status = 202, description = "The bot with its new configuration", body = OneBot),
+              (status = 409, description = "`bot_ended`: the bot has ended",
+               body = ProblemDto, content_type = "application/problem+json")),
     security(("api_key" = []), ("x_api_key" = [])),
 )]
 pub async fn configure(
@@ -163,19 +175,19 @@ pub async fn configure(
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BotConfigBody {
-    /// Which bot.
+    /// The id of the bot.
     #[serde(alias = "botId")]
     pub bot_id: Uuid,
-    /// The whole new configuration.
+    /// The complete new configuration, at most 64 KiB of JSON.
     pub config: Map<String, Value>,
 }
 
-/// Reconfigure a bot (the older path)
+/// Reconfigure a bot (older path)
 ///
-/// The same as `PUT /bots/{id}/config`.
+/// Does the same as `PUT /bots/{id}/config`.
 #[utoipa::path(
     put, path = "/bots/config", tag = "For users", request_body = BotConfigBody,
-    responses((status = 202, description = "Taken", body = OneBot)),
+    responses((status = 202, description = "The bot with its new configuration", body = OneBot)),
     security(("api_key" = []), ("x_api_key" = [])),
 )]
 pub async fn configure_by_body(

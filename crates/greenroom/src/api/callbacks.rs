@@ -35,10 +35,11 @@ fn own_word(reason: Option<String>) -> Option<Reason> {
     (!word.is_empty()).then(|| Reason::given(word))
 }
 
-/// The status that holds now.
+/// The response to a callback.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Answer)]
 pub struct StatusAnswer {
+    /// The current status of the bot.
     #[schema(example = "starting")]
     pub status: &'static str,
 }
@@ -50,17 +51,19 @@ fn answer(status: domain::Status) -> axum::Json<StatusAnswer> {
 #[derive(Debug, Deserialize, ToSchema)]
 pub struct StartedBody {
     pub connection_id: Uuid,
-    /// What the bot runs in, where it knows.
+    /// The id of the container in which the bot runs, if the bot knows it.
     pub container_id: Option<String>,
 }
 
-/// The bot runs
+/// Report that the bot runs
 ///
-/// `reserved` to `starting`; makes the session of this connection. Under a new connection of a bot that had started
-/// before, it starts again.
+/// Changes the status from `reserved` to `starting` and creates the session of this connection. If the bot had started
+/// under an earlier connection, its status becomes `starting` again. A repeated call changes nothing. Returns the
+/// status.
 #[utoipa::path(
     post, path = "/callback/started", tag = "For bots", request_body = StartedBody,
-    responses((status = 200, description = "Now, or already", body = StatusAnswer), CallbackRefusals),
+    responses((status = 200, description = "The current status; a repeated call gets the same response",
+               body = StatusAnswer), CallbackRefusals),
     security(("bot_token" = [])),
 )]
 pub async fn started(
@@ -75,7 +78,7 @@ pub async fn started(
     Ok(answer(app.lifecycle.started(caller(bot, body.connection_id), container).await?))
 }
 
-/// The states that a bot tells by themselves, for the OpenAPI document.
+/// A status that a bot can report with `PATCH /callback/status`.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ToldStatus {
@@ -87,18 +90,21 @@ pub enum ToldStatus {
 #[derive(Debug, Deserialize, ToSchema)]
 pub struct StatusBody {
     pub connection_id: Uuid,
-    /// `awaiting_admission`, `needs_help` or `stopping`.
+    /// The new status.
     #[schema(value_type = ToldStatus)]
     pub status: String,
+    /// Why the bot has this status, in a word of its own.
     pub reason: Option<String>,
 }
 
-/// The bot tells where it stands
+/// Report the status of the bot
 ///
-/// In the lobby, in need of a person, or on its way out.
+/// The bot waits in the lobby (`awaiting_admission`), needs a person (`needs_help`), or leaves (`stopping`). A repeated
+/// call changes nothing. Returns the status.
 #[utoipa::path(
     patch, path = "/callback/status", tag = "For bots", request_body = StatusBody,
-    responses((status = 200, description = "Now, or already", body = StatusAnswer), CallbackRefusals),
+    responses((status = 200, description = "The current status; a repeated call gets the same response",
+               body = StatusAnswer), CallbackRefusals),
     security(("bot_token" = [])),
 )]
 pub async fn status(
@@ -124,10 +130,13 @@ pub struct JoinedBody {
     pub connection_id: Uuid,
 }
 
-/// The bot is in the meeting
+/// Report that the bot is in the meeting
+///
+/// Changes the status to `active`. A repeated call changes nothing. Returns the status.
 #[utoipa::path(
     post, path = "/callback/joined", tag = "For bots", request_body = JoinedBody,
-    responses((status = 200, description = "Now, or already", body = StatusAnswer), CallbackRefusals),
+    responses((status = 200, description = "The current status; a repeated call gets the same response",
+               body = StatusAnswer), CallbackRefusals),
     security(("bot_token" = [])),
 )]
 pub async fn joined(
@@ -141,24 +150,27 @@ pub async fn joined(
 #[derive(Debug, Deserialize, ToSchema)]
 pub struct HeartbeatBody {
     pub connection_id: Uuid,
-    /// The ids of the commands that were heard, at most 1000.
+    /// The ids of the commands that the bot acknowledges, at most 1000.
     #[schema(max_items = 1000)]
     pub acked: Option<Vec<Uuid>>,
 }
 
 #[derive(Debug, Serialize, ToSchema)]
 pub struct HeartbeatAnswer {
+    /// The current status of the bot.
     pub status: &'static str,
-    /// All commands that are not acknowledged, oldest first.
+    /// All commands that the bot has not acknowledged, oldest first.
     pub commands: Vec<CommandDto>,
 }
 
-/// The bot lives
+/// Send a heartbeat
 ///
-/// Changes nothing but the time of the last sign of life, and acknowledges commands.
+/// Records the time of the heartbeat and acknowledges the commands in `acked`. Returns the status of the bot and all
+/// commands that it has not acknowledged.
 #[utoipa::path(
     post, path = "/callback/heartbeat", tag = "For bots", request_body = HeartbeatBody,
-    responses((status = 200, description = "What is open", body = HeartbeatAnswer), CallbackRefusals),
+    responses((status = 200, description = "The status and the open commands",
+               body = HeartbeatAnswer), CallbackRefusals),
     security(("bot_token" = [])),
 )]
 pub async fn heartbeat(
@@ -187,22 +199,25 @@ fn number_or_null<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<O
 #[derive(Debug, Deserialize, ToSchema)]
 pub struct ExitedBody {
     pub connection_id: Uuid,
-    /// 0 is well; `null` where there is none, as after a signal, is not.
+    /// The exit code of the process. 0 means success. `null` means that a signal ended the process, which is a failure.
     #[serde(deserialize_with = "number_or_null")]
     #[schema(example = 0, value_type = Option<i64>)]
     pub exit_code: Option<i64>,
-    /// The bot's own word for why.
+    /// Why the bot ended, in a word of its own.
     pub reason: Option<String>,
-    /// What went wrong, for people.
+    /// What went wrong, as a text for people.
     pub error: Option<String>,
 }
 
-/// The bot's process ended
+/// Report the end of the bot's process
 ///
-/// `completed` with code 0, otherwise `failed`.
+/// With exit code 0 the status becomes `completed`, else `failed`. With exit code 0 it becomes `failed` as well if the
+/// bot never joined, gave no reason and was not asked to leave. Returns the status.
 #[utoipa::path(
     post, path = "/callback/exited", tag = "For bots", request_body = ExitedBody,
-    responses((status = 200, description = "Now, or already with this code", body = StatusAnswer), CallbackRefusals),
+    responses((status = 200,
+               description = "The final status; a repeated call with the same exit code gets the same response",
+               body = StatusAnswer), CallbackRefusals),
     security(("bot_token" = [])),
 )]
 pub async fn exited(
@@ -219,9 +234,10 @@ pub async fn exited(
 
 #[derive(Debug, Deserialize, ToSchema)]
 pub struct SegmentBody {
-    /// Seconds since the bot's own zero.
+    /// The start of the segment in seconds. The bot chooses the zero point.
     #[schema(example = 1.5)]
     pub start_time: f64,
+    /// The end of the segment in seconds.
     #[schema(example = 3.0)]
     pub end_time: f64,
     #[schema(example = "Good morning.")]
@@ -239,16 +255,17 @@ pub struct TranscriptBody {
 
 #[derive(Debug, Serialize, ToSchema)]
 pub struct TranscriptAnswer {
-    /// How many of the segments were new.
+    /// How many of the segments are new.
     pub stored: u64,
 }
 
-/// What was said
+/// Store transcript segments
 ///
-/// A batch that is sent twice is stored once.
+/// Adds at most 2000 segments to the transcript of the bot and returns how many of them are new. The server stores a
+/// repeated segment once.
 #[utoipa::path(
     post, path = "/callback/transcript", tag = "For bots", request_body = TranscriptBody,
-    responses((status = 200, description = "Stored", body = TranscriptAnswer), CallbackRefusals),
+    responses((status = 200, description = "The number of new segments", body = TranscriptAnswer), CallbackRefusals),
     security(("bot_token" = [])),
 )]
 pub async fn transcript(
@@ -279,24 +296,26 @@ pub async fn transcript(
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub struct CommandsQuery {
+    /// The id of the connection, from the bot's data.
     pub connection_id: Uuid,
-    /// How long to wait when there is none yet, at most 60000.
+    /// How long to wait for a command, at most 60000.
     #[param(default = 30000, maximum = 60000)]
     pub wait_ms: Option<u64>,
 }
 
 #[derive(Debug, Serialize, ToSchema)]
 pub struct Commands {
-    /// All commands that are not acknowledged, oldest first.
+    /// All commands that the bot has not acknowledged, oldest first.
     pub commands: Vec<CommandDto>,
 }
 
 /// Wait for commands
 ///
-/// Answers as soon as there is a command that is not acknowledged, or with none when the time is over.
+/// Returns all commands that the bot has not acknowledged, as soon as there is one. Returns an empty list when
+/// `wait_ms` has passed. The bot acknowledges commands with its heartbeats.
 #[utoipa::path(
     get, path = "/callback/commands", tag = "For bots", params(CommandsQuery),
-    responses((status = 200, description = "What is open", body = Commands), CallbackRefusals),
+    responses((status = 200, description = "The open commands", body = Commands), CallbackRefusals),
     security(("bot_token" = [])),
 )]
 pub async fn commands(

@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use crate::store::{BotRow, CommandRow, EventRow, SegmentRow, SessionRow, UserRow};
 
-/// Where meetings are held, for the OpenAPI document.
+/// The service that hosts a meeting.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 #[schema(as = Platform)]
@@ -18,7 +18,9 @@ pub enum PlatformWord {
     Zoom,
 }
 
-/// A bot's status as shown, for the OpenAPI document.
+/// The status of a bot.
+///
+/// A bot with the status `completed` or `failed` has ended.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 #[schema(as = Status)]
@@ -36,13 +38,18 @@ pub enum StatusWord {
     Failed,
 }
 
-/// One attendance of one meeting.
-/// Whose fault a bot's end was, for the OpenAPI document.
+/// The cause of a bot's end.
+///
+/// - `host`: the people in the meeting never admitted the bot, or removed it
+/// - `bot`: the program of the bot
+/// - `provider`: the provider, the machine, or a person who stopped the container
+/// - `capacity`: there was no free slot in time
+/// - `none`: the bot ended as planned
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 #[schema(as = Fault)]
 pub enum FaultWord {
-    /// It was never admitted, or was removed.
+    /// The people in the meeting never admitted the bot, or removed it.
     Host,
     Bot,
     Provider,
@@ -50,7 +57,9 @@ pub enum FaultWord {
     None,
 }
 
-/// What happened to a bot, for the OpenAPI document.
+/// The kind of an event.
+///
+/// A `warning` says that the bot did something without effect, for example that it printed an unknown event.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 #[schema(as = EventKind)]
@@ -61,11 +70,13 @@ pub enum KindWord {
     StatusChanged,
     CommandSent,
     CommandAcknowledged,
-    /// Something of the bot's own that Greenroom did not understand.
+    /// The bot did something without effect, for example it printed an unknown event.
     Warning,
 }
 
-/// Who made it happen, for the OpenAPI document.
+/// The cause of an event.
+///
+/// `greenroom` stands for placement and deployment, `keeper` for a background job of the server.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 #[schema(as = Actor)]
@@ -78,6 +89,7 @@ pub enum ActorWord {
     Keeper,
 }
 
+/// A bot: one attendance of one meeting.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Bot)]
 pub struct BotDto {
@@ -85,29 +97,39 @@ pub struct BotDto {
     pub user_id: Uuid,
     #[schema(value_type = PlatformWord)]
     pub platform: &'static str,
+    /// The id that the platform gave the meeting.
     #[schema(example = "abc-defg-hij")]
     pub native_meeting_id: String,
     #[schema(example = "https://meet.google.com/abc-defg-hij")]
     pub meeting_url: String,
+    /// The name of the bot in the meeting.
     pub bot_display_name: Option<String>,
     #[schema(value_type = StatusWord)]
     pub status: &'static str,
-    /// Why it is in this status: at an end `finished`, `stopped`, `crashed`, … or the bot's own word.
+    /// Why the bot has this status. After the end: `finished`, `stopped`, `crashed`, … or a word that the bot chose.
     pub reason: Option<String>,
-    /// Whose fault the end was; null before it.
+    /// The cause of the end; `null` before the end.
     #[schema(value_type = Option<FaultWord>)]
     pub fault: Option<&'static str>,
-    /// What went wrong; never null for a bot that failed. While it is `deploying`: why the last try to start it failed.
+    /// What went wrong. Never `null` for a bot that failed. While the bot is `deploying`: why the last attempt to start
+    /// it failed.
     pub error: Option<String>,
+    /// The name of its pool.
     pub pool: Option<String>,
+    /// The name of its slot.
     pub slot: Option<String>,
     pub container_id: Option<String>,
+    /// The current connection; `null` before the first assignment.
     pub connection_id: Option<Uuid>,
-    /// Lower goes first.
+    /// Bots with a lower value go first.
     pub priority: i64,
+    /// The requirements for the slot, as the user sent them.
     pub requirements: Option<Map<String, Value>>,
+    /// The configuration for the bot.
     pub config: Map<String, Value>,
+    /// The data of the user.
     pub metadata: Map<String, Value>,
+    /// Not supported yet: always `null`.
     #[schema(value_type = Option<String>, format = DateTime)]
     pub join_at: Option<Timestamp>,
     #[schema(value_type = Option<String>, format = DateTime)]
@@ -118,9 +140,11 @@ pub struct BotDto {
     pub created_at: Timestamp,
     #[schema(value_type = String, format = DateTime)]
     pub updated_at: Timestamp,
+    /// The position in the queue, from 1, while the bot is `queued`; else `null`.
     pub queue_position: Option<i64>,
+    /// The estimated time until the bot gets a slot, if the server can estimate it; else `null`.
     pub estimated_wait_ms: Option<i64>,
-    /// Its sessions, where one bot is asked for.
+    /// The sessions of the bot. Only calls that return one bot with its sessions have this field.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sessions: Option<Vec<SessionDto>>,
 }
@@ -175,11 +199,11 @@ impl From<BotRow> for OneBot {
 #[derive(Debug, Serialize, ToSchema)]
 pub struct Bots {
     pub bots: Vec<BotDto>,
-    /// To be sent as `cursor` for the next page; `null` on the last.
+    /// Send it as `cursor` to get the next page; `null` on the last page.
     pub next_cursor: Option<String>,
 }
 
-/// One connection of a running bot.
+/// A session: one connection of a bot that has started.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Session)]
 pub struct SessionDto {
@@ -208,7 +232,7 @@ impl From<SessionRow> for SessionDto {
     }
 }
 
-/// A bot as the meeting that it attends.
+/// A bot in the format of older clients: as the meeting that it attends.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Meeting)]
 pub struct MeetingDto {
@@ -222,7 +246,7 @@ pub struct MeetingDto {
     pub start_time: Option<Timestamp>,
     #[schema(value_type = Option<String>, format = DateTime)]
     pub end_time: Option<Timestamp>,
-    /// The link, the bot's name, the reason, the configuration and the metadata.
+    /// The link of the meeting, and the name, reason, configuration and metadata of the bot.
     pub data: Value,
     #[schema(value_type = String, format = DateTime)]
     pub created_at: Timestamp,
@@ -255,7 +279,7 @@ impl From<BotRow> for MeetingDto {
     }
 }
 
-/// Something that happened to a bot.
+/// An event of a bot.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Event)]
 pub struct EventDto {
@@ -269,7 +293,7 @@ pub struct EventDto {
     pub from: Option<&'static str>,
     #[schema(value_type = Option<StatusWord>)]
     pub to: Option<&'static str>,
-    /// Why; for commands, which.
+    /// Why it happened. For events of commands: the action of the command.
     pub reason: Option<String>,
     #[schema(value_type = ActorWord)]
     pub actor: &'static str,
@@ -290,30 +314,31 @@ impl From<&EventRow> for EventDto {
     }
 }
 
-/// Something that happened to a bot, as it is streamed.
+/// An event of a bot, as `GET /events` sends it.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = StreamedEvent)]
 pub struct StreamedEventDto {
     #[serde(flatten)]
     pub event: EventDto,
-    /// The bot's, as its user gave it.
+    /// The metadata of the bot.
     pub metadata: Map<String, Value>,
-    /// What went wrong, with the event of a bot's end.
+    /// What went wrong. Only for the event of the end of a bot; else `null`.
     #[schema(required)]
     pub error: Option<String>,
 }
 
-/// A stretch of speech.
+/// A segment of a transcript.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Segment)]
 pub struct SegmentDto {
-    /// Seconds since the bot's own zero.
+    /// The start of the segment in seconds. The bot chooses the zero point.
     pub start_time: f64,
+    /// The end of the segment in seconds.
     pub end_time: f64,
     pub text: String,
     pub speaker: Option<String>,
     pub language: Option<String>,
-    /// The connection under which it was heard.
+    /// The id of the connection under which the bot sent the segment.
     pub session_uid: Uuid,
 }
 
@@ -330,14 +355,14 @@ impl From<SegmentRow> for SegmentDto {
     }
 }
 
-/// A request to a running bot.
+/// A command to a bot.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Command)]
 pub struct CommandDto {
     pub id: Uuid,
     /// `leave` or `reconfigure`.
     pub action: &'static str,
-    /// For `reconfigure` the new configuration.
+    /// The new configuration for `reconfigure`; else `null`.
     pub payload: Value,
 }
 
@@ -347,7 +372,7 @@ impl From<CommandRow> for CommandDto {
     }
 }
 
-/// Who owns bots.
+/// A user, who owns bots.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = User)]
 pub struct UserDto {
@@ -355,10 +380,11 @@ pub struct UserDto {
     pub email: String,
     pub name: String,
     pub image_url: Option<String>,
-    /// How many bots may run at once; 0 means none.
+    /// How many bots the user may run at once; 0 means none.
     pub max_concurrent_bots: i64,
-    /// The lowest `priority` that it may ask for; lower goes first.
+    /// The lowest `priority` that the user may request; bots with a lower value go first.
     pub min_priority: i64,
+    /// The data of the operator.
     pub data: Map<String, Value>,
     #[schema(value_type = String, format = DateTime)]
     pub created_at: Timestamp,

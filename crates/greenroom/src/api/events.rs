@@ -44,20 +44,23 @@ pub struct StreamQuery {
     /// Only the events of this bot.
     #[param(value_type = Option<uuid::Uuid>)]
     pub bot_id: Option<String>,
-    /// The same as the header `Last-Event-ID`, for clients that cannot set headers.
+    /// The same as the header `Last-Event-ID`, for clients that cannot set headers. The header has precedence.
     pub last_event_id: Option<String>,
 }
 
-/// Everything that happens to your bots, as it happens
+/// Stream the events of bots
 ///
-/// Server-sent events, of all your bots or of one. Each has the event's `id`, and the event as JSON in `data`. Right after the connection an id
-/// without data says where the stream stands, so that a client that loses the connection before the first event can
-/// resume as well. Send it back as `Last-Event-ID`.
+/// Sends server-sent events of all bots of the user, or of the one in `bot_id`. Each message has the id of the event in
+/// `id`, and the event as JSON in `data`. The first message has an `id` and no `data`: it is the position of the
+/// stream. To continue after a lost connection, send the last `id` as `Last-Event-ID`. The server then sends every
+/// later event once. Returns 503 `overloaded` if the user has too many open streams.
 #[utoipa::path(
     get, path = "/events", tag = "For users",
-    params(StreamQuery, ("Last-Event-ID" = Option<String>, Header, description = "The last event that was seen")),
-    responses((status = 200, description = "A stream of events", body = StreamedEventDto, content_type = "text/event-stream"),
-              (status = 404, description = "`not_found`: `bot_id` is no bot of yours",
+    params(StreamQuery, ("Last-Event-ID" = Option<String>, Header,
+     description = "The last `id` that the client received")),
+    responses((status = 200, description = "A stream of events",
+               body = StreamedEventDto, content_type = "text/event-stream"),
+              (status = 404, description = "`not_found`: the user has no such bot",
                body = ProblemDto, content_type = "application/problem+json")),
     security(("api_key" = []), ("x_api_key" = [])),
 )]

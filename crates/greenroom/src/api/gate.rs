@@ -26,11 +26,14 @@ const LARGEST_CHUNK: i64 = 1_001;
 pub struct QueueEntry {
     pub bot_id: Uuid,
     pub pool: String,
-    /// From 1 on, in the queue of its platform.
+    /// The position in the queue of the platform, from 1.
     pub position: i64,
+    /// Bots with a lower value go first.
     pub priority: i64,
+    /// When the bot entered the queue.
     #[schema(value_type = String, format = DateTime)]
     pub queued_at: Timestamp,
+    /// When the bot stops waiting and fails.
     #[schema(value_type = String, format = DateTime)]
     pub timeout_at: Timestamp,
 }
@@ -38,6 +41,7 @@ pub struct QueueEntry {
 #[derive(Debug, Serialize, ToSchema)]
 pub struct Queue {
     pub entries: Vec<QueueEntry>,
+    /// Send it as `cursor` to get the next page; `null` on the last page.
     pub next_cursor: Option<String>,
 }
 
@@ -56,10 +60,13 @@ impl std::str::FromStr for QueueCursor {
     }
 }
 
-/// Who waits for a slot
+/// List the queue
+///
+/// Returns one page of the bots that wait for a slot.
 #[utoipa::path(
     get, path = "/admin/queue", tag = "For operators", params(Paging),
-    responses((status = 200, description = "A page, by platform, in the order in which they will be served", body = Queue)),
+    responses((status = 200, description = "A page of the queue, by platform, in the order in which bots get slots",
+               body = Queue)),
     security(("admin_token" = [])),
 )]
 pub async fn queue(State(app): State<App>, _: Operator, Asked(page): Asked<Paging>) -> Result<Response, Problem> {
@@ -93,23 +100,23 @@ pub async fn queue(State(app): State<App>, _: Operator, Asked(page): Asked<Pagin
     }
 }
 
-/// A slot at the deploy gate, or behind it.
+/// A slot that waits at the deploy gate, or that has passed it and is being started.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct DeploymentEntry {
     pub slot: String,
-    /// `null` when a slot is made ready without a bot.
+    /// The bot for which the slot is started; `null` if the slot is prepared without a bot.
     pub bot_id: Option<Uuid>,
-    /// `active` or `waiting`.
+    /// `active`: the slot has passed the gate; `waiting`: it waits at the gate.
     pub state: &'static str,
     #[schema(value_type = String, format = DateTime)]
     pub asked_at: Timestamp,
     #[schema(value_type = String, format = DateTime)]
     pub timeout_at: Timestamp,
-    /// What the provider said last, when a start is being tried again.
+    /// The last error of the provider, if the server retries the start.
     pub last_error: Option<String>,
 }
 
-/// An image that is being pulled.
+/// An image that a host is pulling.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct Pull {
     pub image: String,
@@ -118,7 +125,7 @@ pub struct Pull {
     pub since: Timestamp,
     pub layers: u64,
     pub layers_done: u64,
-    /// Of the layers whose size is known by now.
+    /// The bytes of the layers whose size is already known.
     pub bytes: u64,
     pub bytes_done: u64,
 }
@@ -132,19 +139,22 @@ impl From<PullRow> for Pull {
 
 #[derive(Debug, Serialize, ToSchema)]
 pub struct Deployments {
+    /// How many slots have passed a gate and are being started.
     pub active: usize,
+    /// How many slots wait at a gate.
     pub queued: usize,
+    /// How many slots one gate lets pass at once.
     pub max_concurrent: i64,
     pub entries: Vec<DeploymentEntry>,
     pub pulls: Vec<Pull>,
-    /// One for each host of a configured pool, and of whatever still waits.
+    /// One gate for each host of a configured pool, and for each other host with entries.
     pub gates: Vec<Gate>,
 }
 
 /// The deploy gate of one host.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct Gate {
-    /// The provider, and where it is.
+    /// The provider and its address.
     pub host: String,
     pub active: usize,
     pub queued: usize,
@@ -161,10 +171,12 @@ fn gates(hosts: impl IntoIterator<Item = String>, rows: &[DeploymentRow], max_co
     counts.into_iter().map(|(host, (active, queued))| Gate { host, active, queued, max_concurrent }).collect()
 }
 
-/// The deploy gate
+/// List deployments
+///
+/// Returns the slots at the deploy gates, the images that are being pulled, and the gate of each host.
 #[utoipa::path(
     get, path = "/admin/deployments", tag = "For operators",
-    responses((status = 200, description = "In the order of arrival", body = Deployments)),
+    responses((status = 200, description = "The deployments, in the order of their arrival", body = Deployments)),
     security(("admin_token" = [])),
 )]
 pub async fn deployments(State(app): State<App>, _: Operator) -> Result<Json<Deployments>, Problem> {

@@ -19,47 +19,56 @@ const AWAY: &str = "away";
 
 #[derive(Debug, Serialize, ToSchema)]
 pub struct Health {
+    /// Always `ok`.
     #[schema(example = "ok")]
     pub status: &'static str,
+    /// The version of the server.
     pub version: &'static str,
 }
 
-/// Whether the process is alive
+/// Check that the process is alive
+///
+/// Does not check the database or the providers: use `GET /readyz` for that.
 #[utoipa::path(
     get, path = "/healthz", tag = "For everyone",
-    responses((status = 200, description = "It answers", body = Health)),
+    responses((status = 200, description = "The process is alive", body = Health)),
 )]
 pub async fn healthz() -> Json<Health> {
     Json(Health { status: "ok", version: env!("CARGO_PKG_VERSION") })
 }
 
-/// What the server stands on, each `ok` or `away`. Why something is away is told in the log.
+/// The services that the server depends on, each `ok` or `away`. The log says why a service is away.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct Readiness {
+    /// Always `ready`.
     #[schema(example = "ready")]
     pub status: &'static str,
-    /// `ok` when the database took the server's last write, which is at most a few seconds old.
+    /// `ok`: the database accepted the last test write of the server, at most 10 seconds ago.
     #[schema(example = "ok")]
     pub store: &'static str,
-    /// `ok` or `away`; `in_process` when no Redis is configured.
+    /// Redis: `ok` or `away`; `in_process` if no Redis is configured.
     #[schema(example = "ok")]
     pub bus: &'static str,
-    /// The provider of each pool: `ok` or `away`.
+    /// The state of the provider of each pool: `ok` or `away`.
     #[schema(example = json!({"google-meet": "ok"}))]
     pub providers: BTreeMap<String, &'static str>,
-    /// What does not answer. The server serves without it: commands travel by heartbeat, slots that are warm are used.
+    /// The services that do not answer. The server works without them: it sends commands with heartbeats, and uses
+    /// slots that are already warm.
     #[schema(example = json!([]))]
     pub missing: Vec<String>,
 }
 
-/// Whether the server can serve
+/// Check that the server can handle requests
 ///
-/// The database takes writes, and the server is not about to stop. The server makes a write of its own every two seconds
-/// and answers from memory. Whatever else is away is told, and is no reason to take the server out of use.
+/// Returns 200 if the database accepts writes and the server is not stopping. The server makes a test write every two
+/// seconds, so that this call needs no database. The response names other services that do not answer; they are no
+/// reason to stop sending requests to this server.
 #[utoipa::path(
     get, path = "/readyz", tag = "For everyone",
-    responses((status = 200, description = "It can; `missing` names what does not answer", body = Readiness),
-              (status = 503, description = "`unavailable`: it cannot; `store` is `away`, or the server is stopping",
+    responses((status = 200, description = "The server is ready; `missing` names the services that do not answer",
+               body = Readiness),
+              (status = 503,
+               description = "`unavailable`: the database does not accept writes, or the server is stopping",
                body = ProblemDto, content_type = "application/problem+json")),
 )]
 pub async fn readyz(State(app): State<App>) -> Result<Json<Readiness>, Problem> {
@@ -90,10 +99,13 @@ fn readiness(bus: Option<Result<(), String>>, providers: BTreeMap<String, Result
     }
 }
 
-/// Metrics for Prometheus
+/// Get metrics for Prometheus
+///
+/// If the database does not answer, the gauge `greenroom_bots` is `NaN`.
 #[utoipa::path(
     get, path = "/metrics", tag = "For everyone",
-    responses((status = 200, description = "The text format of Prometheus", body = String, content_type = "text/plain")),
+    responses((status = 200, description = "The metrics in the text format of Prometheus",
+               body = String, content_type = "text/plain")),
 )]
 pub async fn metrics(State(app): State<App>) -> impl IntoResponse {
     // With the database away the rest is wanted all the more; what cannot be counted is then not a number.

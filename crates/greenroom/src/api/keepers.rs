@@ -15,24 +15,26 @@ use super::problem::{Problem, ProblemDto};
 use crate::keepers::driver::RunError;
 use crate::store::KeeperRow;
 
-/// A background job, and what it did last.
+/// A keeper: a background job of the server, and its last run.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Keeper)]
 pub struct KeeperDto {
     #[schema(example = "recovery")]
     pub name: String,
-    /// When it ran last; `null` before the first time.
+    /// When it last ran; `null` before the first run.
     #[schema(value_type = Option<String>, format = DateTime)]
     pub last_run: Option<Timestamp>,
+    /// How long the last run took.
     pub took_ms: Option<i64>,
-    /// How much of what it did then.
+    /// What the last run did: the name and the number of each action.
     #[schema(example = json!({"recovered": 1, "failed": 0, "deleted": 0}))]
     pub did: BTreeMap<String, u64>,
-    /// What it could not do then.
+    /// The error of the last run; `null` if it succeeded.
     pub error: Option<String>,
+    /// When it runs next.
     #[schema(value_type = Option<String>, format = DateTime)]
     pub next_run: Option<Timestamp>,
-    /// The replica that runs it, by its host and port; `null` while none leads.
+    /// The host and port of the replica that runs it; `null` while no replica is the leader.
     #[schema(example = "host-a:7700")]
     pub leader: Option<String>,
 }
@@ -55,9 +57,11 @@ fn shape(row: KeeperRow, leader: Option<String>) -> KeeperDto {
 }
 
 /// List keepers
+///
+/// Returns each keeper with its last run and the time of its next run.
 #[utoipa::path(
     get, path = "/admin/keepers", tag = "For operators",
-    responses((status = 200, description = "What each did last, and when it runs next", body = Keepers)),
+    responses((status = 200, description = "All keepers", body = Keepers)),
     security(("admin_token" = [])),
 )]
 pub async fn keepers(State(app): State<App>, _: Operator) -> Result<Json<Keepers>, Problem> {
@@ -68,15 +72,18 @@ pub async fn keepers(State(app): State<App>, _: Operator) -> Result<Json<Keepers
 
 /// Run a keeper now
 ///
-/// On whichever replica leads. Answers with what the run did.
+/// Runs the keeper on the replica that is the leader and returns what the run did. Returns 503 `unavailable` if the run
+/// fails.
 #[utoipa::path(
     post, path = "/admin/{keeper}/run", tag = "For operators",
-    params(("keeper" = String, Path, description = "Its name, as in `GET /admin/keepers`", example = "recovery")),
-    responses((status = 200, description = "How much of what it did", body = BTreeMap<String, u64>,
+    params(("keeper" = String, Path,
+            description = "The name of the keeper, as in `GET /admin/keepers`", example = "recovery")),
+    responses((status = 200, description = "What the run did: the name and the number of each action",
+               body = BTreeMap<String, u64>,
                example = json!({"recovered": 1, "failed": 0, "deleted": 0})),
               (status = 404, description = "`not_found`: there is no such keeper", body = ProblemDto,
                content_type = "application/problem+json"),
-              (status = 504, description = "`timeout`: it takes long, and goes on", body = ProblemDto,
+              (status = 504, description = "`timeout`: the run takes long and continues", body = ProblemDto,
                content_type = "application/problem+json")),
     security(("admin_token" = [])),
 )]

@@ -24,39 +24,39 @@ const WARNINGS_MAX: usize = 5;
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub struct LogQuery {
-    /// How many of the last lines, from 1 to 5000.
+    /// How many of the last lines to return.
     #[param(default = 200, minimum = 1, maximum = 5000)]
     pub lines: Option<i64>,
 }
 
-/// A line that a bot printed.
+/// A line of the log of a bot.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = LogLine)]
 pub struct LogLineDto {
-    /// When; `null` where the slot's provider does not tell times.
+    /// When the bot printed the line; `null` if the time is unknown.
     #[schema(value_type = Option<String>, format = DateTime, required)]
     pub at: Option<Timestamp>,
     pub text: String,
 }
 
-/// The last lines that a bot printed, oldest first.
+/// The last lines of the log of a bot, oldest first.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = BotLog)]
 pub struct BotLogDto {
     pub lines: Vec<LogLineDto>,
-    /// Whether there were lines before these.
+    /// Whether the bot printed earlier lines that are missing here.
     pub truncated: bool,
 }
 
-/// What a bot printed
+/// Get the log of a bot
 ///
-/// The last lines that it wrote to standard output and standard error, without its events: while it runs and after its end.
-/// The last 64 KiB are kept.
+/// Returns the last lines that the bot printed on standard output and standard error, without its events. Works while
+/// the bot runs and after its end. The server keeps the last 64 KiB.
 #[utoipa::path(
     get, path = "/bots/{id}/logs", tag = "For users", operation_id = "bot_logs",
-    params(LogQuery, ("id" = Uuid, Path, description = "The bot")),
-    responses((status = 200, description = "The last lines, oldest first", body = BotLogDto),
-              (status = 404, description = "`not_found`, another user's bot as well",
+    params(LogQuery, ("id" = Uuid, Path, description = "The id of the bot")),
+    responses((status = 200, description = "The last lines of the log, oldest first", body = BotLogDto),
+              (status = 404, description = "`not_found`: the user has no such bot",
                body = ProblemDto, content_type = "application/problem+json")),
     security(("api_key" = []), ("x_api_key" = [])),
 )]
@@ -70,11 +70,13 @@ pub async fn of_own_bot(
     last_lines(&app, &bot, query).await
 }
 
-/// What anyone's bot printed
+/// Get the log of a bot of any user
+///
+/// Returns the same as `GET /bots/{id}/logs`, or 404 `not_found` if there is no such bot.
 #[utoipa::path(
     get, path = "/admin/bots/{id}/logs", tag = "For operators", operation_id = "admin_bot_logs",
-    params(LogQuery, ("id" = Uuid, Path, description = "The bot")),
-    responses((status = 200, description = "The last lines, oldest first", body = BotLogDto)),
+    params(LogQuery, ("id" = Uuid, Path, description = "The id of the bot")),
+    responses((status = 200, description = "The last lines of the log, oldest first", body = BotLogDto)),
     security(("admin_token" = [])),
 )]
 pub async fn of_any_bot(
@@ -99,6 +101,7 @@ async fn last_lines(app: &App, bot: &BotRow, query: LogQuery) -> Result<Json<Bot
 
 #[derive(Debug, Deserialize, ToSchema)]
 pub struct SentLine {
+    /// When the bot printed the line.
     #[schema(value_type = Option<String>, format = DateTime)]
     pub at: Option<Timestamp>,
     pub text: String,
@@ -107,28 +110,29 @@ pub struct SentLine {
 #[derive(Debug, Deserialize, ToSchema)]
 pub struct LogBody {
     pub connection_id: Uuid,
-    /// The last lines, oldest first. They replace those that were sent before; the last 64 KiB are kept.
+    /// The last lines, oldest first. They replace the lines of earlier calls. The server keeps the last 64 KiB.
     pub lines: Vec<SentLine>,
-    /// Whether there were lines before these.
+    /// Whether the bot printed earlier lines that are missing here.
     #[serde(default)]
     pub truncated: bool,
-    /// What the bot did without effect, such as printing an unknown event. Each is added to the bot's events once, at most 5
-    /// in all.
+    /// What the bot did without effect, for example that it printed an unknown event. The server adds each warning to
+    /// the bot's events once, at most 5 in total.
     #[serde(default)]
     pub warnings: Vec<String>,
 }
 
 #[derive(Debug, Serialize, ToSchema)]
 pub struct LogAnswer {
+    /// Always `true`.
     pub stored: bool,
 }
 
-/// What the bot printed
+/// Store the log of the bot
 ///
-/// Replaces what was sent before.
+/// Replaces the lines of earlier calls, and adds new warnings to the events of the bot.
 #[utoipa::path(
     post, path = "/callback/log", tag = "For bots", request_body = LogBody, operation_id = "callback_log",
-    responses((status = 200, description = "Stored", body = LogAnswer), CallbackRefusals),
+    responses((status = 200, description = "The server stored the lines", body = LogAnswer), CallbackRefusals),
     security(("bot_token" = [])),
 )]
 pub async fn received(State(app): State<App>, Bot(claim): Bot, body: Bytes) -> Result<Json<LogAnswer>, Problem> {

@@ -194,7 +194,7 @@ fn documented() -> OpenApiRouter<App> {
 /// Every call can be refused in the same form, with codes that its own answers need not repeat.
 fn with_refusals(document: &mut OpenApi) {
     let problem = ResponseBuilder::new()
-        .description("Refused: `code` says why, `detail` explains it")
+        .description("The request failed: `code` names the error, `detail` explains it")
         .content("application/problem+json", Content::new(Some(Ref::from_schema_name("Problem"))))
         .build();
     for item in document.paths.paths.values_mut() {
@@ -210,17 +210,17 @@ fn described(mut document: OpenApi) -> OpenApi {
     document.info = Info::new("Greenroom", env!("CARGO_PKG_VERSION"));
     document.info.license = Some(License::new(env!("CARGO_PKG_LICENSE")));
     document.info.description = Some(
-        "The control plane that keeps meeting bots warm.\n\nTimes are RFC 3339 in UTC, durations in milliseconds. A \
-         refusal is `application/problem+json`: a program looks at `code`, a person reads `detail`, and `request_id` \
-         finds it in the log."
+        "The control plane for meeting bots.\n\nTimes are RFC 3339 in UTC. Durations are in milliseconds. An error is \
+         a document of type `application/problem+json`: programs check `code`, people read `detail`, and \
+         `request_id` identifies the request in the log of the server."
             .to_owned(),
     );
     document.tags = Some(
         [
-            ("For users", "Asking for bots and reading their state, with an API key."),
-            ("For bots", "What a bot says of itself, with the token of its assignment."),
-            ("For operators", "Users, keys and everyone's bots, with the admin token."),
-            ("For everyone", "Health and metrics."),
+            ("For users", "Request bots, and read their state and data. Needs an API key."),
+            ("For bots", "Calls of bots, agents and runners. Each needs one of their tokens."),
+            ("For operators", "Manage users, keys, bots, pools, slots and keepers. Needs the admin token."),
+            ("For everyone", "Read health and metrics. Needs no key or token."),
         ]
         .map(|(name, description)| TagBuilder::new().name(name).description(Some(description)).build())
         .to_vec(),
@@ -231,11 +231,10 @@ fn described(mut document: OpenApi) -> OpenApi {
     let components = document.components.get_or_insert_default();
     components.add_security_scheme("api_key", bearer("The API key of a user, `grk_…`"));
     components.add_security_scheme("x_api_key", SecurityScheme::ApiKey(ApiKey::Header(ApiKeyValue::new("X-API-Key"))));
-    components.add_security_scheme("bot_token", bearer("The token of a bot's assignment, `grb_…`"));
-    components.add_security_scheme("slot_token", bearer("The token of a slot, `grs_…`"));
-    components
-        .add_security_scheme("pool_token", bearer("The token with which machines become runners of a pool, `grp_…`"));
-    components.add_security_scheme("runner_token", bearer("The token of a runner, `grr_…`"));
+    components.add_security_scheme("bot_token", bearer("The bot token of one assignment, `grb_…`"));
+    components.add_security_scheme("slot_token", bearer("The slot token of the agent in a slot, `grs_…`"));
+    components.add_security_scheme("pool_token", bearer("The pool token with which machines register, `grp_…`"));
+    components.add_security_scheme("runner_token", bearer("The runner token of one registered runner, `grr_…`"));
     components.add_security_scheme("admin_token", bearer("The admin token"));
     document
 }

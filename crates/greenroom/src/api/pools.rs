@@ -14,22 +14,24 @@ use super::problem::Problem;
 use crate::placement::pool_size::Resize;
 use crate::store::PoolRow;
 
-/// The slots of one platform on one provider.
+/// A pool: slots for one platform at one provider.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Pool)]
 pub struct PoolDto {
     pub name: String,
     pub platform: &'static str,
     pub provider: String,
+    /// The largest number of slots.
     pub max_slots: i64,
+    /// How many idle slots the server keeps ready.
     pub min_idle: i64,
-    /// `stopped` or `running`.
+    /// The state of idle slots: `stopped` or `running`.
     pub standby: &'static str,
     /// How many slots are in each status.
     pub slots: BTreeMap<&'static str, i64>,
-    /// How many bots wait for a slot.
+    /// How many bots wait for a slot of this pool.
     pub queued: i64,
-    /// How long bots have held a slot, on average; the last counts for a tenth.
+    /// How long bots have used a slot, as a moving average in which the last bot has the weight 1/10.
     pub mean_hold_ms: Option<i64>,
 }
 
@@ -72,20 +74,24 @@ async fn shape_of(app: &App, name: &str) -> Result<PoolDto, Problem> {
 }
 
 /// List pools
+///
+/// Returns all pools with the number of their slots in each status.
 #[utoipa::path(
     get, path = "/admin/pools", tag = "For operators",
-    responses((status = 200, description = "In the order of the configuration", body = Pools)),
+    responses((status = 200, description = "The pools, in the order of the configuration", body = Pools)),
     security(("admin_token" = [])),
 )]
 pub async fn pools(State(app): State<App>, _: Operator) -> Result<JsonResponse<Pools>, Problem> {
     Ok(JsonResponse(Pools { pools: list_pools(&app).await? }))
 }
 
-/// One pool
+/// Get a pool
+///
+/// Returns 404 `not_found` if there is no such pool.
 #[utoipa::path(
     get, path = "/admin/pools/{name}", tag = "For operators",
-    params(("name" = String, Path, description = "The pool")),
-    responses((status = 200, description = "As it is now", body = OnePool)),
+    params(("name" = String, Path, description = "The name of the pool")),
+    responses((status = 200, description = "The pool", body = OnePool)),
     security(("admin_token" = [])),
 )]
 pub async fn pool(
@@ -99,19 +105,23 @@ pub async fn pool(
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PoolChange {
+    /// The new largest number of slots.
     #[schema(minimum = 1, maximum = 100000)]
     pub max_slots: Option<i64>,
+    /// How many idle slots the server keeps ready, at most `max_slots`.
     #[schema(minimum = 0, maximum = 100000)]
     pub min_idle: Option<i64>,
 }
 
 /// Change the size of a pool
 ///
-/// Holds until the configuration says something else. A pool that shrinks lets go of idle slots that are too many.
+/// Changes `max_slots`, `min_idle` or both, and returns the pool. The new size is valid until the configuration of this
+/// size changes. If the pool becomes smaller, the server deletes surplus idle slots. Returns 404 `not_found` if there
+/// is no such pool, and 422 `invalid` for a size that is not allowed.
 #[utoipa::path(
     patch, path = "/admin/pools/{name}", tag = "For operators", request_body = PoolChange,
-    params(("name" = String, Path, description = "The pool")),
-    responses((status = 200, description = "As it is now", body = OnePool)),
+    params(("name" = String, Path, description = "The name of the pool")),
+    responses((status = 200, description = "The changed pool", body = OnePool)),
     security(("admin_token" = [])),
 )]
 pub async fn change_pool(

@@ -35,37 +35,38 @@ pub struct Problem {
     retry_after: Option<u32>,
 }
 
-/// The shape of a problem document, for the OpenAPI document.
+/// An error, as a problem document of RFC 9457.
 #[derive(Debug, Serialize, utoipa::ToSchema)]
 #[schema(as = Problem)]
 pub struct ProblemDto {
-    /// `about:blank`, or a URI of its own.
+    /// `about:blank`; `code` identifies the kind of error.
     #[serde(rename = "type")]
     #[schema(example = "about:blank")]
     pub kind: String,
     /// The name of the HTTP status.
     #[schema(example = "Unprocessable Entity")]
     pub title: String,
+    /// The HTTP status.
     #[schema(example = 422)]
     pub status: u16,
-    /// What a program looks at.
+    /// The code of the error, for programs.
     #[schema(example = "invalid")]
     pub code: String,
-    /// What a person reads; it names the field where there is one.
+    /// The explanation of the error, for people. It starts with the name of the wrong field, if there is one.
     #[schema(example = "`priority`: invalid type: string \"high\", expected i32")]
     pub detail: String,
-    /// To be quoted when asking for help. The same as the header `X-Request-Id`.
+    /// The id of the request, the same as in the header `X-Request-Id`. The log of the server contains it.
     pub request_id: String,
 }
 
-/// How a callback is refused, for the OpenAPI document.
+/// The errors of callbacks.
 #[derive(Debug, utoipa::IntoResponses)]
 pub enum CallbackRefusals {
-    /// `stale_connection`: this connection is not, or no longer, the bot's; `invalid_transition`: its state does not
-    /// allow it
+    /// `stale_connection`: this is not the current connection of the bot; `invalid_transition`: the status of the bot
+    /// does not allow this call
     #[response(status = 409, content_type = "application/problem+json")]
     Conflict(#[allow(dead_code)] ProblemDto),
-    /// `bot_ended`: the bot is at an end, and this is no repeat
+    /// `bot_ended`: the bot has ended, and this call does not repeat an earlier one
     #[response(status = 410, content_type = "application/problem+json")]
     Ended(#[allow(dead_code)] ProblemDto),
 }

@@ -40,20 +40,20 @@ fn parsed_cursor<T: std::str::FromStr>(cursor: Option<&str>) -> Result<Option<T>
         .transpose()
 }
 
-/// Which bots, and which page of them.
+/// A filter of bots, and the page of the result.
 #[derive(Debug, Default, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub struct Page {
-    /// Only those in this status.
+    /// Only bots with this status.
     #[param(value_type = Option<StatusWord>)]
     pub status: Option<String>,
-    /// Only those on this platform.
+    /// Only bots on this platform.
     #[param(value_type = Option<PlatformWord>)]
     pub platform: Option<String>,
-    /// How many, from 1 to 1000. A page may have fewer: it ends at about 1 MiB.
+    /// The largest number of entries on the page. A page may have fewer, because it ends at about 1 MiB.
     #[param(default = 50, minimum = 1, maximum = 1000)]
     pub limit: Option<i64>,
-    /// The `next_cursor` of the page before.
+    /// The `next_cursor` of the previous page.
     pub cursor: Option<String>,
 }
 
@@ -166,12 +166,13 @@ pub fn is_last(read: usize, wanted: i64) -> bool {
     i64::try_from(read).is_ok_and(|read| read < wanted)
 }
 
-/// List your bots
+/// List bots
 ///
-/// Newest first. The pages stay right while bots arrive: none is shown twice, none is left out.
+/// Returns one page of the user's bots, newest first. New bots do not shift the pages: no bot appears twice or is
+/// missing.
 #[utoipa::path(
     get, path = "/bots", tag = "For users", params(Page),
-    responses((status = 200, description = "A page", body = Bots)),
+    responses((status = 200, description = "A page of bots, newest first", body = Bots)),
     security(("api_key" = []), ("x_api_key" = [])),
 )]
 pub async fn list(State(app): State<App>, User(user): User, Asked(page): Asked<Page>) -> Result<Response, Problem> {
@@ -179,14 +180,14 @@ pub async fn list(State(app): State<App>, User(user): User, Asked(page): Asked<P
     bots_page(&app, Which::Of(user.id), page.filter()?, pager).await
 }
 
-/// Which page of a list.
+/// The page of a list.
 #[derive(Debug, Default, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub struct Paging {
-    /// How many, from 1 to 1000. A page may have fewer: it ends at about 1 MiB.
+    /// The largest number of entries on the page. A page may have fewer, because it ends at about 1 MiB.
     #[param(default = 1000, minimum = 1, maximum = 1000)]
     pub limit: Option<i64>,
-    /// The `next_cursor` of the page before.
+    /// The `next_cursor` of the previous page.
     pub cursor: Option<String>,
 }
 
@@ -200,10 +201,12 @@ impl Paging {
     }
 }
 
-/// Your bots that are not at an end
+/// List bots that have not ended
+///
+/// Returns one page of bots of the user, newest first.
 #[utoipa::path(
     get, path = "/bots/active", tag = "For users", params(Paging),
-    responses((status = 200, description = "A page, newest first", body = Bots)),
+    responses((status = 200, description = "A page of bots that have not ended, newest first", body = Bots)),
     security(("api_key" = []), ("x_api_key" = [])),
 )]
 pub async fn active(State(app): State<App>, User(user): User, Asked(page): Asked<Paging>) -> Result<Response, Problem> {
@@ -211,17 +214,18 @@ pub async fn active(State(app): State<App>, User(user): User, Asked(page): Asked
     bots_page(&app, Which::OpenOf(user.id), filter, Pager::new("bots", page.limit()?)).await
 }
 
-/// How much of your limit is in use.
+/// How much of its limit a user uses.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct Usage {
-    /// How many bots count against the limit. Those on their way out do not.
+    /// How many bots count against the limit. Bots that are `stopping` do not count.
     pub running: i64,
+    /// The limit: how many bots the user may run at once.
     pub max_concurrent_bots: i64,
-    /// How many bots you have, and had, in each status.
+    /// How many bots of the user have each status. Bots that have ended are included.
     pub by_status: BTreeMap<&'static str, i64>,
-    /// Those that are not at an end, newest first, up to 1000 and about 1 MiB.
+    /// The bots that have not ended, newest first; at most 1000 bots and about 1 MiB.
     pub bots: Vec<BotDto>,
-    /// Where `GET /bots/active` goes on; `null` when these are all.
+    /// Send it as `cursor` to `GET /bots/active` to get more bots; `null` if there are no more.
     pub next_cursor: Option<String>,
 }
 
@@ -233,10 +237,12 @@ struct UsageHead {
     by_status: BTreeMap<&'static str, i64>,
 }
 
-/// Your use of your limit
+/// Get the use of the limit
+///
+/// Returns the number of running bots, the limit, and the bots that have not ended.
 #[utoipa::path(
     get, path = "/bots/status", tag = "For users",
-    responses((status = 200, description = "Now", body = Usage)),
+    responses((status = 200, description = "The current use", body = Usage)),
     security(("api_key" = []), ("x_api_key" = [])),
 )]
 pub async fn usage(State(app): State<App>, User(user): User) -> Result<Response, Problem> {
@@ -255,15 +261,16 @@ pub async fn usage(State(app): State<App>, User(user): User) -> Result<Response,
 #[derive(Debug, Serialize, ToSchema)]
 pub struct Meetings {
     pub meetings: Vec<MeetingDto>,
+    /// Send it as `cursor` to get the next page; `null` on the last page.
     pub next_cursor: Option<String>,
 }
 
-/// Your bots as the meetings that they attend
+/// List bots as meetings
 ///
-/// The same records as `GET /bots`, in the shape of older clients.
+/// Returns the same bots as `GET /bots`, in the format of older clients.
 #[utoipa::path(
     get, path = "/meetings", tag = "For users", params(Page),
-    responses((status = 200, description = "A page, newest first", body = Meetings)),
+    responses((status = 200, description = "A page of meetings, newest first", body = Meetings)),
     security(("api_key" = []), ("x_api_key" = [])),
 )]
 pub async fn meetings(State(app): State<App>, User(user): User, Asked(page): Asked<Page>) -> Result<Response, Problem> {
@@ -303,7 +310,7 @@ pub async fn own(app: &App, user: Asker, id: BotId) -> Result<BotRow, Problem> {
     app.store.bot(id).await?.filter(|bot| bot.user_id == user.id).ok_or_else(|| Problem::not_found("bot"))
 }
 
-/// What a bot can be waited for.
+/// The condition for which a call waits.
 #[derive(Clone, Copy, Debug, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum WaitFor {
@@ -314,23 +321,24 @@ pub enum WaitFor {
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub struct BotWait {
-    /// Wait until the bot is active or has ended, or until `wait_ms` has passed.
+    /// Wait until the bot is active or has ended, at most `wait_ms`.
     #[param(inline)]
     pub wait_for: Option<WaitFor>,
-    /// How long to wait, at most 60000; only with `wait_for`.
+    /// How long to wait, at most 60000. Allowed only with `wait_for`.
     #[param(default = 30000, maximum = 60000)]
     pub wait_ms: Option<u64>,
 }
 
-/// One bot, with its sessions
+/// Get a bot
 ///
-/// With `wait_for` the answer comes when the bot is active or at an end, when `wait_ms` is over, or when the server stops,
-/// whichever is first: look at `status`.
+/// Returns the bot with its sessions. With `wait_for`, the call waits until the bot is active or has ended, until
+/// `wait_ms` has passed, or until the server stops. Check `status` in the response to see which happened. Returns 503
+/// `overloaded` if too many calls of the user wait.
 #[utoipa::path(
     get, path = "/bots/{id}", tag = "For users",
-    params(BotWait, ("id" = Uuid, Path, description = "The bot")),
-    responses((status = 200, description = "As it is now", body = OneBot),
-              (status = 404, description = "`not_found`, another user's bot as well",
+    params(BotWait, ("id" = Uuid, Path, description = "The id of the bot")),
+    responses((status = 200, description = "The bot with its sessions", body = OneBot),
+              (status = 404, description = "`not_found`: the user has no such bot",
                body = ProblemDto, content_type = "application/problem+json")),
     security(("api_key" = []), ("x_api_key" = [])),
 )]
@@ -364,16 +372,17 @@ pub async fn one(
 #[derive(Debug, Serialize, ToSchema)]
 pub struct Events {
     pub events: Vec<EventDto>,
+    /// Send it as `cursor` to get the next page; `null` on the last page.
     pub next_cursor: Option<String>,
 }
 
-/// A bot's audit trail
+/// List the events of a bot
 ///
-/// Everything that happened to it, oldest first.
+/// Returns one page of the events of the bot, oldest first. Returns 404 `not_found` if the user has no such bot.
 #[utoipa::path(
     get, path = "/bots/{id}/events", tag = "For users",
-    params(Paging, ("id" = Uuid, Path, description = "The bot")),
-    responses((status = 200, description = "A page, oldest first", body = Events)),
+    params(Paging, ("id" = Uuid, Path, description = "The id of the bot")),
+    responses((status = 200, description = "A page of events, oldest first", body = Events)),
     security(("api_key" = []), ("x_api_key" = [])),
 )]
 pub async fn events(
@@ -404,6 +413,7 @@ pub async fn events(
 #[derive(Debug, Serialize, ToSchema)]
 pub struct Transcript {
     pub segments: Vec<SegmentDto>,
+    /// Send it as `cursor` to get the next page; `null` on the last page.
     pub next_cursor: Option<String>,
 }
 
@@ -431,13 +441,13 @@ impl std::str::FromStr for SegmentCursor {
     }
 }
 
-/// What was said
+/// Get the transcript of a bot
 ///
-/// In the order in which it was said.
+/// Returns one page of segments, ordered by their start time. Returns 404 `not_found` if the user has no such bot.
 #[utoipa::path(
     get, path = "/bots/{id}/transcript", tag = "For users",
-    params(Paging, ("id" = Uuid, Path, description = "The bot")),
-    responses((status = 200, description = "A page, by their start", body = Transcript)),
+    params(Paging, ("id" = Uuid, Path, description = "The id of the bot")),
+    responses((status = 200, description = "A page of segments, ordered by their start time", body = Transcript)),
     security(("api_key" = []), ("x_api_key" = [])),
 )]
 pub async fn transcript(

@@ -8,33 +8,34 @@ use utoipa::ToSchema;
 
 use super::problem::Problem;
 
-/// What the bot asks of its slot. Any slot will do where it is left out.
+/// The requirements of a bot for its slot. A slot must meet all of them.
 #[derive(Debug, Deserialize, Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = Requirements)]
 pub struct RequirementsBody {
-    /// The name of a class, such as `large`.
+    /// The resource class of the slot, for example `large`. Default: any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resource_class: Option<String>,
-    /// `on-demand` unless something else is said.
+    /// The usage class of the slot. Default `on-demand`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<UsageClassWord>)]
     pub usage_class: Option<String>,
-    /// Patterns of which one is met, separated by spaces; `*` stands for anything. `c* m* r*` unless something else is said.
+    /// Patterns separated by spaces; the instance type must match one of them. `*` matches any text. Default `c* m*
+    /// r*`; a slot whose instance type is unknown then fits too.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(example = "c* m5.large")]
     pub allowed_instance_types: Option<String>,
-    /// At least so many processors.
+    /// The smallest number of processors.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 0, maximum = 1000000000)]
     pub cpu: Option<i64>,
-    /// At least so much memory, in MiB.
+    /// The smallest amount of memory, in MiB.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 0, maximum = 1000000000)]
     pub mem: Option<i64>,
 }
 
-/// How a machine is paid for.
+/// How the provider charges for a machine.
 #[derive(Debug, ToSchema)]
 #[schema(as = UsageClass, rename_all = "kebab-case")]
 #[allow(dead_code)]

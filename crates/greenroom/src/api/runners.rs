@@ -19,8 +19,8 @@ pub struct RegisterBody {
     /// The id of the machine at EC2.
     #[schema(example = "i-0123456789abcdef0")]
     pub instance_id: String,
-    /// A word that the agent has chosen for itself when it was started: who asks again under it, because the answer was lost, is
-    /// answered again.
+    /// A name that the agent process chose at its start, 1 to 64 characters. The same process can repeat the call if
+    /// the response was lost.
     pub agent: Option<String>,
 }
 
@@ -28,29 +28,32 @@ pub struct RegisterBody {
 pub struct Registered {
     /// The id of the machine at EC2.
     pub runner: String,
-    /// The runner's own token, for all other calls.
+    /// The runner token, which the runner sends with all other calls.
     pub token: String,
+    /// The name of the pool.
     pub pool: String,
     pub resource_class: Option<String>,
     #[schema(value_type = String, example = "on-demand")]
     pub usage_class: domain::UsageClass,
-    /// How often the runner is to be heard of.
+    /// How often the runner sends a heartbeat.
     pub heartbeat_interval_ms: u64,
-    /// How long a runner without a bot that cannot reach the server goes on before it ends its machine.
+    /// How long a runner without a bot continues when it cannot reach the server. After that, it ends its machine.
     pub orphaned_after_ms: u64,
 }
 
-/// A machine comes up as a runner
+/// Register a machine as a runner
 ///
-/// With the token of its pool, or, when its agent was started again, with its own. From here on it waits for bots.
+/// Send the pool token, or the runner token if the agent has restarted. Returns the runner token and the settings of
+/// the runner. The runner then waits for bots at `GET /agent/assignment`.
 #[utoipa::path(
     post, path = "/agent/runner", tag = "For bots", request_body = RegisterBody,
-    responses((status = 200, description = "It waits for bots now", body = Registered),
-              (status = 404, description = "`not_found`: this machine is not in a group of the pool, or not yet",
+    responses((status = 200, description = "The runner is registered", body = Registered),
+              (status = 404,
+               description = "`not_found`: the machine is not, or not yet, in an Auto Scaling group of the pool",
                body = ProblemDto, content_type = "application/problem+json"),
-              (status = 409, description = "`already_registered`: another agent speaks for this machine",
+              (status = 409, description = "`already_registered`: another agent has registered this machine",
                body = ProblemDto, content_type = "application/problem+json"),
-              (status = 410, description = "`runner_ended`: this machine is to end",
+              (status = 410, description = "`runner_ended`: the runner has ended, and its machine must end",
                body = ProblemDto, content_type = "application/problem+json")),
     security(("pool_token" = []), ("runner_token" = [])),
 )]
@@ -82,25 +85,27 @@ pub async fn register(
 
 #[derive(Debug, Deserialize, ToSchema)]
 pub struct BeatBody {
-    /// What it is busy with; `null` when it waits.
+    /// The id of the current run; `null` while the runner waits.
     pub run_id: Option<String>,
 }
 
 #[derive(Debug, Serialize, ToSchema)]
 pub struct BeatAnswer {
-    /// `idle`, `claimed` or `running`; `unknown` where nothing is known of it any more.
+    /// The state of the runner: `idle`, `claimed` or `running`; `unknown` if the server no longer knows the runner.
     #[schema(example = "idle")]
     pub state: &'static str,
-    /// Its run is to be ended and given back.
+    /// Whether the runner must end its run and release it.
     pub stop: bool,
-    /// The machine is to end.
+    /// Whether the machine must end.
     pub end: bool,
 }
 
-/// A runner tells that it lives
+/// Send a heartbeat of a runner
+///
+/// Returns the state of the runner, and whether it must end its run or its machine.
 #[utoipa::path(
     post, path = "/agent/runner/heartbeat", tag = "For bots", request_body = BeatBody,
-    responses((status = 200, description = "What it is, and what it is to do", body = BeatAnswer), Ended),
+    responses((status = 200, description = "The state of the runner and its instructions", body = BeatAnswer), Ended),
     security(("runner_token" = [])),
 )]
 pub async fn heartbeat(
@@ -114,39 +119,40 @@ pub async fn heartbeat(
 
 #[derive(Debug, Deserialize, ToSchema)]
 pub struct RunBody {
-    /// As it came with the bot's data.
+    /// The id of the run, from the bot's data.
     pub run_id: String,
 }
 
-/// Nothing more is to be said.
+/// An empty response.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct Noted {}
 
-/// How a runner is refused that speaks of a run, for the OpenAPI document.
+/// The errors of calls about a run.
 #[derive(Debug, utoipa::IntoResponses)]
 pub enum RunRefusals {
-    /// `stale_run`: this run is not, or no longer, the runner's
+    /// `stale_run`: the runner does not have this run, or no longer has it
     #[response(status = 409, content_type = "application/problem+json")]
     Stale(#[allow(dead_code)] ProblemDto),
-    /// `runner_ended`: this machine is to end
+    /// `runner_ended`: the runner has ended, and its machine must end
     #[response(status = 410, content_type = "application/problem+json")]
     Ended(#[allow(dead_code)] ProblemDto),
 }
 
-/// How a runner is refused that is at an end, for the OpenAPI document.
+/// The error of calls of a runner that has ended.
 #[derive(Debug, utoipa::IntoResponses)]
 pub enum Ended {
-    /// `runner_ended`: this machine is to end
+    /// `runner_ended`: the runner has ended, and its machine must end
     #[response(status = 410, content_type = "application/problem+json")]
     Ended(#[allow(dead_code)] ProblemDto),
 }
 
-/// A runner takes its bot
+/// Acknowledge a run
 ///
-/// Before it begins: whoever is refused must not run the bot.
+/// A runner calls this before it runs the bot. If the call returns an error, the runner must not run the bot.
 #[utoipa::path(
     post, path = "/agent/runner/acknowledge", tag = "For bots", request_body = RunBody,
-    responses((status = 200, description = "It is this runner's, now or already", body = Noted), RunRefusals),
+    responses((status = 200, description = "The runner has the run; a repeated call gets the same response",
+               body = Noted), RunRefusals),
     security(("runner_token" = [])),
 )]
 pub async fn acknowledge(
@@ -158,12 +164,12 @@ pub async fn acknowledge(
     Ok(axum::Json(Noted {}))
 }
 
-/// A runner gives itself back
+/// Release a run
 ///
-/// Once nothing of its bot is left on the machine. It waits for the next one then.
+/// A runner calls this after it has removed everything of the bot from the machine. It can then wait for the next bot.
 #[utoipa::path(
     post, path = "/agent/runner/release", tag = "For bots", request_body = RunBody,
-    responses((status = 200, description = "It is free", body = Noted), RunRefusals),
+    responses((status = 200, description = "The runner is free", body = Noted), RunRefusals),
     security(("runner_token" = [])),
 )]
 pub async fn release(
@@ -177,16 +183,16 @@ pub async fn release(
 
 #[derive(Debug, Deserialize, ToSchema)]
 pub struct EndBody {
-    /// Why, in a word or a sentence.
+    /// Why the runner ends. The server writes at most 200 characters of it to its log.
     pub reason: Option<String>,
 }
 
-/// A runner ends
+/// End a runner
 ///
-/// Its machine is terminated, and its group becomes smaller.
+/// Terminates the machine and reduces the size of its Auto Scaling group.
 #[utoipa::path(
     post, path = "/agent/runner/end", tag = "For bots", request_body = EndBody,
-    responses((status = 200, description = "The machine is being terminated", body = Noted)),
+    responses((status = 200, description = "The machine is terminating", body = Noted)),
     security(("runner_token" = [])),
 )]
 pub async fn end(

@@ -17,7 +17,7 @@ use super::problem::{Problem, ProblemDto};
 use super::reading::{Paging, is_last};
 use crate::store::{PoolRow, SlotRow};
 
-/// A place to run one bot.
+/// A slot, which runs one bot at a time.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Slot)]
 pub struct SlotDto {
@@ -25,26 +25,31 @@ pub struct SlotDto {
     pub pool: String,
     /// `creating`, `idle`, `busy`, `error` or `draining`.
     pub status: &'static str,
-    /// Whether an agent runs in it that waits for a bot or has one, so that a bot needs no start.
+    /// Whether an agent runs in the slot. A bot then needs no start of the slot.
     pub hot: bool,
+    /// The bot that has the slot.
     pub bot_id: Option<Uuid>,
+    /// The id of the slot at the provider.
     pub provider_ref: Option<String>,
+    /// The state of the slot as a text for people.
     pub description: String,
     #[schema(value_type = Option<String>, format = DateTime)]
     pub last_used_at: Option<Timestamp>,
+    /// The error of a slot in `error`.
     pub error_message: Option<String>,
+    /// How often the server has tried to recover the slot.
     pub recovery_attempts: i64,
     #[schema(value_type = String, format = DateTime)]
     pub created_at: Timestamp,
-    /// What it has of what a bot can ask for.
+    /// The attributes that the requirements of bots refer to.
     pub attributes: AttributesDto,
-    /// Until when it may be given out while it is idle.
+    /// Until when the idle slot can be assigned to a bot; `null` means without limit.
     #[schema(value_type = Option<String>, format = DateTime)]
     #[serde(rename = "threshold")]
     pub expires_at: Option<Timestamp>,
 }
 
-/// What a slot has of what a bot can ask for; 0 and null where nothing is known.
+/// The attributes of a slot that the requirements of bots refer to. 0 and `null` mean unknown.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Attributes)]
 pub struct AttributesDto {
@@ -52,8 +57,9 @@ pub struct AttributesDto {
     /// `on-demand` or `spot`.
     pub usage_class: &'static str,
     pub instance_type: Option<String>,
+    /// The number of processors.
     pub cpu: u32,
-    /// In MiB.
+    /// The memory in MiB.
     pub mem: u32,
 }
 
@@ -89,14 +95,14 @@ impl SlotDto {
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub struct SlotFilter {
-    /// Only those of this pool.
+    /// Only slots of this pool.
     pub pool: Option<String>,
-    /// Only those in this status.
+    /// Only slots with this status.
     pub status: Option<String>,
-    /// How many, from 1 to 1000. A page may have fewer: it ends at about 1 MiB.
+    /// The largest number of entries on the page. A page may have fewer, because it ends at about 1 MiB.
     #[param(default = 1000, minimum = 1, maximum = 1000)]
     pub limit: Option<i64>,
-    /// The `next_cursor` of the page before.
+    /// The `next_cursor` of the previous page.
     pub cursor: Option<String>,
 }
 
@@ -118,6 +124,7 @@ impl std::str::FromStr for SlotCursor {
 #[derive(Debug, Serialize, ToSchema)]
 pub struct Slots {
     pub slots: Vec<SlotDto>,
+    /// Send it as `cursor` to get the next page; `null` on the last page.
     pub next_cursor: Option<String>,
 }
 
@@ -126,31 +133,34 @@ pub struct OneSlot {
     pub slot: SlotDto,
 }
 
-/// Something that went wrong in a slot.
+/// A failure in a slot.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct Failure {
+    /// When it happened.
     #[schema(value_type = String, format = DateTime)]
     pub at: Timestamp,
-    /// The bot that it went wrong for.
+    /// The bot that was affected.
     pub bot_id: Option<Uuid>,
-    /// What the provider said, or what was missed.
+    /// The error of the provider, or the deadline that passed.
     #[serde(rename = "words")]
     pub message: String,
-    /// The last lines of what ran in the slot.
+    /// The last lines that the program in the slot printed.
     pub log: Option<String>,
 }
 
 #[derive(Debug, Serialize, ToSchema)]
 pub struct SlotAndFailures {
     pub slot: SlotDto,
-    /// What went wrong in it, the last first.
+    /// The failures in the slot, newest first.
     pub failures: Vec<Failure>,
 }
 
 /// List slots
+///
+/// Returns one page of slots.
 #[utoipa::path(
     get, path = "/admin/slots", tag = "For operators", params(SlotFilter),
-    responses((status = 200, description = "A page, by pool and number", body = Slots)),
+    responses((status = 200, description = "A page of slots, ordered by pool and number", body = Slots)),
     security(("admin_token" = [])),
 )]
 pub async fn slots(State(app): State<App>, _: Operator, Asked(filter): Asked<SlotFilter>) -> Result<Response, Problem> {
@@ -189,11 +199,13 @@ async fn shape(app: &App, slot: SlotRow) -> Result<SlotDto, Problem> {
     Ok(SlotDto::new(slot, &app.store.pools().await?))
 }
 
-/// One slot
+/// Get a slot
+///
+/// Returns the slot and its failures, or 404 `not_found` if there is no such slot.
 #[utoipa::path(
     get, path = "/admin/slots/{name}", tag = "For operators",
-    params(("name" = String, Path, description = "The slot")),
-    responses((status = 200, description = "As it is now, and what went wrong in it", body = SlotAndFailures)),
+    params(("name" = String, Path, description = "The name of the slot")),
+    responses((status = 200, description = "The slot and its failures", body = SlotAndFailures)),
     security(("admin_token" = [])),
 )]
 pub async fn slot(
@@ -220,11 +232,12 @@ async fn drained(app: &App, name: &str) -> Result<(StatusCode, Json<OneSlot>), P
 
 /// Delete a slot
 ///
-/// It takes no more bots. Once it has none it is deleted at the provider, and then its row.
+/// The slot takes no more bots. When it has no bot, the server deletes it at the provider and then in the database.
+/// Returns the slot, or 404 `not_found` if there is no such slot.
 #[utoipa::path(
     delete, path = "/admin/slots/{name}", tag = "For operators",
-    params(("name" = String, Path, description = "The slot")),
-    responses((status = 202, description = "It goes when its bot is at an end", body = OneSlot)),
+    params(("name" = String, Path, description = "The name of the slot")),
+    responses((status = 202, description = "The server deletes the slot when its bot has ended", body = OneSlot)),
     security(("admin_token" = [])),
 )]
 pub async fn delete_slot(
@@ -237,11 +250,11 @@ pub async fn delete_slot(
 
 /// Drain a slot
 ///
-/// The same as deleting it: it takes no more bots, and goes when it has none.
+/// Does the same as `DELETE /admin/slots/{name}`.
 #[utoipa::path(
     post, path = "/admin/slots/{name}/drain", tag = "For operators",
-    params(("name" = String, Path, description = "The slot")),
-    responses((status = 202, description = "It goes when its bot is at an end", body = OneSlot)),
+    params(("name" = String, Path, description = "The name of the slot")),
+    responses((status = 202, description = "The server deletes the slot when its bot has ended", body = OneSlot)),
     security(("admin_token" = [])),
 )]
 pub async fn drain_slot(
@@ -252,14 +265,16 @@ pub async fn drain_slot(
     drained(&app, &name).await
 }
 
-/// Recover a slot by hand
+/// Recover a slot
 ///
-/// Stops whatever is left in it and makes it ready again. Only for slots in `error`.
+/// Stops everything that still runs in the slot, prepares the slot again, and returns it. Works only for slots in
+/// `error`. Returns 404 `not_found` if there is no such slot.
 #[utoipa::path(
     post, path = "/admin/slots/{name}/recover", tag = "For operators",
-    params(("name" = String, Path, description = "The slot")),
-    responses((status = 200, description = "As it is now", body = OneSlot),
-              (status = 409, description = "`invalid_transition`: it is not in error, or someone is at it",
+    params(("name" = String, Path, description = "The name of the slot")),
+    responses((status = 200, description = "The slot after the attempt", body = OneSlot),
+              (status = 409,
+               description = "`invalid_transition`: the slot is not in `error`, or another operation uses it",
                body = ProblemDto, content_type = "application/problem+json")),
     security(("admin_token" = [])),
 )]

@@ -17,11 +17,11 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Make the table, the queues and the groups that are missing. What is there stays.
+    /// Create the missing table, queues and Auto Scaling groups, and correct settings of existing ones that differ.
     Init(Of),
-    /// Tell what `init` would make, without asking AWS.
+    /// Print the resources that `init` creates, without calling AWS.
     Describe {
-        /// As a template of CloudFormation.
+        /// Print a CloudFormation template instead of a list.
         #[arg(long)]
         cloudformation: bool,
         #[command(flatten)]
@@ -29,14 +29,16 @@ pub enum Command {
     },
     /// Print the IAM policy that the server needs.
     Policy {
-        /// The one that `greenroom aws init` needs instead.
+        /// Print the policy that `greenroom aws init` needs instead.
         #[arg(long)]
         init: bool,
         #[command(flatten)]
         of: Of,
     },
-    /// Print the token with which machines become runners of a pool: GREENROOM_RUNNER_TOKEN on each of them.
+    /// Print the token with which machines register as runners of a pool. Set it as GREENROOM_RUNNER_TOKEN on each
+    /// machine.
     RunnerToken {
+        /// The pool whose token to print. Its provider must be ec2.
         #[arg(long, value_name = "NAME")]
         pool: String,
         #[command(flatten)]
@@ -46,7 +48,7 @@ pub enum Command {
 
 #[derive(Debug, Args)]
 pub struct Of {
-    /// Only what this pool needs. Without it, what all need that have runners.
+    /// Only the resources of this pool. Default: the resources of all pools with the provider ec2.
     #[arg(long, value_name = "NAME")]
     pool: Option<String>,
     #[command(flatten)]

@@ -12,221 +12,260 @@ use crate::config::duration;
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// From the answer to a running command: in a hot slot, beside a stopped one, and on Docker beside `docker run`.
+    /// Measure the time from the response of POST /bots until the bot's command runs.
+    ///
+    /// The benchmark compares hot slots with stopped slots, and on Docker also with `docker run`.
     Start {
-        /// A database of a PostgreSQL on which another may be made. Without it, an SQLite file.
+        /// A database on a PostgreSQL server where the benchmark may create another database.
+        /// Default: an SQLite file.
         #[arg(long, value_name = "URL", env = "BENCH_POSTGRES_URL")]
         database: Option<String>,
-        /// How many bots are started in each; with --burst, how many at once. 200, or 300 with --burst.
+        /// The number of bots per kind of slot; with --burst, the number of bots at once. Default: 200, or 300 with
+        /// --burst.
         #[arg(long)]
         bots: Option<usize>,
-        /// All at once in as many hot slots, beside the same commands started by `xargs -P`.
+        /// Start all bots at once in the same number of hot slots. Compare with `xargs -P`, which starts the same
+        /// commands.
         #[arg(long, conflicts_with = "docker")]
         burst: bool,
-        /// How many clients ask for them, and how many commands `xargs` starts at once.
+        /// The number of clients that request bots, and the number of commands that `xargs` runs at once.
         #[arg(long, default_value_t = 64, requires = "burst")]
         clients: usize,
+        /// The number of rounds.
         #[arg(long, default_value_t = 3, requires = "burst")]
         rounds: usize,
-        /// Print one JSON object.
+        /// Print the results as one JSON object.
         #[arg(long)]
         json: bool,
-        /// Write a plot.
+        /// Write a plot of the results to this SVG file.
         #[arg(long, value_name = "FILE", requires = "burst")]
         svg: Option<PathBuf>,
-        /// In containers, and not in processes: of this Docker Engine, or of the one that the docker command finds.
+        /// Run the bots in containers instead of processes. Default host: the Docker Engine that the docker command
+        /// uses.
         #[arg(long, value_name = "HOST")]
         docker: Option<Option<String>>,
-        /// Where containers reach this machine. Without it, the gateway of the engine's bridge.
+        /// The address at which containers reach this machine. Default: the gateway of the engine's bridge network.
         #[arg(long, value_name = "ADDRESS", requires = "docker")]
         address: Option<String>,
     },
-    /// From a bot's end to the next in the queue assigned, beside a poll of one second.
+    /// Measure the time from the end of a bot until the next bot in the queue has its slot.
+    ///
+    /// The benchmark compares this with a loop that polls once per second.
     Next {
-        /// A database of a PostgreSQL on which another may be made. Without it, an SQLite file.
+        /// A database on a PostgreSQL server where the benchmark may create another database.
+        /// Default: an SQLite file.
         #[arg(long, value_name = "URL", env = "BENCH_POSTGRES_URL")]
         database: Option<String>,
-        /// How many ends are measured of each.
+        /// The number of ends to measure for each variant.
         #[arg(long, default_value_t = 30)]
         ends: usize,
     },
-    /// Find and claim one that fits where one in a hundred does: in the store, beside the way over SQS and DynamoDB.
+    /// Measure how long it takes to find and claim a slot when one slot in a hundred fits.
+    ///
+    /// The benchmark compares the database with a search over SQS and DynamoDB.
     Match {
-        /// A database of a PostgreSQL on which another may be made. Without it, an SQLite file.
+        /// A database on a PostgreSQL server where the benchmark may create another database.
+        /// Default: an SQLite file.
         #[arg(long, value_name = "URL", env = "BENCH_POSTGRES_URL")]
         database: Option<String>,
-        /// Where SQS and DynamoDB are, with the credentials that the machine has. Without it, only the store is measured.
+        /// The AWS region of SQS and DynamoDB. The benchmark uses the credentials of this machine.
+        /// Without a region, it measures only the database.
         #[arg(long)]
         region: Option<String>,
-        /// Where they are, if not at AWS: LocalStack, moto.
+        /// The URL of SQS and DynamoDB if they are not at AWS, for example LocalStack or moto.
         #[arg(long, value_name = "URL", requires = "region")]
         endpoint: Option<String>,
-        /// How many slots there are in the store.
+        /// The numbers of slots in the database.
         #[arg(long, value_delimiter = ',', default_value = "10000,100000")]
         slots: Vec<i64>,
-        /// How many runners are announced in the queue.
+        /// The number of runners that are announced in the SQS queue.
         #[arg(long, default_value_t = 1_000)]
         runners: i64,
-        /// How many are found and claimed.
+        /// The number of slots or runners to find and claim.
         #[arg(long, default_value_t = 50)]
         picks: usize,
     },
-    /// What a second user and a bot see while a hostile user attacks a server of its own, beside what they see alone.
+    /// Measure the latency of one user and its bot while another user attacks the server.
+    ///
+    /// The benchmark starts its own server. It compares the latency with the latency before the attacks.
     Hostile {
-        /// A database of a PostgreSQL on which another may be made. Without it, an SQLite file.
+        /// A database on a PostgreSQL server where the benchmark may create another database.
+        /// Default: an SQLite file.
         #[arg(long, value_name = "URL")]
         database: Option<String>,
-        /// The server to attack. Without it, this program.
+        /// The server program to attack. Default: this program.
         #[arg(long, value_name = "PATH")]
         server_binary: Option<PathBuf>,
-        /// How long each attack lasts.
+        /// The duration of each attack in seconds.
         #[arg(long, default_value_t = 8)]
         seconds: u64,
-        /// How many bots with 64 KiB of config and of metadata the attacker has had.
+        /// The number of earlier bots of the attacker, each with 64 KiB of config and 64 KiB of metadata.
         #[arg(long, default_value_t = 300)]
         bots: usize,
-        /// How many connections stay idle.
+        /// The number of connections that stay idle.
         #[arg(long, default_value_t = 2_000)]
         idle: usize,
-        /// A server that has more than this resident is ended, before the machine suffers.
+        /// The resident memory in MiB above which the benchmark ends the server, to protect the machine.
         #[arg(long, default_value_t = 3_072)]
         memory_mib: u64,
     },
-    /// The bot that `start` starts.
+    /// Run the bot that `bench start` starts.
     #[command(hide = true)]
     Bot,
-    /// The server under measurement, as its standard input says.
+    /// Run the server under measurement. It reads its settings from standard input.
     #[command(hide = true)]
     Serve,
-    /// The load generator, as its standard input says.
+    /// Run the load generator. It reads its settings from standard input.
     #[command(hide = true)]
     Load,
-    /// Place and end bots over HTTP, beside pgbench with bare statements on the same PostgreSQL.
+    /// Measure how many bots the server places and ends per second over HTTP.
+    ///
+    /// The benchmark compares this with pgbench, which runs bare statements on the same PostgreSQL server.
     Place {
-        /// A database of a PostgreSQL on which another may be made.
+        /// A database on a PostgreSQL server where the benchmark may create another database.
         #[arg(long, value_name = "URL", env = "BENCH_POSTGRES_URL")]
         database: String,
-        /// Greenroom runs on SQLite, still beside pgbench on PostgreSQL.
+        /// Run Greenroom on SQLite. The comparison is still pgbench on PostgreSQL.
         #[arg(long)]
         sqlite: bool,
+        /// The pgbench program.
         #[arg(long, value_name = "PROGRAM", env = "PGBENCH", default_value = "pgbench")]
         pgbench: String,
-        /// Slots and clients, as in 100x32. May be given several times.
+        /// The number of slots and clients, for example 100x32. May be repeated.
         #[arg(long, value_name = "SLOTSxCLIENTS", value_delimiter = ',', default_value = "100x32,300x256")]
         case: Vec<Case>,
-        /// Every number of slots with every number of clients, instead of cases.
+        /// The numbers of slots. The benchmark combines each with each number of clients, instead of --case.
         #[arg(long, value_delimiter = ',', requires = "clients", conflicts_with = "case")]
         slots: Vec<u32>,
+        /// The numbers of clients.
         #[arg(long, value_delimiter = ',', requires = "slots")]
         clients: Vec<usize>,
-        /// So many servers on one database, beside one of them.
+        /// The number of servers on one database. Compare with one server.
         #[arg(long, default_value_t = 1, conflicts_with = "sqlite")]
         replicas: usize,
+        /// The number of rounds.
         #[arg(long, default_value_t = 5)]
         rounds: usize,
-        /// How long each round lasts.
+        /// The duration of each round.
         #[arg(long, default_value = "5s", value_parser = duration::parse)]
         time: Duration,
-        /// The same in seconds.
+        /// The duration of each round in seconds.
         #[arg(long, conflicts_with = "time", hide = true)]
         seconds: Option<u64>,
-        /// Print one JSON object.
+        /// Print the results as one JSON object.
         #[arg(long)]
         json: bool,
-        /// Write a plot.
+        /// Write a plot of the results to this SVG file.
         #[arg(long, value_name = "FILE")]
         svg: Option<PathBuf>,
     },
-    /// Place and end bots on larger and larger pools, beside the smallest.
+    /// Measure how many bots the server places and ends per second as a pool grows.
+    ///
+    /// The benchmark compares each pool size with the smallest size.
     Scale {
-        /// A database of a PostgreSQL on which others may be made.
+        /// A database on a PostgreSQL server where the benchmark may create other databases.
         #[arg(long, value_name = "URL", env = "BENCH_POSTGRES_URL", required_unless_present = "sqlite")]
         database: Option<String>,
-        /// On SQLite instead.
+        /// Use SQLite instead of PostgreSQL.
         #[arg(long)]
         sqlite: bool,
+        /// The pool sizes.
         #[arg(long, value_delimiter = ',', default_value = "100,10000,100000,1000000")]
         slots: Vec<u32>,
+        /// The number of clients.
         #[arg(long, default_value_t = 32)]
         clients: usize,
+        /// The number of rounds.
         #[arg(long, default_value_t = 5)]
         rounds: usize,
-        /// How long each round of a size lasts.
+        /// The duration of each round of one size.
         #[arg(long, default_value = "5s", value_parser = duration::parse)]
         time: Duration,
-        /// Print one JSON object.
+        /// Print the results as one JSON object.
         #[arg(long)]
         json: bool,
-        /// Write a plot.
+        /// Write a plot of the results to this SVG file.
         #[arg(long, value_name = "FILE")]
         svg: Option<PathBuf>,
     },
-    /// Ask for many more bots at once than there are slots, beside the rate without a queue.
+    /// Request many more bots at once than there are slots.
+    ///
+    /// The benchmark compares the rate with the rate without a queue.
     Burst {
-        /// A database of a PostgreSQL on which another may be made.
+        /// A database on a PostgreSQL server where the benchmark may create another database.
         #[arg(long, value_name = "URL", env = "BENCH_POSTGRES_URL", required_unless_present = "sqlite")]
         database: Option<String>,
-        /// On SQLite instead.
+        /// Use SQLite instead of PostgreSQL.
         #[arg(long)]
         sqlite: bool,
-        /// All at once, each on a connection of its own.
+        /// The number of requests. All start at once, each on its own connection.
         #[arg(long, default_value_t = 10_000)]
         requests: usize,
+        /// The number of slots.
         #[arg(long, default_value_t = 1_000)]
         slots: u32,
-        /// Who asks; each has one stream of events.
+        /// The number of users that request bots. Each user has one event stream.
         #[arg(long, default_value_t = 100)]
         users: usize,
-        /// How long the rate without a queue is measured.
+        /// How long to measure the rate without a queue.
         #[arg(long, default_value = "5s", value_parser = duration::parse)]
         time: Duration,
-        /// Print one JSON object.
+        /// Print the results as one JSON object.
         #[arg(long)]
         json: bool,
-        /// Write a plot.
+        /// Write a plot of the results to this SVG file.
         #[arg(long, value_name = "FILE")]
         svg: Option<PathBuf>,
     },
-    /// Place and end bots while a transaction is held open elsewhere, beside the time before.
+    /// Measure placement while another session keeps a transaction open.
+    ///
+    /// The benchmark compares the rate with the rate before the transaction.
     Bloat {
-        /// A database of a PostgreSQL on which another may be made.
+        /// A database on a PostgreSQL server where the benchmark may create another database.
         #[arg(long, value_name = "URL", env = "BENCH_POSTGRES_URL")]
         database: String,
+        /// The number of slots.
         #[arg(long, default_value_t = 100)]
         slots: u32,
+        /// The number of clients.
         #[arg(long, default_value_t = 32)]
         clients: usize,
-        /// How long the rate before is measured.
+        /// How long to measure the rate before the transaction.
         #[arg(long, default_value = "1m", value_parser = duration::parse)]
         before: Duration,
-        /// How long the transaction is held.
+        /// How long the transaction stays open.
         #[arg(long, default_value = "10m", value_parser = duration::parse)]
         hold: Duration,
-        /// Pairs are counted in intervals of this length.
+        /// The length of the intervals in which the benchmark counts placed and ended bots.
         #[arg(long, default_value = "30s", value_parser = duration::parse)]
         interval: Duration,
-        /// Print one JSON object.
+        /// Print the results as one JSON object.
         #[arg(long)]
         json: bool,
-        /// Write a plot.
+        /// Write a plot of the results to this SVG file.
         #[arg(long, value_name = "FILE")]
         svg: Option<PathBuf>,
     },
-    /// Kill the one of two servers that is placing, again and again under load. Fails when a bot is lost or doubled.
+    /// Kill the server that places bots, repeatedly and under load, while a second server runs.
+    ///
+    /// The benchmark fails if a bot is lost or duplicated.
     Failover {
-        /// A database of a PostgreSQL on which another may be made.
+        /// A database on a PostgreSQL server where the benchmark may create another database.
         #[arg(long, value_name = "URL", env = "BENCH_POSTGRES_URL")]
         database: String,
+        /// The number of slots.
         #[arg(long, default_value_t = 100)]
         slots: u32,
+        /// The number of clients.
         #[arg(long, default_value_t = 32)]
         clients: usize,
+        /// The number of kills.
         #[arg(long, default_value_t = 20)]
         kills: usize,
-        /// From the time that a server serves again to the next kill.
+        /// The pause after the killed server serves again, before the next kill.
         #[arg(long, default_value = "3s", value_parser = duration::parse)]
         pause: Duration,
-        /// Print one JSON object.
+        /// Print the results as one JSON object.
         #[arg(long)]
         json: bool,
     },

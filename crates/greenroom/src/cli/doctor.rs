@@ -18,14 +18,16 @@ pub struct Command {
 
 #[derive(Debug, Subcommand)]
 enum Of {
-    /// Tell of a slot: what it is, since when, what it waits for, until when, what the provider said.
+    /// Explain a slot: its state, since when, what it waits for, until when, and what the provider reported.
     Slot {
+        /// The name of the slot.
         name: String,
         #[command(flatten)]
         settings: Settings,
     },
-    /// Tell of a bot alike.
+    /// Explain a bot: its state, since when, what it waits for, until when, and what the provider reported.
     Bot {
+        /// The id of the bot.
         id: uuid::Uuid,
         #[command(flatten)]
         settings: Settings,

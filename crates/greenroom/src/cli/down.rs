@@ -7,7 +7,7 @@ use crate::teardown::down::{self, Down};
 
 #[derive(Debug, Args)]
 pub struct Command {
-    /// Do not ask.
+    /// Do not ask for confirmation.
     #[arg(long)]
     yes: bool,
     #[command(flatten)]

@@ -19,7 +19,7 @@ use crate::providers::process::launch;
 use crate::store::{ServerLock, Store, StoreError};
 use crate::{api, telemetry};
 
-/// Keeps meeting bots warm.
+/// Run meeting bots in slots that are ready before the bots are needed.
 #[derive(Debug, Parser)]
 #[command(name = "greenroom", version, about)]
 struct Cli {
@@ -31,68 +31,68 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Serve. The same as no command at all.
+    /// Run the server. This is the default when no command is given.
     Serve(Settings),
-    /// Look at the configuration without serving.
+    /// Check the configuration without starting the server.
     Config {
         #[command(subcommand)]
         command: ConfigCommand,
     },
-    /// Examine what the server stands on, or tell of one slot or bot.
+    /// Check everything that the server depends on, or explain the state of one slot or one bot.
     Doctor(doctor::Command),
-    /// Pools that are no longer configured.
+    /// Remove a pool that is no longer in the configuration.
     Pools {
         #[command(subcommand)]
         command: pools::Command,
     },
-    /// End every bot and remove every slot of every pool. The server has to be stopped.
+    /// End all bots and delete all slots of all pools. Stop the server first.
     Down(down::Command),
-    /// Bring the database to the schema of this version, and do nothing else.
+    /// Migrate the database to the schema of this version, then exit.
     Migrate(Settings),
     /// Print the OpenAPI document.
     Openapi,
-    /// What pools of runners need at AWS.
+    /// Create or describe the AWS resources of runner pools, and print their policies and tokens.
     Aws {
         #[command(subcommand)]
         command: aws::Command,
     },
-    /// Measure, each figure beside something named.
+    /// Run a benchmark. Most benchmarks compare each result with a named baseline.
     Bench {
         #[command(subcommand)]
         command: bench::Command,
     },
-    /// Run a bot's command and speak for it: greenroom-agent, carried along.
+    /// Run the agent that is built into this program. It takes the same arguments as greenroom-agent.
     Agent {
-        /// The agent's own arguments.
+        /// The arguments of the agent. `greenroom agent --help` lists them.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<std::ffi::OsString>,
     },
-    /// Play a bot in a pretend meeting: what the default pools run.
+    /// Run the demo bot, which simulates a meeting. The default pools run this command.
     DemoBot,
 }
 
 #[derive(Debug, Subcommand)]
 enum ConfigCommand {
-    /// Tell everything that is wrong with it, or that nothing is.
+    /// Read the configuration and print every error in it, or a summary if it is valid.
     Check(Settings),
 }
 
-/// Where the configuration comes from: file, environment, flags, in rising order.
+/// Sources of the configuration. Flags override environment variables, which override the file.
 #[derive(Clone, Debug, Default, Args)]
 struct Settings {
-    /// The configuration file. Without it GREENROOM_CONFIG names one, or greenroom.toml is read, if it is there.
+    /// The configuration file. Default: the file that GREENROOM_CONFIG names, else greenroom.toml if it exists.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// The address to listen on.
+    /// The address and port on which the server listens.
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<String>,
-    /// How bots reach this server.
+    /// The URL at which bots reach the server.
     #[arg(long, value_name = "URL")]
     public_url: Option<String>,
-    /// The database: sqlite:FILE or postgres://…
+    /// The URL of the database: sqlite:FILE or postgres://…
     #[arg(long, value_name = "URL")]
     database: Option<String>,
-    /// Any key of the configuration, as in --set deploy.max_concurrent=2. May be given several times.
+    /// Set any configuration key, for example --set deploy.max_concurrent=2. May be repeated.
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
 }

@@ -7,17 +7,18 @@ use crate::teardown::pool::PoolRemoval;
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Remove a pool that is no longer in the configuration: its slots at the provider, and then what is stored of it.
+    /// Remove a pool that is no longer in the configuration: first its slots at the provider, then its records.
     Remove(Remove),
 }
 
 #[derive(Debug, Args)]
 pub struct Remove {
+    /// The name of the pool.
     name: String,
-    /// Do not ask.
+    /// Do not ask for confirmation.
     #[arg(long)]
     yes: bool,
-    /// End bots that still run in its slots, instead of waiting for them.
+    /// End the bots that still run in its slots, instead of waiting until they end.
     #[arg(long)]
     force: bool,
     #[command(flatten)]
