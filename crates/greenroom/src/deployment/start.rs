@@ -50,8 +50,7 @@ struct Wanted {
 }
 
 enum Outcome {
-    /// The slot runs, or is created; with the provider's name for it, and a digest of everything that it was started
-    /// with.
+    /// The slot runs, or is created; with the provider's name for it, and the fingerprint of its start configuration.
     Done {
         provider_ref: String,
         recipe: Option<String>,
