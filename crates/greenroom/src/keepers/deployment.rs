@@ -49,7 +49,7 @@ pub struct DeploymentKeeper {
     every: Duration,
     /// When the slots with a bot were last checked.
     last_full_pass: Mutex<Option<Timestamp>>,
-    /// Tasks that clear slots. A run does not wait for them, because a provider may take long to stop or delete a slot.
+    /// Running tasks, by kind. A run does not wait for them: a provider may take long to stop or delete a slot.
     clearing: Arc<AtWork>,
     removing: Arc<AtWork>,
     breaking: Arc<AtWork>,
