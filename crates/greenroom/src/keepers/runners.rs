@@ -8,7 +8,7 @@
 //! - an idle runner has sent no heartbeat for `claim_timeout`: it is ended;
 //! - a machine of a group is not in the table: it is recorded as created. A machine that has been in this state for
 //!   longer than `created_timeout` is ended;
-//! - an idle runner has expired, and its class has more than `min_idle`: it is released, one of each group per run;
+//! - an idle runner has expired, and its class has more than `min_idle`: it is ended, one of each group per run;
 //! - a class has fewer than `min_idle` runners that are idle or created: its on-demand group grows by the difference;
 //! - a runner has ended in the table, and its machine is still in its group: the machine is ended again.
 //!
