@@ -11,7 +11,7 @@ use jiff::Timestamp;
 
 /// How long the result of a look-up is used.
 const FRESH: Duration = Duration::from_secs(5);
-/// How long the cache remembers that a key was valid once.
+/// How long a full cache still remembers a valid key after its last look-up.
 const REMEMBERED: Duration = Duration::from_secs(3_600);
 /// The limit for valid keys, and separately for invalid ones.
 const MOST: usize = 10_000;
@@ -25,7 +25,7 @@ pub enum Recalled {
     Bad,
     /// The key was valid before, and must be looked up again.
     Stale,
-    /// The key is not in the cache.
+    /// The key is not in the cache, or was found invalid too long ago.
     Unseen,
 }
 

@@ -203,7 +203,8 @@ pub fn differences(copy: &Snapshot, stored: &Snapshot, scope: &Scope) -> Vec<Cop
     slots.map(CopyDifference::Slot).chain(bots.map(CopyDifference::Bot)).chain(pools).collect()
 }
 
-/// Compares bots without the fields that change by callbacks: callbacks are written without the token.
+/// Compares two versions of a bot. Callbacks of a running bot are written without the token, so for running bots the
+/// status and `has_joined` may differ.
 fn is_same_bot(known: Option<&OpenBot>, stored: Option<&OpenBot>) -> bool {
     match known.zip(stored) {
         Some((known, stored)) if known.status.is_running() && stored.status.is_running() => {
