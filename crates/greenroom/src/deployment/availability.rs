@@ -155,7 +155,7 @@ impl Deployment {
         error.retryable && !self.answers(pool, provider).await
     }
 
-    /// Pings the provider of a pool now.
+    /// Pings the provider of a pool now. An error that a retry cannot change also counts as an answer.
     pub(super) async fn answers(&self, pool: &str, provider: &dyn Provider) -> bool {
         match verify::within(self.0.patience.inspect, "was pinged", provider.ping()).await {
             Err(error) if error.retryable => {

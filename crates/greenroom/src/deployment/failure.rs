@@ -21,8 +21,7 @@ impl Deployment {
         }
     }
 
-    /// Does the same, but records nothing and returns false while the provider is unavailable. The log is worth the
-    /// wait.
+    /// Does the same, but records nothing and returns false while the provider is unavailable: it waits for the log.
     pub(super) async fn keep_failure_with_log(&self, slot: &SlotRow, bot: Option<BotId>, message: &str) -> bool {
         if self.is_kept(slot, bot, message).await {
             return true;
@@ -38,7 +37,7 @@ impl Deployment {
         true
     }
 
-    /// Stores a failure once, even if the same failure repeats.
+    /// Whether the latest failure of the slot is the same one. A failure that repeats is stored once.
     pub(super) async fn is_kept(&self, slot: &SlotRow, bot: Option<BotId>, message: &str) -> bool {
         let is_known = |known: &FailureRow| known.message == message && known.bot_id == bot;
         self.0.store.failures_in(&slot.name).await.is_ok_and(|known| known.first().is_some_and(is_known))

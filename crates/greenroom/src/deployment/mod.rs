@@ -1,6 +1,6 @@
-//! This module takes an assigned slot to a running bot, and clears the slot after the bot's end. It is the only caller
-//! of the providers. Before each call to a provider, a row states the intended action. So after a crash at any point, a
-//! later pass over the rows can finish the work.
+//! This module takes an assigned slot to a running bot, and clears the slot after the bot's end. All starts, stops and
+//! deletions at a provider go through it. Before each call to a provider, a row states the intended action. So after a
+//! crash at any point, a later pass over the rows can finish the work.
 //!
 //! - this file: the work loop and what wakes it
 //! - [`start`]: the deploy gate and the start of a slot

@@ -22,7 +22,7 @@ impl Drop for SlotLock<'_> {
 
 impl Deployment {
     /// Does the work on the slot, with the slot's current row. `None` when another task already works on the slot or
-    /// got the lock first, or when there is no such slot.
+    /// takes it over, or when there is no such slot.
     pub(super) async fn with_slot_locked<T, W>(
         &self,
         slot: &SlotName,

@@ -10,7 +10,7 @@ use super::Deployment;
 use crate::providers::{Provider, ProviderError, Stopped};
 
 impl Deployment {
-    /// Stops the process in a slot, and checks that it is gone.
+    /// Stops the process in a slot, and checks that it is gone, unless the provider itself has seen that.
     pub(super) async fn stopped(
         &self,
         slot: &SlotName,

@@ -4,7 +4,8 @@
 //!   back.
 //!
 //! A bot that gets its slot, or passes the gate, in the meantime continues. Every replica has a timer for the next
-//! timeout, so that a wait ends exactly in time. The run on the leader catches what the timers miss.
+//! queue timeout, so that this wait ends exactly in time. The run on the leader handles the deploy gate, and every
+//! queue timeout that the timers miss.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -60,7 +60,7 @@ struct Seen {
     announced: HashMap<String, HashMap<SlotName, Timestamp>>,
 }
 
-/// What is wrong in a pool.
+/// The differences of a pool.
 #[derive(Debug, Default)]
 struct Wrong {
     unknown: Vec<SlotName>,
