@@ -1,8 +1,9 @@
-//! The bus: what another process should hear at once. With Redis, commands are published to the bots that listen there,
-//! and replicas tell each other that something has happened. Without it, everything is in this process.
+//! The bus notifies other processes at once. With Redis, it publishes commands to the bots that listen there, and tells
+//! other replicas about new events. Without Redis, it works only inside this process.
 //!
-//! Nothing depends on it: Redis keeps nothing for who was away, so a command is a row until it is acknowledged and
-//! heartbeats answer with it, and every replica looks for events by itself. The bus only makes both faster.
+//! Nothing depends on the bus, because Redis keeps no messages for a client that is not connected. A command is a row
+//! until it is acknowledged, and answers to heartbeats contain it; every replica also reads events by itself. The bus
+//! only makes both faster.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -17,17 +18,17 @@ use uuid::Uuid;
 
 use crate::store::CommandRow;
 
-/// A Redis that does not answer within this is away.
+/// If Redis does not answer within this time, it is unavailable.
 const PATIENCE: Duration = Duration::from_secs(2);
 const TRY_AGAIN: Duration = Duration::from_secs(1);
 const PING_EVERY: Duration = Duration::from_secs(5);
 const LISTENED_FOR: Duration = Duration::from_secs(60);
-/// Commands that wait to be published. More than these are left to heartbeats.
+/// How many commands may wait to be published. The rest reach bots with the answers to heartbeats.
 const BACKLOG: usize = 1_024;
-/// Other replicas are told no more often than this.
+/// The shortest pause between two messages to other replicas.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(2);
 
-/// Where the commands of a connection are published.
+/// The channel for the commands of a connection.
 pub fn channel(connection: ConnectionId) -> String {
     format!("bot_commands:{connection}")
 }
@@ -35,16 +36,16 @@ pub fn channel(connection: ConnectionId) -> String {
 #[derive(Clone, Debug, Default)]
 pub struct Bus {
     redis: Option<Arc<Redis>>,
-    /// Counts how often another replica said that something has happened.
+    /// Counts the messages of other replicas about new events.
     heard: watch::Sender<u64>,
 }
 
-/// Hears what other replicas say from now on.
+/// Receives the messages of other replicas from now on.
 #[derive(Debug)]
 pub struct BusListener(watch::Receiver<u64>);
 
 impl BusListener {
-    /// Wakes when another replica has written events.
+    /// Returns when another replica has written events.
     pub async fn heard(&mut self) {
         if self.0.changed().await.is_err() {
             std::future::pending().await
@@ -58,10 +59,10 @@ struct Redis {
     client: redis::Client,
     commands: mpsc::Sender<(String, String)>,
     events_written: Notify,
-    /// The channel of this installation's replicas, and this one's name on it.
+    /// The channel of this installation's replicas, and this replica's name on it.
     channel: String,
     name: String,
-    /// What is wrong with it, as of the last word.
+    /// The current problem of the connection, if there is one.
     trouble: Mutex<Option<String>>,
 }
 
@@ -77,7 +78,7 @@ impl std::fmt::Debug for Redis {
 pub struct BadUrl(String);
 
 impl Bus {
-    /// A bus over Redis, which may be away, and the work that it needs until `ending`.
+    /// Creates a bus over Redis, which may be unavailable, and the task that it needs until `ending`.
     pub fn over_redis(
         url: &SecretString,
         url_for_bots: Option<SecretString>,
@@ -117,12 +118,13 @@ impl Bus {
         Ok((bus, work))
     }
 
-    /// Where bots listen for commands, if not by HTTP alone: never the server's own URL, whose password may do anything.
+    /// The URL at which bots listen for commands, if they do not use HTTP alone. It is never the server's own URL,
+    /// whose password has all rights.
     pub fn url_for_bots(&self) -> Option<&str> {
         self.redis.as_ref()?.url_for_bots.as_ref().map(ExposeSecret::expose_secret)
     }
 
-    /// Publishes a command that is committed. Never waits.
+    /// Publishes a committed command. Never waits.
     pub fn publish(&self, connection: ConnectionId, command: &CommandRow) {
         let Some(redis) = &self.redis else { return };
         let text = serde_json::json!({"id": command.id, "action": command.action, "payload": command.payload});
@@ -142,14 +144,14 @@ impl Bus {
         BusListener(self.heard.subscribe())
     }
 
-    /// Whether the bus can be used, as of a few seconds ago: `None` when it is in the process.
+    /// Whether the bus works, as of a few seconds ago; `None` when it is only inside the process.
     pub fn health(&self) -> Option<Result<(), String>> {
         let trouble = self.redis.as_ref()?.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone();
         Some(trouble.map_or(Ok(()), |trouble| Err(format!("Redis does not answer: {trouble}"))))
     }
 }
 
-/// Asks a Redis once whether it answers.
+/// Checks once whether a Redis answers.
 pub async fn ping(url: &SecretString) -> Result<(), String> {
     let client = redis::Client::open(url.expose_secret()).map_err(|error| error_text(&error))?;
     let mut connection = client.get_multiplexed_async_connection().await.map_err(|error| error_text(&error))?;
@@ -161,7 +163,7 @@ fn error_text(error: &redis::RedisError) -> String {
     error.detail().map_or_else(|| error.to_string(), ToString::to_string)
 }
 
-/// What is wrong, if something is.
+/// Returns the problem, if there is one.
 fn trouble<T>(answer: Result<Result<T, redis::RedisError>, tokio::time::error::Elapsed>) -> Option<String> {
     match answer {
         Ok(Ok(_)) => None,
@@ -177,7 +179,7 @@ impl Redis {
         }
     }
 
-    /// A Redis that is silent may be away without anyone's having noticed.
+    /// Pings Redis regularly, because without traffic an outage would not be noticed.
     async fn keep_pinging(&self) {
         loop {
             let mut connection = self.connection.clone();
@@ -196,7 +198,8 @@ impl Redis {
         }
     }
 
-    /// What cannot be published is not kept: by the time Redis is back it was heard otherwise.
+    /// Publishes a message. A message that cannot be published is dropped: by the time Redis is back, its content has
+    /// arrived in another way.
     async fn send(&self, channel: &str, text: &str) {
         let mut connection = self.connection.clone();
         let mut command = redis::cmd("PUBLISH");
@@ -205,7 +208,7 @@ impl Redis {
         self.note(trouble(tokio::time::timeout(PATIENCE, sent).await));
     }
 
-    /// Tells when Redis goes away, and when it is back.
+    /// Logs when Redis becomes unavailable, and when it is available again.
     fn note(&self, trouble: Option<String>) {
         metrics::gauge!("greenroom_bus_up").set(if trouble.is_none() { 1.0 } else { 0.0 });
         let before =
@@ -226,12 +229,12 @@ impl Redis {
                 listener.subscribe(&self.channel).await?;
                 Ok::<_, redis::RedisError>(listener)
             };
-            // That it is away is told by the ping.
+            // The ping reports an outage.
             if let Ok(Ok(mut listener)) = tokio::time::timeout(PATIENCE, listening).await {
-                // What was said before is found by looking.
+                // Earlier messages were missed, so listeners read the events once.
                 heard.send_modify(|count| *count += 1);
                 let mut said = listener.on_message();
-                // A connection that has gone without a word is not noticed: after a while it is made anew.
+                // A broken connection may not be noticed, so it is opened again after a while.
                 while let Ok(Some(word)) = tokio::time::timeout(LISTENED_FOR, said.next()).await {
                     if word.get_payload_bytes() != self.name.as_bytes() {
                         heard.send_modify(|count| *count += 1);

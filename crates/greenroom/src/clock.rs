@@ -1,4 +1,4 @@
-//! Time as a parameter. Everything that asks what time it is asks a [`Clock`], so that a test can say.
+//! This module makes time a parameter. Code that needs the time asks a [`Clock`], so that a test can set the time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -9,7 +9,7 @@ use jiff::Timestamp;
 pub enum Clock {
     /// The time of the machine.
     System,
-    /// A time that stands until it is set: microseconds since 1970.
+    /// A time that changes only when it is set: microseconds since 1970.
     Manual(Arc<AtomicI64>),
 }
 
@@ -19,7 +19,8 @@ impl Clock {
         Clock::Manual(Arc::new(AtomicI64::new(start.as_microsecond())))
     }
 
-    /// Now, cut to the microseconds that PostgreSQL keeps, so that what is read back equals what was written.
+    /// The current time, cut to the microseconds that PostgreSQL stores, so that a value read back equals the value
+    /// written.
     pub fn now(&self) -> Timestamp {
         let micros = match self {
             Clock::System => Timestamp::now().as_microsecond(),
@@ -28,7 +29,7 @@ impl Clock {
         Timestamp::from_microsecond(micros).unwrap_or(Timestamp::UNIX_EPOCH)
     }
 
-    /// Moves a manual clock on; the machine's goes by itself.
+    /// Moves a manual clock forward. It has no effect on the system clock.
     pub fn advance(&self, by: std::time::Duration) {
         if let Clock::Manual(at) = self {
             at.fetch_add(i64::try_from(by.as_micros()).unwrap_or(i64::MAX), Ordering::SeqCst);

@@ -1,5 +1,5 @@
-//! What most parts of the server are built on: the store, the time and random values. It is passed to a part when that part
-//! is made, so that no part takes these from another.
+//! This module holds what most parts of the server need: the store, the time and random values. Each part gets it when
+//! it is created, so that no part takes these from another.
 
 use crate::clock::Clock;
 use crate::random::Random;

@@ -1,26 +1,26 @@
-//! Greenroom, the control plane that keeps meeting bots warm: server and CLI.
+//! Greenroom is a control plane that keeps meeting bots warm. This crate holds the server and the command line.
 //!
-//! The folders follow the way of a bot, and a module uses only modules that are after it in this list:
+//! The modules follow the path of a bot. A module uses only modules that are after it in this list:
 //! - [`cli`]: the commands of the binary
-//! - [`mod@bench`]: measuring the rest
-//! - [`doctor`]: what is wrong, for a person to read
-//! - [`teardown`]: ending slots for good
-//! - [`server`]: from a configuration to a running server and back
-//! - [`api`]: HTTP, and nothing but the api knows HTTP
-//! - [`keepers`]: background jobs that keep the records true
+//! - [`mod@bench`]: benchmarks
+//! - [`doctor`]: diagnosis, for a person to read
+//! - [`teardown`]: removing slots for ever
+//! - [`server`]: starting and stopping a server
+//! - [`api`]: HTTP; no other module handles requests
+//! - [`keepers`]: background jobs that reconcile the store with the real state
 //! - [`runners`]: machines that register and wait for bots
 //! - [`deployment`]: the gate, starting slots, clearing them
-//! - [`placement`]: who gets which slot
-//! - [`admission`]: who may ask, and whether there is room
-//! - [`providers`]: what makes, starts, stops and deletes slots
-//! - [`lifecycle`]: what a bot says, and what its state is then
-//! - [`signals`]: what other parts are woken for once a change is committed
-//! - [`bus`]: what another process should hear at once
+//! - [`placement`]: which bot gets which slot
+//! - [`admission`]: users, and which user sends a request
+//! - [`providers`]: creating, starting, stopping and deleting slots
+//! - [`lifecycle`]: the status of bots, and their callbacks
+//! - [`signals`]: wake-ups between the parts of a process, after a commit
+//! - [`bus`]: messages to bots and to other replicas
 //! - [`readiness`]: whether the store takes writes
 //! - [`context`]: the store, the time and random values, as a part gets them
-//! - [`store`]: what is true; nothing but the store knows SQL
-//! - [`config`]: file, environment and flags, checked as a whole
-//! - [`telemetry`], [`clock`], [`random`]: logs and metrics, time and chance
+//! - [`store`]: the database; no other module contains SQL
+//! - [`config`]: file, environment and flags, checked together
+//! - [`telemetry`], [`clock`], [`random`]: logs and metrics, time, random values
 
 pub mod admission;
 pub mod api;

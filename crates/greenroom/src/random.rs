@@ -1,5 +1,5 @@
-//! Chance as a parameter. Keys, tokens and ids come from here: from the operating system, or from a seed where a test
-//! wants the same ones again.
+//! This module makes randomness a parameter. Keys, tokens and ids come from here: from the operating system, or from a
+//! seed where a test needs repeatable values.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -10,13 +10,13 @@ use uuid::Uuid;
 
 #[derive(Clone, Debug)]
 pub enum Random {
-    /// The operating system's.
+    /// Random values of the operating system.
     System,
-    /// A sequence that follows from its seed. Not for secrets.
+    /// A sequence that depends only on its seed. Not for secrets.
     Seeded(Arc<Mutex<u64>>),
 }
 
-/// The operating system gave no randomness. Nothing may be made without it.
+/// The operating system gave no random values. Without them, no key, token or id may be made.
 #[derive(Debug, thiserror::Error)]
 #[error("the operating system gives no randomness: {0}")]
 pub struct NoRandomness(getrandom::Error);
@@ -40,13 +40,13 @@ impl Random {
         Ok(bytes)
     }
 
-    /// A secret of 256 bits in letters that need no escaping anywhere.
+    /// Makes a secret of 256 bits, in characters that need no escaping.
     pub fn secret(&self) -> Result<String, NoRandomness> {
         Ok(URL_SAFE_NO_PAD.encode(self.bytes::<32>()?))
     }
 
-    /// An id that sorts by `now`, to the quarter of a microsecond: UUID version 7, the fraction of the millisecond in
-    /// the bits after it (RFC 9562, 6.2, method 3).
+    /// Makes an id that sorts by `now`, to a quarter of a microsecond. It is a UUID version 7 with the fraction of the
+    /// millisecond in the bits after it (RFC 9562, 6.2, method 3).
     pub fn id(&self, now: Timestamp) -> Result<Uuid, NoRandomness> {
         let mut bytes = self.bytes::<10>()?;
         let millis = now.as_millisecond().unsigned_abs();

@@ -1,12 +1,12 @@
-//! Whether the store takes writes, as of the last one that the server made for this purpose. Asking costs nothing: the
-//! answer is in memory, and whoever asks causes no call to the database.
+//! This module knows whether the store takes writes, from the last write that the server made for this purpose. The
+//! answer is in memory, so a readiness check causes no call to the database.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::store::StoreError;
 
-/// The server writes every two seconds, and gives up on a write after five.
+/// The server writes every two seconds, and a write fails after five.
 const TOO_OLD: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Debug)]
@@ -19,12 +19,13 @@ struct LastWrite {
 }
 
 impl Readiness {
-    /// Of a server whose store has just taken a write.
+    /// The state of a server whose store has just taken a write.
     pub fn new() -> Self {
         Self(Arc::new(Mutex::new(LastWrite { at: Instant::now(), failed: false })))
     }
 
-    /// A write was made, or could not be. What went wrong is for the log, not for strangers.
+    /// Records the result of a write. The error itself goes to the log only, because callers without a key can read the
+    /// readiness.
     pub fn report(&self, written: Result<&(), &StoreError>) {
         let mut last = self.last();
         let failed_before = std::mem::replace(&mut last.failed, written.is_err());
@@ -40,7 +41,7 @@ impl Readiness {
         }
     }
 
-    /// Whether the last write succeeded, and not too long ago.
+    /// Whether the last write succeeded and is recent enough.
     pub fn store_takes_writes(&self) -> bool {
         let last = self.last();
         !last.failed && last.at.elapsed() < TOO_OLD

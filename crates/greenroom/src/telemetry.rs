@@ -1,5 +1,5 @@
-//! Logs and metrics. Logs go to standard error, readable on a terminal and as JSON otherwise; they never hold a token
-//! or a key.
+//! This module sets up logs and metrics. Logs go to standard error, as text on a terminal and as JSON otherwise. They
+//! never contain a token or a key.
 
 use std::io::IsTerminal;
 use std::sync::OnceLock;
@@ -10,11 +10,11 @@ use tracing_subscriber::EnvFilter;
 
 const SECONDS: [f64; 14] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0];
 
-/// What is logged without `RUST_LOG`. Of a slow wait for a connection, and of one that broke, sqlx speaks in words that tell
-/// an operator nothing; what failed for it is logged by whoever needed it.
+/// The log filter without `RUST_LOG`. The messages of sqlx about slow or broken connections do not help an operator;
+/// the caller that needed the connection logs its own failure.
 const DEFAULT_FILTER: &str = "info,sqlx=warn,sqlx::pool=error,sqlx_core=error";
 
-/// Begins to log. `RUST_LOG` says how much.
+/// Starts logging. `RUST_LOG` sets the level.
 pub fn log() {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(DEFAULT_FILTER));
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false);
@@ -27,7 +27,7 @@ pub fn log() {
     std::panic::set_hook(Box::new(|panic| tracing::error!(%panic, "panic")));
 }
 
-/// Begins to measure, once for the process.
+/// Sets up the metrics, once per process.
 pub fn metrics() -> PrometheusHandle {
     static HANDLE: OnceLock<PrometheusHandle> = OnceLock::new();
     HANDLE.get_or_init(begin).clone()
@@ -40,7 +40,7 @@ fn begin() -> PrometheusHandle {
         Err(_) => PrometheusBuilder::new().build_recorder(),
     };
     let handle = recorder.handle();
-    // Only another recorder could be in the way, and then its metrics are the ones that count.
+    // This fails only if another recorder is installed; then that one is used.
     let _ = metrics::set_global_recorder(recorder);
     metrics::describe_gauge!("greenroom_bots", "Bots that are not at an end, by status");
     metrics::describe_gauge!("greenroom_slots", "Slots, by pool and status");

@@ -1,5 +1,6 @@
-//! API keys and the admin token. A key is `grk_<id>_<secret>`: the prefix lets people and scanners recognise it, the
-//! id finds its row, and the hash of the whole is compared in constant time. Only the hash is stored.
+//! This module makes and checks API keys and the admin token. A key is `grk_<id>_<secret>`: the prefix lets people and
+//! scanners recognise it, the id finds its row, and the hash of the whole key is compared in constant time. Only the
+//! hash is stored.
 
 use std::fmt;
 
@@ -30,15 +31,15 @@ impl ApiKey {
         Ok(Self { id: KeyId(id), text })
     }
 
-    /// Reads what a caller sent. `None` when it cannot be a key of ours.
+    /// Parses the text that a caller sent. `None` when it cannot be a Greenroom key.
     pub fn parse(text: &str) -> Option<Self> {
-        // The encoded id has 22 characters, among which may be the `_` that also parts it from the secret.
+        // The encoded id has 22 characters. It may contain `_`, which also separates it from the secret.
         let id = text.strip_prefix(PREFIX)?.get(..22)?;
         let id = Uuid::from_slice(&URL_SAFE_NO_PAD.decode(id).ok()?).ok()?;
         Some(Self { id: KeyId(id), text: text.to_owned() })
     }
 
-    /// To be shown once, to whom it belongs.
+    /// Returns the key's text, to show it once to its owner.
     pub fn reveal(&self) -> &str {
         &self.text
     }
@@ -47,7 +48,7 @@ impl ApiKey {
         hash(&self.text)
     }
 
-    /// Whether this is the key of which `stored` is the hash. Takes the same time whatever differs.
+    /// Whether `stored` is the hash of this key. The comparison takes the same time for every difference.
     pub fn matches(&self, stored: &str) -> bool {
         same(&self.hash(), stored)
     }
@@ -59,17 +60,17 @@ impl fmt::Debug for ApiKey {
     }
 }
 
-/// A new admin token.
+/// Makes a new admin token.
 pub fn make_admin_token(random: &Random) -> Result<String, NoRandomness> {
     Ok(format!("{ADMIN_PREFIX}{}", random.secret()?))
 }
 
-/// What is stored of a key or token. They are random and long, so a plain hash cannot be guessed back.
+/// The stored form of a key or token. Keys are random and long, so a plain hash cannot be reversed by guessing.
 pub fn hash(text: &str) -> String {
     Sha256::digest(text.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Equality in constant time.
+/// Compares in constant time.
 pub fn same(left: &str, right: &str) -> bool {
     left.as_bytes().ct_eq(right.as_bytes()).into()
 }
@@ -81,7 +82,7 @@ mod tests {
 
     #[test]
     fn a_key_is_recognised_by_its_prefix_and_found_by_its_id() {
-        // Many, because the id and the secret may hold the separator themselves.
+        // Many keys, because the id and the secret may contain the separator.
         let random = Random::seeded(3);
         for _ in 0..200 {
             let key = ApiKey::make(&random, Timestamp::UNIX_EPOCH).unwrap();

@@ -1,6 +1,6 @@
-//! Keys that were looked up a moment ago, so that who asks is known without the database. A key that was rotated away
-//! is forgotten here at once, and on other replicas within [`FRESH`]. What decides on a bot, placement's transaction,
-//! looks at the key itself.
+//! This module caches keys that were recently looked up, so that most requests need no database read to find the user.
+//! A key that was rotated is removed here at once, and on other replicas within [`FRESH`]. Placement's transaction,
+//! which decides on a bot, checks the key itself.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -9,23 +9,23 @@ use std::time::{Duration, Instant};
 use domain::UserId;
 use jiff::Timestamp;
 
-/// How long what was looked up is believed.
+/// How long the result of a look-up is used.
 const FRESH: Duration = Duration::from_secs(5);
-/// How long a key that was good once is told from one that nobody has seen.
+/// How long a full cache still remembers a valid key after its last look-up.
 const REMEMBERED: Duration = Duration::from_secs(3_600);
-/// Of good keys and of others, each.
+/// The limit for valid keys, and separately for invalid ones.
 const MOST: usize = 10_000;
 
-/// What is known of a key without a look into the database.
+/// The cached state of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Recalled {
-    /// It is this user's.
+    /// The key belongs to this user.
     Good(UserId),
-    /// It is nobody's.
+    /// The key belongs to no user.
     Bad,
-    /// It was good before, and has to be looked up again.
+    /// The key was valid before, and must be looked up again.
     Stale,
-    /// It has not been seen, or not for long.
+    /// The key is not in the cache, or was found invalid too long ago.
     Unseen,
 }
 
@@ -36,7 +36,7 @@ struct Good {
     looked_up: Instant,
 }
 
-/// By the hash of the whole key.
+/// Keyed by the hash of the whole key.
 #[derive(Debug, Default)]
 pub struct KnownKeys(Mutex<Table>);
 
@@ -67,7 +67,7 @@ impl KnownKeys {
             table.good.retain(|_, good| good.looked_up.elapsed() < REMEMBERED);
         }
         if table.good.len() >= MOST {
-            // They are looked up again, that is all.
+            // Nothing is lost: the keys are only looked up again.
             table.good.clear();
         }
         table.good.insert(hash, Good { user, expires_at, looked_up: Instant::now() });
@@ -85,7 +85,7 @@ impl KnownKeys {
         table.bad.insert(hash, Instant::now());
     }
 
-    /// The keys of this user have changed.
+    /// Removes the keys of this user, because they have changed.
     pub fn forget(&self, user: UserId) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).good.retain(|_, good| good.user != user);
     }

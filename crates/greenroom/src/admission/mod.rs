@@ -1,10 +1,10 @@
-//! Who may ask for a bot. Whether there is room for it under the user's limit is decided with its placement
-//! (`domain::planner`).
+//! Admission finds out which user sends a request. The planner (`domain::planner`) checks the user's limit together
+//! with the placement.
 //!
-//! - this file: who asks
+//! - this file: authentication
 //! - [`api_keys`]: API keys and the admin token
-//! - [`known`]: keys that were looked up a moment ago
-//! - [`users`]: making users and rotating keys
+//! - [`known`]: keys that were recently looked up
+//! - [`users`]: creating users and rotating keys
 
 pub mod api_keys;
 pub mod known;
@@ -22,7 +22,7 @@ use crate::store::{KeyRow, Store, StoreError};
 use api_keys::ApiKey;
 use known::{KnownKeys, Recalled};
 
-/// As long as a hash, and the hash of nothing.
+/// A placeholder as long as a hash that no key can have.
 const NO_HASH: &str = "----------------------------------------------------------------";
 
 #[derive(Clone, Debug)]
@@ -33,23 +33,23 @@ pub struct Admission {
     known: Arc<KnownKeys>,
 }
 
-/// What a user asks for.
+/// A user's request for a bot.
 #[derive(Clone, Debug)]
 pub struct BotRequest {
     pub meeting: Meeting,
     pub bot_display_name: Option<String>,
     pub priority: i64,
     pub queue_timeout_ms: i64,
-    /// What the bot asks of its slot, as it was asked, and read.
+    /// The requirements as the user sent them, and as parsed.
     pub given_requirements: Option<Map<String, Value>>,
     pub requirements: Option<Requirements>,
     pub config: Map<String, Value>,
     pub metadata: Map<String, Value>,
-    /// The caller's key, with a hash of all that was asked under it.
+    /// The idempotency key, with a hash of the whole request.
     pub idempotency: Option<(String, String)>,
 }
 
-/// Why it is not known who asks, or a user or key could not be made.
+/// Why the user is not known, or why a user or key could not be created.
 #[derive(Debug, thiserror::Error)]
 pub enum AdmissionError {
     #[error("the API key is not known, or no longer valid")]
@@ -66,7 +66,7 @@ impl Admission {
         Self { store, clock, random, known: Arc::default() }
     }
 
-    /// The user whose key this is, or was a few seconds ago.
+    /// Returns the user whose key this is, or was a few seconds ago.
     pub async fn authenticate(&self, key: &ApiKey) -> Result<UserId, AdmissionError> {
         match self.recall(key) {
             Recalled::Good(user) => Ok(user),
@@ -75,12 +75,12 @@ impl Admission {
         }
     }
 
-    /// What is known of a key without the database.
+    /// Returns the cached state of a key, without the database.
     pub fn recall(&self, key: &ApiKey) -> Recalled {
         self.known.recall(&key.hash(), self.clock.now())
     }
 
-    /// Looks a key up in the database, and remembers what came of it.
+    /// Looks a key up in the database, and caches the result.
     pub async fn look_up(&self, key: &ApiKey) -> Result<UserId, AdmissionError> {
         let found = self.store.key(key.id).await?.map(|(row, _)| row);
         let user = self.check(key, found.as_ref());
@@ -91,9 +91,9 @@ impl Admission {
         user
     }
 
-    /// The owner of a key that is what its row says and has not ended.
+    /// Returns the owner of a key that matches its row and has not expired.
     fn check(&self, key: &ApiKey, row: Option<&KeyRow>) -> Result<domain::UserId, AdmissionError> {
-        // An unknown id is compared as well, so that the answer takes as long.
+        // An unknown id is compared too, so that the answer takes the same time.
         let hash = row.map_or(NO_HASH, |row| row.hash.as_str());
         let matches = key.matches(hash);
         match row {

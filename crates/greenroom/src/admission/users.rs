@@ -1,4 +1,4 @@
-//! Making users and their keys.
+//! This module creates users and their keys.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ pub struct NewUser {
 }
 
 impl Admission {
-    /// Makes a user and its first key.
+    /// Creates a user and its first key.
     pub async fn create_user(&self, new: NewUser) -> Result<(UserRow, ApiKey), AdmissionError> {
         let mut tx = self.store.for_users().begin().await?;
         let made = self.create_user_in(&mut tx, new).await?;
@@ -31,7 +31,7 @@ impl Admission {
         Ok(made)
     }
 
-    /// Makes a user and its first key as part of something larger.
+    /// Creates a user and its first key in the caller's transaction.
     pub async fn create_user_in(&self, tx: &mut Tx, new: NewUser) -> Result<(UserRow, ApiKey), AdmissionError> {
         let now = self.clock.now();
         let user = UserRow {
@@ -51,7 +51,7 @@ impl Admission {
         Ok((user, key))
     }
 
-    /// Changes a user. `None` when there is none of that id.
+    /// Changes a user. `None` when there is no user with this id.
     pub async fn change_user(&self, id: UserId, change: UserChange) -> Result<Option<UserRow>, AdmissionError> {
         let now = self.clock.now();
         let mut tx = self.store.for_users().begin_changing(&Changed::user(id), now).await?;
@@ -69,7 +69,7 @@ impl Admission {
         Ok(Some(user))
     }
 
-    /// Makes a new key; those before it end after `grace`. `None` when there is no user of that id.
+    /// Creates a new key; earlier keys expire after `grace`. `None` when there is no user with this id.
     pub async fn rotate_key(&self, id: UserId, grace: Duration) -> Result<Option<ApiKey>, AdmissionError> {
         let now = self.clock.now();
         let mut tx = self.store.for_users().begin_changing(&Changed::user(id), now).await?;

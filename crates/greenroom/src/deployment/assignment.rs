@@ -1,8 +1,10 @@
-//! Handing a bot to the agent that waits in its slot. A slot's token is good for one assignment, and the assignment for one
-//! agent process, which names itself: nothing that a bot could learn in its slot is good for the next bot there.
+//! This module gives a bot to the agent that waits in the bot's slot. It decides which agent process may wait in a
+//! slot, and which bot that agent gets. A slot's token is valid for one assignment, and an assignment belongs to one
+//! agent process, which sends its own id. So a bot cannot learn anything in its slot that is valid for the next bot
+//! there.
 //!
-//! Where a slot's environment cannot change, the token in it is only good to start with: for the first agent after a start.
-//! If it is used at any other time, somebody else has it, and the slot is replaced.
+//! Some providers cannot change a slot's environment. There, the token in the environment is valid only for the first
+//! agent after a start. If that token is used at any other time, it has leaked, and the slot is replaced.
 
 use serde_json::Value;
 
@@ -11,16 +13,16 @@ use crate::placement::SlotEvent;
 use crate::store::{Beat, BotRow, SlotRow, StoreError};
 use domain::{ConnectionId, SlotClaim, SlotName};
 
-/// What an agent is told that waits in a slot.
+/// The server's answer to an agent that waits in a slot.
 #[derive(Debug)]
 pub enum Offer {
-    /// Its bot's data, and the token under which it waits when that bot has ended.
+    /// The bot's data, and the token under which the agent waits again after that bot has ended.
     Bot {
         data: Value,
         next_token: String,
     },
     NoneYet,
-    /// The token is not, or no longer, the slot's.
+    /// The token is not valid for the slot, or no longer valid.
     Refused(&'static str),
 }
 
@@ -31,18 +33,18 @@ const ANOTHER: &str = "another agent waits in this slot";
 /// An agent that asks for the bot of a slot.
 #[derive(Clone, Copy, Debug)]
 enum WaitingAgent<'a> {
-    /// It waits in the slot.
+    /// The agent waits in the slot.
     InSlot,
-    /// It waits on a runner that was claimed for the slot, for this connection.
+    /// The agent waits on a runner that was claimed for the slot, for this connection.
     OnRunner { connection: Option<&'a str> },
 }
 
-/// Why a bot is not for the agent that asks.
+/// Why the agent does not get the slot's bot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum NotFor {
-    /// The slot has no bot that can be given to this agent.
+    /// The slot has no bot that this agent can get.
     NoneYet,
-    /// The bot has begun, and an agent in a slot gets it only once.
+    /// The bot has begun, and an agent in a slot gets a bot only once.
     Begun,
 }
 
@@ -51,11 +53,12 @@ pub fn occupies(bot: &BotRow, slot: &SlotName) -> bool {
     bot.slot.as_ref() == Some(slot) && !bot.status.is_ended()
 }
 
-/// Whether the bot of a slot is for the agent that asks, and under which connection.
+/// Decides whether the agent gets the bot of the slot, and under which connection.
 ///
-/// An agent in a slot gets only a bot that has not begun. A bot that has begun and is asked for again is lost, and its
-/// heartbeats are missed. An agent on a runner also gets a bot that has begun: a slot gets another runner only when the
-/// last one was released or has ended. But it gets only the connection that its runner was claimed for.
+/// An agent in a slot gets only a bot that has not begun. If an agent asks again for a bot that has begun, that bot is
+/// lost, and the sweeper notices its missing heartbeats. An agent on a runner also gets a bot that has begun, because a
+/// slot gets another runner only after the last one was released or has ended. But the runner's agent gets only the
+/// connection that its runner was claimed for.
 fn is_for(bot: &BotRow, slot: &SlotName, agent: WaitingAgent<'_>) -> Result<ConnectionId, NotFor> {
     if bot.has_session && matches!(agent, WaitingAgent::InSlot) {
         return Err(NotFor::Begun);
@@ -70,8 +73,8 @@ fn is_for(bot: &BotRow, slot: &SlotName, agent: WaitingAgent<'_>) -> Result<Conn
 }
 
 impl Deployment {
-    /// What an agent process gets under a token. Only with its first look it may take the place of an agent that waited
-    /// before it, so that two of them do not replace each other for ever.
+    /// Returns what an agent process gets under a token. An agent may replace an earlier waiting agent only in its
+    /// first poll. Otherwise two agents could replace each other for ever.
     pub async fn offer(&self, claim: &SlotClaim, agent: &str, is_first_poll: bool) -> Result<Offer, StoreError> {
         let Self(inner) = self;
         let Some(mut slot) = inner.store.slot(&claim.slot).await? else { return Ok(Offer::Refused(GONE)) };
@@ -88,7 +91,7 @@ impl Deployment {
                 self.replace_if_leaked(claim, &slot).await?;
                 return Ok(Offer::Refused(ANOTHER));
             }
-            // While the slot is being started, an agent that waits may be the one before.
+            // While the slot is being started, the agent that asks may be the previous one.
             if slot.bot_id.is_none() && inner.store.is_at_gate(&slot.name).await? {
                 return Ok(Offer::NoneYet);
             }
@@ -106,8 +109,8 @@ impl Deployment {
         })
     }
 
-    /// The data of the bot that a runner was claimed for, while that bot is still to be run. `connection` is the one that
-    /// the claim names.
+    /// Returns the data of the bot that a runner was claimed for, as long as that bot still has to run. `connection` is
+    /// the one that the claim names.
     pub async fn offer_to_runner(
         &self,
         slot: &SlotName,
@@ -117,7 +120,7 @@ impl Deployment {
         Ok(self.bot_for(&slot, WaitingAgent::OnRunner { connection }).await?.ok())
     }
 
-    /// Whether an agent may wait in a slot in which it is not known yet.
+    /// Whether a new agent may wait in the slot.
     async fn may_wait(&self, claim: &SlotClaim, slot: &SlotRow, is_first_poll: bool) -> Result<bool, StoreError> {
         if claim.generation.is_some() {
             return Ok(slot.agent.is_none() || (is_first_poll && slot.bot_id.is_none()));
@@ -128,7 +131,7 @@ impl Deployment {
         Ok(slot.agent.is_none() && is_started && was_begun)
     }
 
-    /// The data of the slot's bot, if it is for the agent that asks.
+    /// Returns the data of the slot's bot, if the agent may have it.
     async fn bot_for(&self, slot: &SlotRow, agent: WaitingAgent<'_>) -> Result<Result<Value, NotFor>, StoreError> {
         let Self(inner) = self;
         let Some(bot) = slot.bot_id else { return Ok(Err(NotFor::NoneYet)) };
@@ -138,12 +141,13 @@ impl Deployment {
             Err(not_for) => return Ok(Err(not_for)),
         };
         let Some(data) = self.bot_data(&bot) else { return Ok(Err(NotFor::NoneYet)) };
-        // From here on the bot has its time to be heard, and nobody starts the slot once more.
+        // The bot's silence is counted from now on, and no keeper starts the slot again in the meantime.
         inner.lifecycle.heartbeats.note(Beat { connection_id, at: inner.clock.now() });
         Ok(Ok(data))
     }
 
-    /// A token that was only good to start with was used again: only what ran in the slot can have told it.
+    /// Replaces the slot if its start-only token was used again. Only a process that ran in the slot can have passed it
+    /// on.
     async fn replace_if_leaked(&self, claim: &SlotClaim, slot: &SlotRow) -> Result<(), StoreError> {
         let is_leaked = claim.generation.is_none() && claim.incarnation == slot.incarnation;
         if is_leaked && self.0.placement.report(slot.name.clone(), SlotEvent::Drain).await? {
@@ -152,7 +156,7 @@ impl Deployment {
         Ok(())
     }
 
-    /// The token in the environment of a slot.
+    /// The token that the server puts into a slot's environment.
     pub(super) fn slot_token(&self, slot: &SlotRow) -> String {
         let claim = match self.keeps_environment(&slot.pool) {
             true => SlotClaim::to_start_with(slot),
@@ -177,7 +181,7 @@ mod tests {
         SlotName::new("meet", 1)
     }
 
-    /// A bot that was given the slot and has not begun.
+    /// A bot that has the slot and has not begun.
     fn bot() -> BotRow {
         BotRow {
             id: BotId(Uuid::from_u128(1)),
@@ -210,7 +214,7 @@ mod tests {
         }
     }
 
-    /// What an agent in the slot gets, and an agent on a runner that was claimed for the bot's connection.
+    /// The answers for an agent in the slot and for an agent on a runner that was claimed for the bot's connection.
     fn answers(bot: &BotRow) -> [Result<ConnectionId, NotFor>; 2] {
         let claimed = CONNECTION.to_string();
         let on_runner = WaitingAgent::OnRunner { connection: Some(&claimed) };

@@ -1,8 +1,9 @@
-//! Whether the provider of each pool answers. A provider that is away is not a slot that failed: its slots stay as they
-//! are until it answers again, and then they are looked at at once.
+//! This module knows whether the provider of each pool answers. It exists because an unavailable provider does not mean
+//! that its slots failed. Their state stays unchanged until the provider answers again; then the server checks them at
+//! once.
 //!
-//! Each provider is pinged every few seconds, and every second while it is away. A call that could not reach it counts as
-//! well, so that an outage is known as soon as somebody runs into it.
+//! The server pings each provider every few seconds, and every second while the provider is unavailable. A call that
+//! could not reach the provider also counts, so the server notices an outage at the first failed call.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -21,20 +22,21 @@ const PING_EVERY_WHILE_AWAY: Duration = Duration::from_secs(1);
 #[derive(Debug, Default)]
 pub(super) struct Availability {
     pools: Mutex<BTreeMap<String, Health>>,
-    /// Pools whose provider answers again, and since when; until somebody has looked at their slots.
+    /// Pools whose provider answers again, and since when. An entry stays until a keeper takes it to check the pool's
+    /// slots.
     returned: Mutex<BTreeMap<String, Timestamp>>,
     has_returned: Notify,
-    /// A call has found a provider away.
+    /// A call could not reach a provider.
     found_away: Notify,
 }
 
-/// What is known of a pool's provider.
+/// The known state of a pool's provider.
 #[derive(Debug)]
 struct Health {
-    /// What the last ping, or a call after it, came to.
+    /// The result of the last ping, or of a later call.
     answer: Result<(), String>,
     is_away: bool,
-    /// When it last came back; `None` if it was never seen to be away.
+    /// When the provider last became available again; `None` if no outage was seen.
     back_since: Option<Timestamp>,
 }
 
@@ -47,7 +49,7 @@ impl Availability {
         self.returned.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes what a ping came to. True when the provider was away before, and answers again.
+    /// Records the result of a ping. True when the provider was unavailable before and answers again.
     fn note(&self, pool: &str, answer: &Result<(), ProviderError>, now: Timestamp) -> bool {
         let mut pools = self.pools();
         let before = pools.get(pool);
@@ -65,7 +67,7 @@ impl Availability {
 }
 
 impl Deployment {
-    /// Asks the providers whether they answer, again and again, so that nobody has to wait for it.
+    /// Pings the providers continuously, so that no request has to wait for a ping.
     pub async fn keep_pinging(self) {
         let pings = self.0.providers.iter().map(|(pool, provider)| self.keep_pinging_one(pool, &**provider));
         tokio::select! {
@@ -99,7 +101,7 @@ impl Deployment {
         }
     }
 
-    /// What was put off while the provider of a pool was away is done now.
+    /// Does the work that was postponed while the provider of the pool was unavailable.
     async fn provider_returned(&self, pool: &str) {
         tracing::info!(pool, "provider available again");
         if let Err(error) = self.retry_starts(pool).await {
@@ -109,31 +111,31 @@ impl Deployment {
         self.0.availability.has_returned.notify_one();
     }
 
-    /// Has every start of a pool that waits for its next try tried now.
+    /// Makes every pending start of the pool that waits for its next attempt due now.
     async fn retry_starts(&self, pool: &str) -> Result<(), StoreError> {
         let mut tx = self.0.store.begin().await?;
         tx.hurry_gate(pool, self.0.clock.now(), i64::MAX).await?;
         tx.commit().await
     }
 
-    /// Waits until the provider of a pool answers again.
+    /// Waits until the provider of any pool answers again.
     pub async fn a_provider_returned(&self) {
         while self.0.availability.returned().is_empty() {
             self.0.availability.has_returned.notified().await;
         }
     }
 
-    /// The pools whose provider answers again since this was asked last, and since when it does.
+    /// Returns the pools whose provider became available since the last call, and since when each answers.
     pub fn take_returned(&self) -> BTreeMap<String, Timestamp> {
         std::mem::take(&mut *self.0.availability.returned())
     }
 
-    /// Whether the provider of a pool is known to be away.
+    /// Whether the provider of a pool is known to be unavailable.
     pub fn is_away(&self, pool: &str) -> bool {
         self.0.availability.pools().get(pool).is_some_and(|health| health.is_away)
     }
 
-    /// Since when the provider of a pool answers again, if it was away.
+    /// Since when the provider of a pool answers again, if it was unavailable before.
     pub fn back_since(&self, pool: &str) -> Option<Timestamp> {
         self.0.availability.pools().get(pool).and_then(|health| health.back_since)
     }
@@ -143,8 +145,8 @@ impl Deployment {
         self.0.availability.pools().iter().map(|(pool, health)| (pool.clone(), health.answer.clone())).collect()
     }
 
-    /// Whether a call failed because the provider is away, and not because of the slot. A timeout or an error of the
-    /// provider's own may be either: then it is pinged.
+    /// Whether a call failed because the provider is unavailable, and not because of the slot. After a timeout or a
+    /// server error of the provider the cause is unclear, so this function pings the provider.
     pub(super) async fn failed_by_outage(&self, pool: &str, provider: &dyn Provider, error: &ProviderError) -> bool {
         if error.is_unavailable {
             self.note_away(pool, error);
@@ -153,7 +155,7 @@ impl Deployment {
         error.retryable && !self.answers(pool, provider).await
     }
 
-    /// Whether the provider of a pool answers now.
+    /// Pings the provider of a pool now. An error that a retry cannot change also counts as an answer.
     pub(super) async fn answers(&self, pool: &str, provider: &dyn Provider) -> bool {
         match verify::within(self.0.patience.inspect, "was pinged", provider.ping()).await {
             Err(error) if error.retryable => {
@@ -164,14 +166,14 @@ impl Deployment {
         }
     }
 
-    /// Asks the provider of a pool whether it answers, and notes what it says.
+    /// Pings the provider of a pool and records the result.
     pub(crate) async fn ping(&self, pool: &str) {
         let Some(provider) = self.provider(pool) else { return };
         let answer = verify::within(self.0.patience.inspect, "was pinged", provider.ping()).await;
         self.0.availability.note(pool, &answer, self.0.clock.now());
     }
 
-    /// A call could not reach the provider of a pool.
+    /// Records that a call could not reach the provider of a pool.
     pub(crate) fn note_away(&self, pool: &str, error: &ProviderError) {
         if !self.is_away(pool) {
             tracing::warn!(pool, error = error.message, "provider unavailable");

@@ -1,5 +1,5 @@
-//! From a bot's end to a free slot: what runs in it is ended, what it left is removed, and then the slot goes to the next
-//! in the queue. The bot's end never waits for any of it.
+//! This module turns the slot of an ended bot into a free slot. It stops the process in the slot, removes its
+//! leftovers, and gives the slot to the next bot in the queue. The bot's end never waits for this work.
 
 use std::time::Duration;
 
@@ -10,13 +10,14 @@ use super::Deployment;
 use crate::placement::SlotEvent;
 use crate::store::{SlotRow, StoreError};
 
-/// How long to leave a slot to whoever is at it.
+/// How long to wait before trying again while another task holds the slot's lock.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 const NEVER_HEARD: &str = "it was started, and nothing was heard of its bot";
 
 impl Deployment {
-    /// Clears the slot of a bot that is at an end. Whoever is at the slot just now may have looked before the end.
+    /// Clears the slot of a bot that has ended. It retries while another task holds the slot's lock, because that task
+    /// may have read the slot before the bot ended.
     pub(super) fn clear_after(&self, bot: BotId) {
         let this = self.clone();
         tokio::spawn(async move {
@@ -39,7 +40,7 @@ impl Deployment {
         });
     }
 
-    /// False when someone is at the slot already.
+    /// Clears the slot. False when another task already works on the slot.
     pub(crate) async fn clear(&self, slot: SlotRow) -> bool {
         let Some(bot) = slot.bot_id else { return true };
         let cleared = self.with_slot_locked(&slot.name, |slot| self.try_clear(slot, bot)).await;
@@ -56,24 +57,24 @@ impl Deployment {
         if slot.bot_id != Some(bot) {
             return Ok(());
         }
-        // Whoever is starting it sees the bot's end, and has it cleared then.
+        // The task that starts the slot sees the bot's end, and clears the slot afterwards.
         if self.0.store.is_deploying(&slot.name).await? {
             return Ok(());
         }
         let Some(pool) = self.pool(&slot.pool).await? else { return Ok(()) };
         let Some(provider) = self.provider(&slot.pool) else {
-            // Another replica has a configuration with this pool: it is that one's to clear.
+            // Another replica's configuration has this pool: that replica clears the slot.
             if pool.config_position.is_some() {
                 return Ok(());
             }
             self.broken(&slot.name, Some(bot), &not_configured(&slot.pool)).await;
             return Ok(());
         };
-        // It stays as it is: it is cleared as soon as its provider answers again.
+        // The slot stays unchanged. It is cleared as soon as its provider answers again.
         if self.is_away(&slot.pool) {
             return Ok(());
         }
-        // Stopping the slot may take its log along.
+        // Stopping the slot may delete its log.
         self.keep_log(&slot, &pool, bot).await;
         let ended = self.0.store.bot(bot).await?.filter(|bot| bot.status == Status::Failed);
         if let Some(ended) = &ended {
@@ -103,8 +104,8 @@ impl Deployment {
         self.0.placement.report(slot.name.clone(), news).await.map(drop)
     }
 
-    /// Lets a slot take no more bots, and deletes it once it has none. Returns the slot as it is then; `None` when there is no
-    /// such slot.
+    /// Gives the slot no more bots, and deletes it as soon as it has none. Returns the slot as it is afterwards, or
+    /// `None` when there is no such slot.
     pub async fn drain(&self, slot: &SlotName) -> Result<Option<SlotRow>, StoreError> {
         let store = self.0.store.for_users();
         let Some(found) = store.slot(slot).await? else { return Ok(None) };
@@ -117,11 +118,11 @@ impl Deployment {
         Ok(Some(slot))
     }
 
-    /// Deletes a drained slot: at the provider first, then its row. One that nobody needs is only stopped.
-    /// False when it is still as it was.
+    /// Deletes a drained slot: first at the provider, then its row. A hot slot that is only not needed is stopped
+    /// instead. False when nothing changed.
     pub(crate) async fn remove(&self, slot: SlotRow) -> bool {
         let removed = self.with_slot_locked(&slot.name, |slot| async move {
-            // While it is being started, whoever does it is waited for.
+            // A slot that is being started is deleted by a later run of the keeper.
             let goes = slot.status == SlotStatus::Draining && slot.bot_id.is_none();
             if !goes || self.0.store.is_at_gate(&slot.name).await? {
                 return Ok(false);
@@ -137,8 +138,8 @@ impl Deployment {
         }
     }
 
-    /// Deletes a slot that takes no more bots and has none. False when the provider did not: its words are kept, and it is tried
-    /// again later.
+    /// Deletes a slot that takes no more bots and has none. False when the provider failed: its message is kept, and a
+    /// keeper tries again later.
     pub(super) async fn try_remove(&self, slot: &SlotRow) -> Result<bool, StoreError> {
         let Some(provider) = self.provider(&slot.pool) else {
             self.failed_since(slot, not_configured(&slot.pool)).await?;
@@ -159,7 +160,7 @@ impl Deployment {
         Ok(true)
     }
 
-    /// Stops a hot slot that nobody needs. False when the provider did not: it is tried again later.
+    /// Stops a hot slot that is not needed. False when the provider failed: a keeper tries again later.
     async fn try_stop(&self, slot: &SlotRow) -> Result<bool, StoreError> {
         let (Some(provider), Some(pool)) = (self.provider(&slot.pool), self.pool(&slot.pool).await?) else {
             return Ok(false);
@@ -180,7 +181,8 @@ impl Deployment {
         Ok(is_stopped)
     }
 
-    /// A hot slot whose agent has not begun to wait goes to error. False when it is another by now.
+    /// Sets a hot slot to error because its agent has not begun to wait. False when the slot has changed in the
+    /// meantime.
     pub(crate) async fn is_deaf(&self, slot: &SlotRow) -> bool {
         let reported = self.failed_since(slot, NO_AGENT.to_owned()).await;
         reported.unwrap_or_else(|error| {
@@ -189,7 +191,8 @@ impl Deployment {
         })
     }
 
-    /// A slot without a bot has failed, if it still is as it was. Its log is read before: a recovery takes it along.
+    /// Sets a slot without a bot to error, if the slot has not changed. It reads the slot's log first, because a
+    /// recovery deletes it.
     pub(crate) async fn failed_since(&self, slot: &SlotRow, message: String) -> Result<bool, StoreError> {
         let is_kept = self.is_kept(slot, None, &message).await;
         let log = if is_kept { None } else { self.slot_log(slot).await.ok().flatten() };

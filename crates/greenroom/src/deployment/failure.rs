@@ -1,5 +1,5 @@
-//! What went wrong in a slot, kept with the last lines of what ran there, before anything is done about it: stopping or
-//! deleting a slot takes its log along.
+//! This module records a slot's failure together with the last lines of the slot's log. It does so before the slot is
+//! stopped or deleted, because both delete the log.
 
 use std::time::Duration;
 
@@ -9,11 +9,11 @@ use super::{Deployment, verify};
 use crate::providers::ProviderError;
 use crate::store::{FailureRow, SlotRow};
 
-/// Nobody waits longer for a log.
+/// The longest wait for a log.
 const LONGEST_INSPECT: Duration = Duration::from_secs(10);
 
 impl Deployment {
-    /// Keeps what went wrong in a slot, for this bot or for none. What cannot be kept is in the log of this process.
+    /// Records a failure of a slot, with or without a bot. If it cannot be stored, this process logs it.
     pub(crate) async fn keep_failure(&self, slot: &SlotRow, bot: Option<BotId>, message: &str) {
         if !self.is_kept(slot, bot, message).await {
             let log = self.slot_log(slot).await.ok().flatten();
@@ -21,7 +21,7 @@ impl Deployment {
         }
     }
 
-    /// The same, but nothing is kept while the provider is away: its log is worth waiting for. False then.
+    /// Does the same, but records nothing and returns false while the provider is unavailable: it waits for the log.
     pub(super) async fn keep_failure_with_log(&self, slot: &SlotRow, bot: Option<BotId>, message: &str) -> bool {
         if self.is_kept(slot, bot, message).await {
             return true;
@@ -37,7 +37,7 @@ impl Deployment {
         true
     }
 
-    /// What goes wrong again and again in the same way is kept once.
+    /// Whether the latest failure of the slot is the same one. A failure that repeats is stored once.
     pub(super) async fn is_kept(&self, slot: &SlotRow, bot: Option<BotId>, message: &str) -> bool {
         let is_known = |known: &FailureRow| known.message == message && known.bot_id == bot;
         self.0.store.failures_in(&slot.name).await.is_ok_and(|known| known.first().is_some_and(is_known))

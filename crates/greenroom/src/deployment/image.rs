@@ -1,6 +1,6 @@
-//! The image lock: one puller per image and host. Whoever finds the image being pulled gives its place behind the gate
-//! back and comes again when the pull is over; it looks first whether the image is there by now, and does not pull
-//! again.
+//! This module implements the image lock: only one deployment pulls an image on a host at a time. A deployment that
+//! finds the image being pulled leaves the gate to others and tries again when the pull is over. It then first checks
+//! whether the image is present, so the image is not pulled twice.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,25 +15,25 @@ use crate::clock::Clock;
 use crate::providers::{Image, Progress, Provider, ProviderError, Pulled};
 use crate::store::{Holding, Lease, LeaseClaim, Store, StoreError};
 
-/// Whether an image is where it is needed.
+/// Whether an image is on the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ensured {
-    /// It is there.
+    /// The image is present.
     There,
-    /// Somebody else pulls it, and the deployment has stepped back.
+    /// Another deployment pulls the image, and this deployment has stepped back.
     SteppedBack,
-    /// Somebody else pulls it, and the deployment is another's by now.
+    /// Another deployment pulls the image, and another process holds this deployment now.
     Lost,
 }
 
-/// Who wants an image: a deployment, as its holder.
+/// A deployment that needs an image, and its holder.
 #[derive(Clone, Copy, Debug)]
 pub struct Wanting<'a> {
     pub slot: &'a SlotName,
     pub holder: Uuid,
 }
 
-/// What a pull needs to go on by itself.
+/// Everything that a pull needs to run in its own task.
 struct Puller {
     deployment: Deployment,
     image: Image,
@@ -41,7 +41,7 @@ struct Puller {
 }
 
 impl Deployment {
-    /// Makes sure that the provider's image is on its host, unless somebody else is at it.
+    /// Makes sure that the provider's image is on its host, unless another deployment already pulls it.
     pub(super) async fn ensure_image(
         &self,
         provider: &Arc<dyn Provider>,
@@ -58,7 +58,8 @@ impl Deployment {
             kept.given_back();
             return Ok(instead);
         }
-        // In a task of its own: whoever asked may go away meanwhile, and others wait for the same image.
+        // The pull runs in its own task: the deployment that asked may be cancelled while others wait for the same
+        // image.
         let puller = Puller { deployment: self.clone(), image, claim };
         let provider = provider.clone();
         let pulling = tokio::spawn(async move { puller.bring(kept, &*provider).await });
@@ -68,8 +69,8 @@ impl Deployment {
         pulled.map(|()| Ensured::There)
     }
 
-    /// Takes the image, or steps back in the same transaction: whoever pulls it wakes those that stepped back before it
-    /// was done.
+    /// Takes the image lock, or steps back in the same transaction. So the puller, when it is done, wakes every
+    /// deployment that stepped back.
     async fn take_image(&self, claim: &LeaseClaim, wanting: Wanting<'_>) -> Result<Option<Ensured>, StoreError> {
         let now = self.0.clock.now();
         let mut tx = self.0.store.begin().await?;
@@ -91,7 +92,7 @@ fn unavailable(error: StoreError) -> ProviderError {
 
 impl Puller {
     async fn bring(self, kept: Kept, provider: &dyn Provider) -> Result<(), ProviderError> {
-        // The one before may have brought it between the look and the lock.
+        // The previous puller may have finished between the check and the lock.
         let done = match provider.has_image().await {
             Ok(true) => Ok(()),
             Ok(false) => self.pull(provider).await,
@@ -103,7 +104,7 @@ impl Puller {
                 tracing::warn!(image = self.image.name, %error, "image lock not given back; it is released later")
             }
         }
-        // Who waited for it may pass.
+        // Deployments that waited for the image may pass the gate.
         self.deployment.0.stepped_back.notify_one();
         done
     }
@@ -120,7 +121,7 @@ impl Puller {
         &self.deployment.0.lease
     }
 
-    /// Pulls, shows how far it is, and gives up when nothing changes any more.
+    /// Pulls the image, shows the progress, and fails when there is no progress for too long.
     async fn pull(&self, provider: &dyn Provider) -> Result<(), ProviderError> {
         let Image { name: image, host } = &self.image;
         tracing::info!(image, host, "image pull started");
@@ -132,14 +133,15 @@ impl Puller {
             tx.commit().await?;
             Ok(shown)
         };
-        // From the first moment on it can be seen that it is being pulled.
+        // From the start, users can see that the image is being pulled.
         show().await.map_err(unavailable)?;
         let stall = self.deployment.0.patience.pull_stall;
         let work = async {
             tokio::select! {
                 biased;
                 pulled = provider.pull_image(&progress) => pulled,
-                // The pull is dropped, and with it its connection: an engine ends what nobody waits for.
+                // This drops the pull and its connection. The engine then cancels the pull, because no client waits for
+                // it.
                 message = progress.stalled(stall) => Err(stalled(image, stall, message)),
             }
         };
@@ -154,7 +156,7 @@ impl Puller {
     }
 }
 
-/// What is told of a pull that stood still: what was said last, and for how long nothing was.
+/// The error for a pull without progress: the provider's last message, and how long nothing followed it.
 fn stalled(image: &str, stall: Duration, last: Option<String>) -> ProviderError {
     let last = last.map_or_else(|| "nothing was said at all".to_owned(), |last| format!("the last word was: {last}"));
     let stood = stall.as_secs_f64();
@@ -165,7 +167,7 @@ fn seconds(since: Timestamp, now: Timestamp) -> i64 {
     now.duration_since(since).as_secs()
 }
 
-/// Says how far a pull has come.
+/// Logs the progress of a pull.
 fn log_progress(image: &Image, since: Timestamp, now: Timestamp, pulled: Pulled) {
     let Pulled { layers, layers_done, bytes, bytes_done } = pulled;
     if layers > 0 {

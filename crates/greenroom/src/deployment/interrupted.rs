@@ -1,5 +1,5 @@
-//! A bot that was heard of and of which nothing runs any more: its slot was ended from outside, because an agent reports
-//! the end of its bot before it ends itself.
+//! This module ends a bot that had begun and whose process no longer runs. Its slot must have been stopped from
+//! outside, because an agent reports the end of its bot before the agent itself ends.
 
 use domain::lifecycle::Overdue;
 use domain::{BotId, SlotName};
@@ -9,8 +9,8 @@ use crate::providers::Provider;
 use crate::store::StoreError;
 
 impl Deployment {
-    /// Ends a bot if nothing runs in its slot. False while something does, where the provider starts slots again by
-    /// itself, and where it cannot be known.
+    /// Ends the bot if nothing runs in its slot. False while something runs there, where the provider restarts slots by
+    /// itself, and where the state is unknown.
     pub(crate) async fn end_if_interrupted(
         &self,
         slot: &SlotName,

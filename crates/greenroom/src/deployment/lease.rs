@@ -1,5 +1,6 @@
-//! Work that only one replica at a time may do. It goes on while the replica is known to live, and is given up as soon
-//! as another may have it: because the replica was taken for dead, or because what the work holds was taken from it.
+//! This module runs work that only one replica at a time may do. The work continues while the replica is known to be
+//! alive. It is cancelled as soon as another replica may take it over: because the replica was declared dead, or
+//! because it no longer holds what the work needs.
 
 use std::pin::Pin;
 use std::task::Poll;
@@ -11,15 +12,15 @@ use uuid::Uuid;
 use super::replica::Liveness;
 use crate::store::StoreError;
 
-/// How often work is asked whether it is still wanted.
+/// How often to check whether the work is still needed.
 const CHECK: Duration = Duration::from_secs(4);
-/// How long work waits for the database to say whether the replica still lives. It may hold a connection that the
-/// answer needs.
+/// How long work waits for the database to confirm that the replica is alive. The work may itself hold the connection
+/// that this answer needs.
 const LONGEST_DOUBT: Duration = Duration::from_secs(15);
 
-/// Does work under something that was taken as `replica`. `check` says every few seconds whether it is still ours and
-/// wanted; `None` when the work was given up. The work rests for as long as it is not certain that the replica lives:
-/// whoever stood still finds out first.
+/// Does work under something that was taken as `replica`. Every few seconds, `check` says whether this process still
+/// holds it and the work is still needed. Returns `None` when the work was cancelled. While it is not certain that the
+/// replica is alive, the work pauses: a process that stood still first finds out whether it lost its lease.
 pub async fn kept<T, F>(
     lease: &Liveness,
     replica: Uuid,
@@ -56,8 +57,8 @@ where
     }
 }
 
-/// Goes on with the work while the replica is known to live, by the clock, not by a timer, which may not have run yet
-/// after a standstill.
+/// Continues the work while the replica is known to be alive. It compares clock times, because after a standstill a
+/// timer may not have fired yet.
 async fn certain<T>(lease: &Liveness, replica: Uuid, mut work: Pin<&mut impl Future<Output = T>>) -> T {
     loop {
         let renewed = lease.renewed();
@@ -69,13 +70,13 @@ async fn certain<T>(lease: &Liveness, replica: Uuid, mut work: Pin<&mut impl Fut
         tokio::select! {
             biased;
             done = step => return done,
-            // What woke the work meanwhile was not heard.
+            // The loop polls the work again, because a wake-up in the meantime was missed.
             () = renewed => {}
         }
     }
 }
 
-/// Waits until nobody has said for too long whether the replica lives.
+/// Waits until the replica's state has been uncertain for too long.
 async fn doubt(lease: &Liveness, replica: Uuid) {
     let mut since = None;
     loop {
@@ -119,7 +120,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn work_is_not_held_up_by_a_check_that_waits_for_it() {
-        // As with one connection to the database, which the work has and the check wants.
+        // This is like a single database connection that the work holds and the check needs.
         let (liveness, id) = Liveness::begin();
         let turn = tokio::sync::Mutex::new(());
         let work = async {
@@ -133,7 +134,7 @@ mod tests {
             let _turn = turn.lock().await;
             Ok(true)
         };
-        // The work itself keeps the replica alive here.
+        // Here the work itself keeps the replica alive.
         assert_eq!(kept(&liveness, id, "it", check, work).await, Some(()));
     }
 
@@ -163,7 +164,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn whoever_stood_still_does_nothing_before_it_is_known_to_live() {
-        // The process stands still in the middle of its work for longer than it is believed to live.
+        // The process stands still in the middle of its work, for longer than the lease lasts.
         for lives in [true, false] {
             let (liveness, id) = Liveness::begin();
             let steps = AtomicUsize::new(0);

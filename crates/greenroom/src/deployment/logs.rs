@@ -1,4 +1,5 @@
-//! What a bot printed: asked of the provider while the bot has its slot, and kept before the slot is cleared.
+//! This module reads a bot's log. While the bot has its slot, the log comes from the provider. Before the slot is
+//! cleared, the log is stored, because clearing may delete it.
 
 use std::time::Duration;
 
@@ -9,17 +10,18 @@ use crate::store::{BotLog, BotRow, LogLine, PoolRow, SlotRow, StoreError};
 
 /// How long a reader waits for the provider.
 const READ_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a slot is held up before it is cleared.
+/// How long clearing a slot may wait for the log.
 const KEEP_TIMEOUT: Duration = Duration::from_secs(3);
-/// What the lines of the agent and of the launcher begin with: they are the operator's, not the bot's.
+/// Prefixes of the lines that the agent and the launcher print. These lines are for the operator and are not part of
+/// the bot's log.
 const NOT_THE_BOTS: [&str; 2] = ["greenroom-agent: ", "greenroom: "];
 
-/// What stands before the last lines of a bot in its error.
+/// The heading above a bot's last lines in its error.
 const LAST_LINES: &str = "Last lines:";
 const TOLD_LINES: usize = 5;
 
 impl Deployment {
-    /// The last lines of a bot: while it has a slot, what the provider has; otherwise what was kept.
+    /// Returns the last lines of a bot: from the provider while the bot has a slot, otherwise from the store.
     pub async fn log_of(&self, bot: &BotRow) -> Result<BotLog, StoreError> {
         let store = self.0.store.for_users();
         let kept = store.bot_log(bot.id).await?;
@@ -36,7 +38,7 @@ impl Deployment {
         Ok(kept.unwrap_or_default())
     }
 
-    /// Keeps what the provider has of a bot's log, if its agent has sent none: it was killed, or there is none.
+    /// Stores the provider's log of a bot if its agent has sent none: the agent was killed, or the slot has no agent.
     pub(super) async fn keep_log(&self, slot: &SlotRow, pool: &PoolRow, bot: BotId) {
         let store = &self.0.store;
         let kept = async {
@@ -55,7 +57,7 @@ impl Deployment {
         }
     }
 
-    /// Adds the last lines of a bot that failed to its error, unless its agent did.
+    /// Adds the last lines of a failed bot to its error, unless its agent has done so.
     pub(super) async fn tell_last_lines(&self, bot: &BotRow) -> Result<(), StoreError> {
         let error = bot.error.as_deref().unwrap_or_default();
         if error.contains(LAST_LINES) {
@@ -71,11 +73,11 @@ impl Deployment {
         }
     }
 
-    /// What the provider has of this bot's lines; `None` when it does not answer.
+    /// Returns this bot's lines from the provider; `None` when the provider does not answer.
     async fn provider_log(&self, slot: &SlotRow, pool: &PoolRow, bot: &BotRow, timeout: Duration) -> Option<BotLog> {
-        // One that was assigned by hand has its own process elsewhere.
+        // A bot that was assigned by hand runs its process elsewhere.
         let provider = self.provider(&slot.pool).filter(|_| bot.slot.as_ref() == Some(&slot.name))?;
-        // Before the slot is started for it, what the provider has is an earlier bot's.
+        // Before the slot is started for this bot, the provider's log belongs to an earlier bot.
         let is_started = bot.has_session
             || self.0.store.clocks(bot.id).await.ok()?.is_some_and(|clocks| clocks.awaited_since.is_some());
         if !is_started {
@@ -88,9 +90,9 @@ impl Deployment {
     }
 }
 
-/// The lines of the bot that has the slot. Those of an earlier one may be another user's: where a slot has served others
-/// since its start, the line with which the agent begins a bot, or the lines' times, tell them apart. Lines that neither
-/// tells apart are left out.
+/// Returns the lines of the bot that has the slot. Lines of an earlier bot may belong to another user. Where a slot has
+/// served other bots since its start, the agent's first line for a bot, or the times of the lines, separate the bots.
+/// Lines that neither of these separates are left out.
 fn lines_of_bot(mut lines: Vec<LogLine>, slot: &SlotRow, pool: &PoolRow, connection: Option<&str>) -> Vec<LogLine> {
     let is_first = slot.token_number == 0;
     if !is_first || pool.recycle_after == 0 {

@@ -1,20 +1,20 @@
-//! From an assigned slot to a running bot and back: the gate, the start, and the clearing after the bot's end. Every
-//! call to a provider stands behind a row that says what is intended, so that after a crash at any line another look
-//! at the rows finishes it.
+//! This module takes an assigned slot to a running bot, and clears the slot after the bot's end. All starts, stops and
+//! deletions at a provider go through it. Before each call to a provider, a row states the intended action. So after a
+//! crash at any point, a later pass over the rows can finish the work.
 //!
-//! - this file: what wakes it
-//! - [`start`]: through the gate to a running slot
-//! - [`assignment`]: handing a bot to the agent that waits
-//! - [`interrupted`]: a bot whose slot was ended from outside
-//! - [`clear`]: from a bot's end to a free slot
-//! - [`recover`]: from an error to a free slot, or to none
+//! - this file: the work loop and what wakes it
+//! - [`start`]: the deploy gate and the start of a slot
+//! - [`assignment`]: which bot a waiting agent gets
+//! - [`interrupted`]: bots whose slot was stopped from outside
+//! - [`clear`]: clearing a slot after its bot's end
+//! - [`recover`]: recovering or deleting a slot in error
 //! - [`availability`]: whether the provider of each pool answers
-//! - [`slot_lock`]: one at a time at a slot
-//! - [`replica`]: that this replica lives, for everything that it holds
-//! - [`lease`]: work that is given up when another may have it
-//! - [`verify`]: what a provider says that it has done, and whether it has
-//! - [`failure`]: what went wrong, kept before anything is done about it
-//! - [`logs`]: what a bot printed
+//! - [`slot_lock`]: the lock that lets one task at a time work on a slot
+//! - [`replica`]: the lease that shows that this replica is alive
+//! - [`lease`]: work that is cancelled when another replica may take it over
+//! - [`verify`]: checks that a provider has done what it reported
+//! - [`failure`]: failures of slots, stored before the slot changes
+//! - [`logs`]: logs of bots
 //! - [`image`]: one puller per image and host
 
 pub mod assignment;
@@ -57,15 +57,15 @@ use availability::Availability;
 pub use recover::{ManualRecoveryError, Recovery};
 use replica::{LEASE, RENEW, ReplicaLease};
 
-/// How long a call of a provider may take: one that does not answer is an error like another.
+/// How long a call to a provider may take. A call that takes longer is an error like any other.
 #[derive(Clone, Debug)]
 pub struct Patience {
-    /// An image of many gigabytes takes its time.
+    /// Long, because an image may have many gigabytes.
     pub start: Duration,
     pub stop: Duration,
-    /// For what only looks.
+    /// For calls that only read.
     pub inspect: Duration,
-    /// How long a pull may stand still.
+    /// How long a pull may make no progress.
     pub pull_stall: Duration,
 }
 
@@ -81,7 +81,7 @@ impl Default for Patience {
 }
 
 const LONGEST_DESCRIBE: Duration = Duration::from_secs(10);
-/// So many slots are cleared at once after a start.
+/// How many slots are cleared at once after a start.
 const SETTLED_AT_ONCE: usize = 16;
 
 #[derive(Clone, Debug)]
@@ -100,17 +100,18 @@ struct Inner {
     max_recovery_attempts: i64,
     public_url: String,
     patience: Patience,
-    /// This process, as a holder of deployments and locks.
+    /// The lease of this process, as the holder of deployments and locks.
     lease: ReplicaLease,
-    /// The slots that this process is clearing, so that no two wakes do it at once; other processes see the lock.
+    /// The slots that this process is clearing, so that two wake-ups do not clear the same slot. Other processes see
+    /// the slot lock.
     clearing: Mutex<HashSet<SlotName>>,
     availability: Availability,
-    /// A place behind the gate was given to others, or the time is over for which it was.
+    /// A deployment stepped back from the gate, or the pause after which it tries again is over.
     stepped_back: Notify,
     ending: CancellationToken,
 }
 
-/// What a deployment needs from its surroundings.
+/// The parts of the server that deployment needs.
 #[derive(Debug)]
 pub struct Parts {
     pub context: Context,
@@ -120,7 +121,7 @@ pub struct Parts {
     pub providers: Providers,
     pub deadlines: Deadlines,
     pub max_concurrent: u32,
-    /// At the last of so many attempts to recover a slot, the slot is given up.
+    /// The slot is deleted at this attempt to recover it.
     pub max_recovery_attempts: u32,
     pub public_url: String,
     pub patience: Patience,
@@ -152,13 +153,13 @@ impl Deployment {
         }))
     }
 
-    /// Works until the end, on everything that asks to pass the gate and every end of a bot at once. What is overdue or
-    /// was left behind is found by the keepers.
+    /// Works until the server ends: it serves every deployment at the gate and every end of a bot at once. The keepers
+    /// find overdue and abandoned work.
     pub async fn work(self) {
         tokio::join!(self.serve(), self.keep_lease(true));
     }
 
-    /// Only tells that this process lives, and starts nothing: for a command that ends slots.
+    /// Only renews this process's lease and starts nothing: for a command that removes slots.
     pub async fn live(self) {
         self.keep_lease(false).await;
     }
@@ -175,7 +176,7 @@ impl Deployment {
         }
     }
 
-    /// Tells the others that this replica lives, and takes over from those that do not.
+    /// Renews this replica's lease, and takes over the work of replicas whose lease has ended.
     async fn keep_lease(&self, settles: bool) {
         let Self(inner) = self;
         while !inner.ending.is_cancelled() {
@@ -206,8 +207,8 @@ impl Deployment {
         }
     }
 
-    /// Finishes what can be known to be unfinished: after a start, and after another replica has died. Slots whose bots
-    /// have ended are cleared, and whoever waits passes the gate. Whoever else is at a slot holds its lock.
+    /// Finishes unfinished work after a start, and after another replica has died. It clears slots whose bots have
+    /// ended, and lets waiting deployments pass the gate. Slots that another task works on are protected by their lock.
     async fn settle(&self) {
         match self.0.store.slots_to_clear(self.0.clock.now()).await {
             Ok(slots) => {
@@ -225,7 +226,7 @@ impl Deployment {
         self.pass_gate().await;
     }
 
-    /// Shows at the providers what the slots are doing.
+    /// Shows the state of the slots at the providers.
     pub async fn describe(self) {
         loop {
             let described = tokio::select! {
@@ -235,7 +236,7 @@ impl Deployment {
             for described in described {
                 if let Some(provider) = self.provider(&described.pool) {
                     let describe = provider.describe(&described.slot, &described.text);
-                    // Best effort: the next change is described anyway.
+                    // Best effort: the next change is described in any case.
                     tokio::select! {
                         _ = tokio::time::timeout(LONGEST_DESCRIBE, describe) => {}
                         () = self.0.ending.cancelled() => return,
@@ -259,7 +260,7 @@ impl Deployment {
         &self.0.patience
     }
 
-    /// Ends a bot that waited too long or could not be deployed. False when it has gone on meanwhile.
+    /// Ends a bot that waited too long or could not be deployed. False when the bot has moved on in the meantime.
     pub(crate) async fn give_up(
         &self,
         bot: BotId,
@@ -281,7 +282,7 @@ impl Deployment {
         Ok(self.0.store.pools().await?.into_iter().find(|pool| pool.name == name))
     }
 
-    /// A bot's data, as it is handed to whatever runs it.
+    /// The data of a bot, as the process that runs the bot gets it.
     pub fn bot_data(&self, bot: &BotRow) -> Option<Value> {
         let connection = bot.connection_id?;
         let token = self.0.lifecycle.tokens.make(Claim { bot: bot.id, connection });
@@ -297,7 +298,7 @@ impl Deployment {
         bot_data(bot, token, &self.0.public_url, &self.0.deadlines, &self.0.lifecycle.bus)
     }
 
-    /// Whether a slot's environment stays as it was made.
+    /// Whether the provider of the pool cannot change a slot's environment after the slot was made.
     pub fn keeps_environment(&self, pool: &str) -> bool {
         self.0.providers.get(pool).is_some_and(|provider| provider.keeps_environment())
     }
@@ -311,7 +312,7 @@ impl Deployment {
     }
 }
 
-/// A bot's data: all that whatever runs it needs.
+/// Builds a bot's data: everything that the process that runs the bot needs.
 fn bot_data(bot: &BotRow, token: &str, public_url: &str, deadlines: &Deadlines, bus: &Bus) -> Value {
     let connection = bot.connection_id.map(|id| id.to_string()).unwrap_or_default();
     json!({

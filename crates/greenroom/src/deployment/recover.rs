@@ -1,6 +1,6 @@
-//! From an error to a free slot: what is left in it is stopped at the provider, and it may be used again. One that fails
-//! again and again is deleted instead, so that the pool can grow a fresh one. And what the provider has and nobody knows
-//! is removed.
+//! This module recovers a slot in error: it stops the slot at the provider and makes it available again. A slot that
+//! fails too often is deleted, so that the pool can create a new one. The module also removes resources at a provider
+//! that belong to no slot.
 
 use domain::slot::NO_AGENT;
 use domain::{SlotName, SlotStatus};
@@ -13,20 +13,20 @@ use crate::placement::SlotEvent;
 use crate::providers::Provider;
 use crate::store::{Holding, Lease, LeaseClaim, SlotRow, StoreError};
 
-/// What came of an attempt at a slot.
+/// The result of an attempt to recover a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Recovery {
-    /// It is free again.
+    /// The slot is available again.
     Recovered,
-    /// The provider did not do what it was asked.
+    /// The provider did not do what the server asked for.
     Failed,
-    /// It failed once too often, and is gone.
+    /// The slot failed too often and was deleted.
     Deleted,
-    /// There was nothing to recover any more, or somebody is at it.
+    /// There was nothing to recover, or another task works on the slot.
     NotNeeded,
 }
 
-/// Why an operator cannot have a slot recovered now.
+/// Why an operator cannot recover a slot now.
 #[derive(Debug, thiserror::Error)]
 pub enum ManualRecoveryError {
     #[error("there is no such slot")]
@@ -40,7 +40,7 @@ pub enum ManualRecoveryError {
 }
 
 impl Deployment {
-    /// Recovers a slot in error because an operator asks for it. The attempt is not counted.
+    /// Recovers a slot in error at an operator's request. The attempt is not counted.
     pub async fn recover_by_hand(&self, slot: &SlotName) -> Result<(), ManualRecoveryError> {
         let row = self.0.store.for_users().slot(slot).await?.ok_or(ManualRecoveryError::NotFound)?;
         if row.status != SlotStatus::Error {
@@ -49,8 +49,8 @@ impl Deployment {
         self.recover(slot).await?.map(drop).ok_or(ManualRecoveryError::InProgress)
     }
 
-    /// Makes a slot in error ready again, at once and without counting it; `None` when someone is at the slot already. What
-    /// was begun is finished, whether or not the caller waits for it.
+    /// Recovers a slot in error at once, without counting the attempt; `None` when another task already works on the
+    /// slot. The work is finished even if the caller stops waiting.
     pub async fn recover(&self, slot: &SlotName) -> Result<Option<Recovery>, StoreError> {
         let (this, slot) = (self.clone(), slot.clone());
         let done = tokio::spawn(async move {
@@ -65,8 +65,8 @@ impl Deployment {
         done.await.unwrap_or_else(|error| Err(StoreError::ended("recover", &error)))
     }
 
-    /// One more attempt at a slot that is in error, or has been stuck since `stuck_since` or longer. At the last one it is
-    /// deleted.
+    /// Makes one more attempt to recover a slot that is in error, or has been stuck since `stuck_since` or longer. At
+    /// the last attempt the slot is deleted.
     pub async fn attempt(&self, slot: &SlotName, stuck_since: Timestamp) -> Result<Recovery, StoreError> {
         let done = self.with_slot_locked(slot, |slot| self.try_attempt(slot, stuck_since)).await?;
         Ok(done.unwrap_or(Recovery::NotNeeded))
@@ -83,13 +83,13 @@ impl Deployment {
         if slot.status != SlotStatus::Error && self.0.store.is_at_gate(&slot.name).await? {
             return Ok(Recovery::NotNeeded);
         }
-        // While the provider is away nothing can be recovered, and no attempt counts.
+        // While the provider is unavailable, no recovery is possible, and no attempt counts.
         if let Some(provider) = self.provider(&slot.pool)
             && !self.answers(&slot.pool, &*provider).await
         {
             return Ok(Recovery::NotNeeded);
         }
-        // Before the provider is called: an attempt in which this process dies counts as well.
+        // This comes before the call to the provider: an attempt in which this process dies counts too.
         let news = SlotEvent::Recovering { since: slot.status_since, message: message.to_owned() };
         if !self.0.placement.report(slot.name.clone(), news).await? {
             return Ok(Recovery::NotNeeded);
@@ -97,7 +97,7 @@ impl Deployment {
         let Some(slot) = self.0.store.slot(&slot.name).await?.filter(|slot| slot.status == SlotStatus::Error) else {
             return Ok(Recovery::NotNeeded);
         };
-        // The event has counted this attempt.
+        // The event has already counted this attempt.
         if !is_last_attempt(slot.recovery_attempts, self.0.max_recovery_attempts) {
             return self.revive(slot).await;
         }
@@ -108,8 +108,8 @@ impl Deployment {
         Ok(if self.try_remove(&slot).await? { Recovery::Deleted } else { Recovery::Failed })
     }
 
-    /// Starts a slot again of which the provider says that it is not healthy. This counts as an attempt to recover it; at the
-    /// last attempt the slot goes to error instead. True when it is started again.
+    /// Restarts a slot that its provider reports as unhealthy. This counts as an attempt to recover the slot; at the
+    /// last attempt the slot goes to error instead. True when the slot is started again.
     pub(crate) async fn restart_unhealthy(&self, slot: &SlotRow, state: &str) -> Result<bool, StoreError> {
         let message = format!("the provider says that it is not well: {state}");
         if is_last_attempt(slot.recovery_attempts + 1, self.0.max_recovery_attempts) {
@@ -125,8 +125,8 @@ impl Deployment {
         Ok(is_restarted)
     }
 
-    /// An agent that comes late would bring its slot back while what runs there, the agent itself, is being stopped: first
-    /// the slot is in error for another reason, for which nobody brings it back.
+    /// Recovers the slot unless its agent came back. A late agent could make its slot available while the server stops
+    /// that same agent. So the slot's error message is first replaced by one that a late agent does not clear.
     async fn revive_unless_back(&self, slot: SlotRow) -> Result<Recovery, StoreError> {
         if slot.error_message.as_deref() != Some(NO_AGENT) {
             return self.revive(slot).await;
@@ -142,7 +142,7 @@ impl Deployment {
         }
     }
 
-    /// Stops what is left in a slot in error, and lets it be used again.
+    /// Stops the process in a slot in error, and makes the slot available again.
     async fn revive(&self, slot: SlotRow) -> Result<Recovery, StoreError> {
         let Some(provider) = self.provider(&slot.pool) else {
             self.failed_since(&slot, not_configured(&slot.pool)).await?;
@@ -164,7 +164,8 @@ impl Deployment {
         Ok(Recovery::Recovered)
     }
 
-    /// Removes what a provider has under a name that no slot has. False when it is known by now, or another is at it.
+    /// Removes a resource at the provider whose name belongs to no slot. False when a slot has this name by now, or
+    /// another task works on it.
     pub async fn remove_unknown(&self, slot: &SlotName, provider: &dyn Provider) -> Result<bool, String> {
         let (store, text) = (&self.0.store, |error: StoreError| error.to_string());
         let replica = self.0.lease.current().await.map_err(text)?;
@@ -174,7 +175,8 @@ impl Deployment {
             kept.given_back();
             return Ok(false);
         }
-        // After the lease was taken: whoever makes a slot of this name from here on waits for it before it is started.
+        // The check comes after the lease was taken: from now on, a new slot of this name waits for the lease before it
+        // is started.
         let removed = match store.slot(slot).await {
             Ok(None) => {
                 let ours = || store.renew_lease(&claim);
@@ -192,13 +194,13 @@ impl Deployment {
         removed
     }
 
-    /// Whether something unknown is being removed under this name just now.
+    /// Whether an unknown resource is being removed under this name.
     pub(super) async fn is_being_removed(&self, slot: &SlotName) -> Result<bool, StoreError> {
         Ok(self.0.store.lease_holder(&Lease::Removal(slot.clone())).await?.is_some())
     }
 }
 
-/// Whether an attempt to recover a slot is the last one. `number` is how many attempts there were, with this one.
+/// Whether an attempt to recover a slot is the last one. `number` counts the attempts, this one included.
 fn is_last_attempt(number: i64, max_attempts: i64) -> bool {
     number >= max_attempts
 }

@@ -1,8 +1,9 @@
-//! That this replica lives, told once for everything that it holds. The lease ends by the clock of the database; the
-//! replica goes by its own, from the moment at which it asked, so that it stops before another may begin. A replica
-//! that was taken for dead comes back under another id and holds nothing of what it held before.
+//! This module keeps one lease for the whole replica, which covers everything that the replica holds. The lease ends by
+//! the clock of the database. The replica measures the lease by its own clock, from the moment of its request, so it
+//! stops before another replica may begin. A replica that was declared dead continues under a new id and holds nothing
+//! of what it held before.
 //!
-//! On SQLite nobody else is there: what an earlier process held was released at the start, and the lease never ends.
+//! On SQLite there is only one process: the start releases what an earlier process held, and the lease never ends.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,16 +16,15 @@ use uuid::Uuid;
 use crate::clock::Clock;
 use crate::store::{Holder, Holding, Store, StoreError};
 
-/// How long a replica is believed to live without a sign.
+/// How long a lease lasts without a renewal.
 pub const LEASE: Duration = Duration::from_secs(4);
-/// How often it gives one, and looks whether others did: with the lease, what a dead one held is free within five
-/// seconds.
+/// How often a replica renews its lease and checks the leases of others. With [`LEASE`], what a dead replica held is
+/// free within five seconds.
 pub const RENEW: Duration = Duration::from_millis(800);
-/// A sign that comes so late means that the database or this process stood still: then others could not give theirs
-/// either.
+/// If a renewal is this late, the database or this process stood still. Then other replicas could not renew either.
 const LATE: Duration = Duration::from_secs(2);
 
-/// Every so many signs it looks whether anything is held by nobody that is known.
+/// After this many renewals, the replica checks for holdings whose holder is not known.
 const SWEEP_EVERY: u64 = 6;
 
 #[derive(Clone, Debug)]
@@ -36,23 +36,23 @@ struct Inner {
     clock: Clock,
     name: String,
     liveness: Liveness,
-    /// What was held by work that ended without giving it back, and since when.
+    /// Holdings of work that ended without giving them back, and since when.
     dropped: Mutex<VecDeque<(Instant, Holding)>>,
-    /// One renewal at a time.
+    /// Allows one renewal at a time.
     renewing: AsyncMutex<()>,
     signs: Mutex<Signs>,
 }
 
-/// The signs that this replica gave.
+/// The renewals of this replica.
 #[derive(Debug, Default)]
 struct Signs {
     last: Option<Instant>,
     count: u64,
-    /// Before this nobody is taken for dead.
+    /// Until then this replica declares no other replica dead.
     patient_until: Option<Instant>,
 }
 
-/// As whom this replica holds what it holds, and until when that is certain.
+/// The id under which this replica holds things, and until when that is certain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Standing {
     id: Uuid,
@@ -61,15 +61,15 @@ struct Standing {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Until {
-    /// It is not known to the others yet.
+    /// The other replicas do not know this id yet.
     Unknown,
     Then(Instant),
     Ever,
-    /// It has ended, and takes nothing any more.
+    /// The replica has ended and takes nothing any more.
     Over,
 }
 
-/// As whom this process holds what it holds, for everything that depends on it.
+/// The id under which this process holds things, shared with all work that depends on it.
 #[derive(Clone, Debug)]
 pub struct Liveness(watch::Sender<Standing>);
 
@@ -86,19 +86,19 @@ impl Liveness {
         self.0.send_replace(standing)
     }
 
-    /// Whether what was taken as `replica` is still this process's, for certain.
+    /// Whether this process certainly still holds what it took as `replica`.
     pub fn holds(&self, replica: Uuid) -> bool {
         let standing = self.standing();
         standing.id == replica && standing.is_certain()
     }
 
-    /// Waits until it is known that what was taken as `replica` is another's.
+    /// Waits until this process knows that it no longer holds what it took as `replica`.
     pub async fn lost(&self, replica: Uuid) {
-        // The sender is in here: it cannot go away.
+        // This struct owns the sender, so the channel cannot close.
         let _ = self.0.subscribe().wait_for(|standing| standing.id != replica).await;
     }
 
-    /// Waits until a sign was given, however it was answered.
+    /// Waits until a renewal has been attempted, with any result.
     pub fn renewed(&self) -> impl Future<Output = ()> + use<> {
         let mut standing = self.0.subscribe();
         async move {
@@ -131,7 +131,8 @@ impl ReplicaLease {
         }))
     }
 
-    /// As whom to take something now. Asks the database where it is not certain that this replica lives.
+    /// Returns the id under which to take something now. Asks the database when it is not certain that this replica is
+    /// alive.
     pub async fn current(&self) -> Result<Holder, StoreError> {
         if !self.0.liveness.standing().is_certain() {
             self.renew().await?;
@@ -143,7 +144,7 @@ impl ReplicaLease {
         &self.0.liveness
     }
 
-    /// Gives a sign. Who was taken for dead is someone else from here on.
+    /// Renews the lease. A replica that was declared dead gets a new id.
     pub async fn renew(&self) -> Result<(), StoreError> {
         let Self(inner) = self;
         let _turn = inner.renewing.lock().await;
@@ -170,8 +171,8 @@ impl ReplicaLease {
         self.0.store.register_replica(&Holder { id, name: self.0.name.clone() }, LEASE).await
     }
 
-    /// Gives a sign, takes those for dead who gave none, and releases what work of this process left behind. Says who
-    /// was dead.
+    /// Renews the lease, declares replicas without a renewal dead, and releases what work of this process left behind.
+    /// Returns the dead replicas.
     pub async fn tick(&self) -> Result<Vec<Holder>, StoreError> {
         let Self(inner) = self;
         self.renew().await?;
@@ -188,9 +189,8 @@ impl ReplicaLease {
         Ok(dead)
     }
 
-    /// Whether this replica may take others for dead, and if so whether it is time to look at everything that is held.
-    /// If the database was away, or this process stood still, the others are first given the time for a sign of their
-    /// own.
+    /// Whether this replica may declare others dead, and if so, whether it is time to check all holdings. If the
+    /// database was unavailable, or this process stood still, the others first get time to renew.
     fn may_judge(&self) -> Option<bool> {
         let now = Instant::now();
         let mut signs = self.0.signs.lock().unwrap_or_else(PoisonError::into_inner);
@@ -203,21 +203,21 @@ impl ReplicaLease {
         signs.patient_until.is_none_or(|until| now >= until).then_some(sweeps)
     }
 
-    /// What work left behind so long ago that nothing of it can still be under way, as far as a dead replica would be
-    /// believed.
+    /// Returns a holding that work left behind so long ago that none of that work can still run. The limit is the same
+    /// as for a dead replica.
     fn abandoned(&self) -> Option<Holding> {
         let dropped = self.0.dropped.lock().unwrap_or_else(PoisonError::into_inner);
         let (since, holding) = dropped.front()?;
         (since.elapsed() >= LEASE).then(|| holding.clone())
     }
 
-    /// Keeps in mind that something is about to be held. Dropped without [`Kept::given_back`] it is released a while
-    /// later, so that nothing is held for ever by work that has ended.
+    /// Notes that this process is about to hold something. If the result is dropped without [`Kept::given_back`], the
+    /// holding is released a while later. So work that has ended holds nothing for ever.
     pub fn keep(&self, holding: Holding) -> Kept {
         Kept { lease: self.clone(), holding: Some(holding) }
     }
 
-    /// Ends: nothing is this process's from here on, and what it held is free.
+    /// Ends the lease: this process holds nothing from now on, and others may take what it held.
     pub async fn end(&self) -> Result<(), StoreError> {
         let Self(inner) = self;
         if !inner.store.is_shared() {
@@ -229,7 +229,7 @@ impl ReplicaLease {
     }
 }
 
-/// Something that this process holds, or is about to.
+/// Something that this process holds or is about to hold.
 #[derive(Debug)]
 pub struct Kept {
     lease: ReplicaLease,
@@ -237,7 +237,7 @@ pub struct Kept {
 }
 
 impl Kept {
-    /// It was given back, or never had.
+    /// The holding was given back, or was never taken.
     pub fn given_back(mut self) {
         self.holding = None;
     }
@@ -254,18 +254,18 @@ impl Drop for Kept {
 
 #[cfg(test)]
 impl Liveness {
-    /// A replica that lives for a lease from now on, and its id.
+    /// A replica whose lease starts now, and its id.
     pub fn begin() -> (Self, Uuid) {
         let id = Uuid::new_v4();
         (Self::new(id, Until::Then(Instant::now() + LEASE)), id)
     }
 
-    /// The database has answered that the replica lives.
+    /// The database has confirmed that the replica is alive.
     pub fn live_on(&self) {
         self.set(Standing { until: Until::Then(Instant::now() + LEASE), ..self.standing() });
     }
 
-    /// The database has answered that the replica was taken for dead.
+    /// The database has answered that the replica was declared dead.
     pub fn die(&self) {
         self.set(Standing { id: Uuid::new_v4(), until: Until::Unknown });
     }

@@ -1,5 +1,5 @@
-//! One at a time at a slot, in whatever process: whoever came second to end what runs in it would end what was started
-//! there since. Each looks at the slot once more when nobody else can be at it.
+//! This module lets only one task at a time work on a slot, across all processes. Without the lock, a second task that
+//! stops the slot would stop what was started there since. Each task reads the slot again after it has the lock.
 
 use std::sync::PoisonError;
 
@@ -8,7 +8,7 @@ use domain::SlotName;
 use super::{Deployment, lease};
 use crate::store::{Holding, Lease, LeaseClaim, SlotRow, StoreError};
 
-/// This process is at the slot, until it is dropped: also when whoever asked for the work has gone away.
+/// The lock of this process on a slot. It is released when it is dropped, also when the caller was cancelled.
 struct SlotLock<'a> {
     deployment: &'a Deployment,
     slot: &'a SlotName,
@@ -21,8 +21,8 @@ impl Drop for SlotLock<'_> {
 }
 
 impl Deployment {
-    /// Does the work on a slot as it is by now. `None` when someone is at it already, or has come to be meanwhile, or when
-    /// there is no such slot.
+    /// Does the work on the slot, with the slot's current row. `None` when another task already works on the slot or
+    /// takes it over, or when there is no such slot.
     pub(super) async fn with_slot_locked<T, W>(
         &self,
         slot: &SlotName,
@@ -35,7 +35,7 @@ impl Deployment {
             return Ok(None);
         }
         let _lock = SlotLock { deployment: self, slot };
-        // Another holder each time: what this process had begun before, and was dropped, may still be going on.
+        // Each lock has a new holder: earlier work of this process that was dropped may still be running.
         let claim = LeaseClaim::new(Lease::Slot(slot.clone()), &self.0.lease.current().await?);
         let kept = self.0.lease.keep(Holding::Lease(claim.clone()));
         if !self.0.store.take_lease(&claim).await? {

@@ -1,6 +1,6 @@
-//! Through the gate of its host to a running slot: at most so many at once on each host, first in first out, in
-//! whatever process. A start that failed is tried again as long as the deadline allows, where the provider says that it
-//! may help.
+//! This module takes a deployment through the gate of its host and starts the slot. The gate lets a limited number of
+//! deployments run at once on each host, first in, first out, across all processes. A failed start is tried again until
+//! the deadline, if the provider says that a retry may help.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,57 +20,57 @@ use crate::store::{DeploymentRow, Holder, Holding, Lease, Served, SlotRow, Store
 
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
-/// For a longer pause the place behind the gate is given to others.
+/// For a longer pause, the deployment steps back from the gate and lets others pass.
 const LONGEST_IN_PLACE: Duration = Duration::from_secs(1);
-/// How often to look whether somebody else is done with what has the slot's name.
+/// How often to check whether another task is done with the resource of the same name.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// A deployment that was let through the gate, and as whose.
+/// A deployment that has passed the gate, and its holder.
 struct Passed {
     row: DeploymentRow,
     holder: Uuid,
-    /// The replica that it was let through as.
+    /// The replica as which it passed the gate.
     replica: Uuid,
 }
 
-/// What came of what a provider was asked to do.
+/// The result of a request to the provider.
 enum Brought {
-    /// It runs, or is made; with the provider's name for it.
+    /// The slot runs, or is created; with the provider's name for it.
     Up(String),
-    /// Somebody else pulls the image, and the deployment has stepped back.
+    /// Another deployment pulls the image, and this deployment has stepped back.
     SteppedBack,
-    /// It is another's by now.
+    /// Another process holds the deployment now.
     Lost,
 }
 
-/// What is to be in a slot, and whether it is to run or only to be made.
+/// What the provider is to create, and whether it is also to start it.
 struct Wanted {
     spec: Spec,
     runs: bool,
 }
 
 enum Outcome {
-    /// It runs, or is made; with the provider's name for it, and what stands for all that it was started with.
+    /// The slot runs, or is created; with the provider's name for it, and the fingerprint of its start configuration.
     Done {
         provider_ref: String,
         recipe: Option<String>,
     },
     Failed(ProviderError),
-    /// There is no room for what its bot asks, in these words.
+    /// The provider has no capacity for the bot's requirements, and this is its message.
     NoCapacity(String),
-    /// Nobody wants it any more.
+    /// The start is no longer needed.
     NotWanted,
-    /// It failed, and is tried again after this; others may go meanwhile.
+    /// The start failed and is tried again after this pause. Others may pass the gate in the meantime.
     Later(Duration),
-    /// It has stepped back until somebody else has pulled the image.
+    /// The deployment has stepped back until another deployment has pulled the image.
     SteppedBack,
-    /// Another process holds it by now.
+    /// Another process holds the deployment now.
     Lost,
 }
 
 impl Deployment {
-    /// Lets through as many as there is room for on each host, and deploys them. Only of pools that this replica has a
-    /// provider for: what others are configured with is left to them.
+    /// Lets as many deployments pass as each host has room for, and deploys them. It takes only pools that this replica
+    /// has a provider for; other replicas take the rest.
     pub(crate) async fn pass_gate(&self) {
         match self.passed().await {
             Ok(passed) => {
@@ -83,8 +83,8 @@ impl Deployment {
         }
     }
 
-    /// Something with these attributes came free at the provider of these pools: whoever was put back in the queue, or tries again
-    /// later, is tried now.
+    /// Capacity with these attributes became free at the provider of these pools. Bots that went back to the queue, and
+    /// deployments that wait for a retry, are tried now.
     pub async fn came_free(&self, pools: &[&str], attributes: Attributes) -> Result<(), StoreError> {
         let mut tx = self.0.store.begin().await?;
         for pool in pools {
@@ -97,7 +97,7 @@ impl Deployment {
     }
 
     async fn passed(&self) -> Result<Vec<(Passed, Kept)>, StoreError> {
-        // Another holder each time, so that whoever was let through before, also by this process, is told from it.
+        // Each pass has a new holder, so that it differs from every earlier pass, also of this process.
         let (replica, holder) = (self.0.lease.current().await?.id, Uuid::new_v4());
         let all = self.0.lease.keep(Holding::Passed { holder });
         let served: Vec<Served> = self
@@ -142,7 +142,7 @@ impl Deployment {
                 self.0.stepped_back.notify_one();
                 return;
             }
-            // If it is not another's after all, it is released with what it held.
+            // If this process still holds the deployment after all, dropping `kept` releases it later.
             Ok(Outcome::Lost) => {
                 drop(kept);
                 return self.clear_if_ended(bot).await;
@@ -156,7 +156,7 @@ impl Deployment {
         self.clear_if_ended(bot).await;
     }
 
-    /// A bot that ended meanwhile left its slot to whoever was starting it.
+    /// Clears the slot of a bot that ended during the start: clearing was left to this task.
     async fn clear_if_ended(&self, bot: Option<BotId>) {
         if let Some(bot) = bot
             && let Ok(Some(row)) = self.0.store.bot(bot).await
@@ -166,7 +166,7 @@ impl Deployment {
         }
     }
 
-    /// The bot fails and the slot goes to error in one transaction, with the provider's words in both.
+    /// Fails the bot and sets the slot to error in one transaction, with the provider's message in both.
     async fn failed(&self, deployment: &Passed, message: String) -> Result<(), StoreError> {
         let slot = &deployment.row.slot;
         let Some(bot) = deployment.row.bot_id else {
@@ -180,7 +180,7 @@ impl Deployment {
         self.not_wanted(deployment).await
     }
 
-    /// The bot goes back in the queue, and the slot is free.
+    /// Puts the bot back in the queue and frees the slot.
     async fn no_capacity(&self, deployment: &Passed, message: String) -> Result<(), StoreError> {
         let slot = &deployment.row.slot;
         let Some(bot) = deployment.row.bot_id else { return self.failed(deployment, message).await };
@@ -192,7 +192,7 @@ impl Deployment {
         self.not_wanted(deployment).await
     }
 
-    /// A bot that is to leave and has not begun is at its end: there is nobody to tell.
+    /// Ends a bot that is to stop and has not begun: there is no process that could leave the meeting.
     async fn not_wanted(&self, deployment: &Passed) -> Result<(), StoreError> {
         let (bot, holder) = (deployment.row.bot_id, deployment.holder);
         if let Some(id) = bot
@@ -220,7 +220,7 @@ impl Deployment {
                     slot.pool
                 ))));
             };
-            // A bot that has begun, and ended with its slot while that was being started, is not begun a second time.
+            // If a bot that had begun ended together with its slot during the start, it must not begin a second time.
             if let Some(bot) = deployment.bot_id
                 && self.has_begun(bot).await?
                 && self.end_if_interrupted(&slot.name, bot, &*provider).await?
@@ -238,8 +238,8 @@ impl Deployment {
             if error.is_unavailable {
                 self.note_away(&slot.pool, &error);
             }
-            // Of a provider that is away nobody knows whether the slot would start. A bot that waited too long is ended by
-            // the keeper of the queue, and its slot stays good.
+            // While the provider is unavailable, it is unknown whether the slot would start. The queue-expiry keeper
+            // ends a bot that waited too long, and the slot stays usable.
             let is_away =
                 error.is_unavailable || (is_late && self.failed_by_outage(&slot.pool, &*provider, &error).await);
             if is_late && is_away {
@@ -248,7 +248,7 @@ impl Deployment {
             }
             if !error.retryable || is_late {
                 self.keep_failure(&slot, deployment.bot_id, &error.message).await;
-                // Whoever has it by now decides what becomes of it.
+                // If another process holds the deployment by now, that process decides.
                 let own = self.note_error(passed, &error.message).await.unwrap_or(false);
                 return Ok(if own { Outcome::Failed(error) } else { Outcome::Lost });
             }
@@ -271,7 +271,7 @@ impl Deployment {
         }
     }
 
-    /// Lets others have the place behind the gate until it is tried again.
+    /// Leaves the gate to others until the next attempt.
     async fn step_back(&self, passed: &Passed, pause: Duration, message: &str) -> Result<bool, StoreError> {
         let mut tx = self.0.store.begin().await?;
         let until = self.0.clock.now().saturating_add(pause).unwrap_or(Timestamp::MAX);
@@ -280,8 +280,8 @@ impl Deployment {
         Ok(stepped)
     }
 
-    /// The image first, by one puller at a time; then what is wanted. Of a slot that `is_new` something may be left that
-    /// nobody knew of, and is being removed.
+    /// Pulls the image first, one puller at a time, and then creates or starts the slot. Before a new slot (`is_new`)
+    /// is created, an unknown resource of the same name may still be being removed.
     async fn bring_up(
         &self,
         provider: &Arc<dyn Provider>,
@@ -293,8 +293,8 @@ impl Deployment {
         while is_new && self.is_being_removed(&wanted.spec.slot).await.map_err(removed)? {
             tokio::time::sleep(POLL_INTERVAL).await;
         }
-        // A replica that stood still may have said that the slot is clear, while another was already clearing it in its place:
-        // what that one is about to end must not be what is started here.
+        // This replica may have stood still and reported the slot as clear while another replica was clearing it. That
+        // replica must not stop what is started here.
         let lease = Lease::Slot(wanted.spec.slot.clone());
         let is_elsewhere = |replica: Holder| replica.id != passed.replica;
         while self.0.store.is_shared()
@@ -312,7 +312,7 @@ impl Deployment {
         made.map(Brought::Up)
     }
 
-    /// What is to run: `None` when nobody wants it any more.
+    /// Returns what to start; `None` when the start is no longer needed.
     async fn wanted(&self, slot: &SlotRow, deployment: &DeploymentRow) -> Result<Option<Wanted>, StoreError> {
         let Some(pool) = self.pool(&slot.pool).await? else { return Ok(None) };
         if slot.bot_id != deployment.bot_id || (slot.status == SlotStatus::Draining && slot.bot_id.is_none()) {
@@ -336,7 +336,7 @@ impl Deployment {
                 return Ok(None);
             }
             spec.requirements = bot.parsed_requirements();
-            // An agent that waits fetches its bot by itself.
+            // A waiting agent fetches its bot by itself.
             if !pool.hot {
                 spec.connection = bot.connection_id.map(|id| id.to_string());
             }
@@ -347,7 +347,7 @@ impl Deployment {
         Ok(Some(Wanted { spec, runs: pool.hot || deployment.bot_id.is_some() }))
     }
 
-    /// Lets a provider work while this replica lives and somebody wants what it is doing.
+    /// Lets the provider work as long as this replica is alive and the result is needed.
     async fn leased(
         &self,
         passed: &Passed,
@@ -358,7 +358,7 @@ impl Deployment {
         let wanted = || async { Ok(self.is_ours(passed).await? && !self.has_ended(*bot_id).await) };
         let work = tokio::time::timeout(self.0.patience.start, work);
         match lease::kept(self.0.lease.liveness(), passed.replica, slot.as_str(), wanted, work).await {
-            // By now it may be another's, whose word counts.
+            // Another process may hold the deployment by now; then the result of that process counts.
             Some(Ok(Ok(Brought::Up(provider_ref)))) if self.is_ours(passed).await.unwrap_or(true) => {
                 Outcome::Done { provider_ref, recipe }
             }
@@ -371,13 +371,13 @@ impl Deployment {
         }
     }
 
-    /// Whether a bot came to its end meanwhile: then its start is not waited for any longer.
+    /// Whether the bot has ended in the meantime. Then its start is cancelled.
     async fn has_ended(&self, bot: Option<BotId>) -> bool {
         let Some(bot) = bot else { return false };
         matches!(self.0.store.bot(bot).await, Ok(Some(row)) if row.status.is_ended())
     }
 
-    /// Whether a bot has called back.
+    /// Whether the bot has called back under its connection.
     async fn has_begun(&self, bot: BotId) -> Result<bool, StoreError> {
         Ok(self.0.store.bot(bot).await?.is_some_and(|bot| bot.has_session))
     }
@@ -386,7 +386,7 @@ impl Deployment {
         self.0.store.is_held_by(&passed.row.slot, passed.holder).await
     }
 
-    /// Keeps what the provider said. False when the deployment is no longer this process's.
+    /// Stores the provider's message. False when this process no longer holds the deployment.
     async fn note_error(&self, passed: &Passed, message: &str) -> Result<bool, StoreError> {
         let mut tx = self.0.store.begin().await?;
         let own = tx.note_error(&passed.row.slot, passed.holder, message).await?;

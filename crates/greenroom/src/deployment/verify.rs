@@ -1,5 +1,6 @@
-//! What a provider says that it has done, and whether it has. A word is not enough to give a slot to the next bot, or to
-//! forget it: the provider is looked at afterwards, and what cannot be proven is an error.
+//! This module checks that a provider has done what it reported. A report alone is not enough to give a slot to the
+//! next bot, or to delete its row. So the server reads the provider's state afterwards, and returns an error if that
+//! does not confirm the report.
 
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use super::Deployment;
 use crate::providers::{Provider, ProviderError, Stopped};
 
 impl Deployment {
-    /// Ends what runs in a slot, and proves it.
+    /// Stops the process in a slot, and checks that it is gone, unless the provider itself has seen that.
     pub(super) async fn stopped(
         &self,
         slot: &SlotName,
@@ -33,7 +34,7 @@ impl Deployment {
         }
     }
 
-    /// Removes a slot at the provider, and proves it.
+    /// Deletes a slot at the provider, and checks that it is gone.
     pub(super) async fn deleted(&self, slot: &SlotName, provider: &dyn Provider) -> Result<(), ProviderError> {
         let Self(inner) = self;
         within(inner.patience.stop, "was to be deleted", provider.delete(slot)).await?;
@@ -48,7 +49,7 @@ impl Deployment {
     }
 }
 
-/// What the provider answers in time, in its words.
+/// Returns the provider's answer or error, or an error when it takes too long.
 pub(super) async fn within<T>(
     patience: Duration,
     what: &str,

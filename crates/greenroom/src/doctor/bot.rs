@@ -1,4 +1,4 @@
-//! One bot: what it is, since when, what it waits for, until when, and what was said of it.
+//! This module describes one bot: its state and since when, what it waits for and until when, and its failures and log.
 
 use domain::{BotId, Status};
 
@@ -6,7 +6,7 @@ use super::Doctor;
 use super::story::{Story, after, moment};
 use crate::store::{BotRow, LogLine, StoreError};
 
-/// So many lines of a bot's log are shown.
+/// How many lines of a bot's log are shown.
 const LOG_LINES: usize = 20;
 
 fn shown(line: &LogLine) -> String {
@@ -17,7 +17,7 @@ fn shown(line: &LogLine) -> String {
 }
 
 impl Doctor {
-    /// Tells of a bot; `None` when there is none of this id.
+    /// Describes a bot; `None` when there is no bot with this id.
     pub async fn bot(&self, id: BotId) -> Result<Option<Story>, StoreError> {
         let Some(bot) = self.store.bot(id).await? else { return Ok(None) };
         let clocks = self.store.clocks(id).await?;
@@ -40,7 +40,7 @@ impl Doctor {
             }
         } else {
             story.add("waits for", self.bot_waits_for(&bot).await?);
-            // Once it runs, what its pool could not do for another is not its trouble.
+            // Once the bot runs, problems of its pool no longer concern it.
             if let Some(pool) = bot.pool.as_ref().filter(|_| !bot.has_session) {
                 for trouble in self.troubles(pool).await {
                     story.add("trouble", trouble);
@@ -69,7 +69,7 @@ impl Doctor {
         Ok(Some(story))
     }
 
-    /// What a bot that is not at its end waits for, and until when.
+    /// Returns what a bot that has not ended waits for, and until when.
     pub(super) async fn bot_waits_for(&self, bot: &BotRow) -> Result<String, StoreError> {
         if let Some(entry) = self.store.queue().await?.into_iter().find(|entry| entry.bot_id == bot.id) {
             let until = moment(entry.timeout_at, self.now);

@@ -1,10 +1,10 @@
-//! What a person is told who was woken up: whether everything that the server stands on is in order, and what a slot or a
-//! bot is doing, since when, what it waits for, until when, and what the provider said. It only looks.
+//! This module helps the person on call. It shows whether everything that the server depends on works. For a slot or a
+//! bot it shows the state and since when, what it waits for and until when, and the provider's messages. It only reads.
 //!
-//! - this file: everything that the server stands on
-//! - [`server`]: the servers that run
+//! - this file: everything that the server depends on
+//! - [`server`]: the running servers
 //! - [`pool`]: a pool, its provider and its slots
-//! - [`story`]: what is told of one thing
+//! - [`story`]: the description of one thing
 //! - [`slot`]: one slot
 //! - [`bot`]: one bot
 
@@ -32,7 +32,7 @@ use crate::store::{Lease, SlotRow, Store, StoreError, StoreInspection};
 use pool::Programs;
 use server::Servers;
 
-/// Longer than anything takes that answers at all.
+/// Longer than any working part takes to answer.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Several checks of one thing.
@@ -42,7 +42,7 @@ pub struct Examined {
     pub checks: Vec<Check>,
 }
 
-/// What is needed to tell of a slot or a bot.
+/// Everything that is needed to describe a slot or a bot.
 #[derive(Debug)]
 pub struct Doctor {
     pub store: Store,
@@ -54,7 +54,7 @@ pub struct Doctor {
     pub now: Timestamp,
 }
 
-/// Why nothing can be told of a slot or a bot.
+/// Why a slot or a bot cannot be described.
 #[derive(Debug, thiserror::Error)]
 pub enum DoctorError {
     #[error("there is no database yet: the first start of the server makes it")]
@@ -66,7 +66,7 @@ pub enum DoctorError {
 }
 
 impl Doctor {
-    /// Opens what is configured, as it is.
+    /// Opens what is configured, without changing anything.
     pub async fn open(config: &Config) -> Result<Self, DoctorError> {
         let StoreInspection { store, found, known } = inspect_store(config).await?.ok_or(DoctorError::NotYet)?;
         if found != known {
@@ -78,7 +78,7 @@ impl Doctor {
         Ok(Self {
             pools: config.pools.clone(),
             programs: Programs::of(&servers),
-            // Without the store: what is written there is the server's.
+            // This passes no store, because only the server may write the providers' request limits there.
             providers: pools::providers(&located(config, Some(&store)).await, &installation, None, &runners),
             store,
             deadlines: config.deadlines.clone(),
@@ -89,7 +89,7 @@ impl Doctor {
 }
 
 impl Doctor {
-    /// What keeps the provider of a pool from working.
+    /// Returns the problems of a pool's provider.
     async fn troubles(&self, pool: &str) -> Vec<String> {
         match self.pools.iter().find(|configured| configured.name == pool) {
             Some(configured) => pool::troubles(configured, &self.providers, &self.programs).await,
@@ -160,7 +160,7 @@ pub async fn examine(config: &Config) -> Vec<Examined> {
     examined
 }
 
-/// The pools of the configuration, with the folders in which the server has their slots.
+/// Returns the configured pools with the folders in which the server has their slots.
 async fn located(config: &Config, store: Option<&Store>) -> Vec<PoolConfig> {
     match store {
         Some(store) => pools::located(store, &config.pools).await.unwrap_or_else(|_| config.pools.clone()),
@@ -173,7 +173,7 @@ fn configuration(config: &Config, servers: &Servers) -> Vec<Check> {
         Some(file) => Check::good("file", format!("{} is in order", file.display())),
         None => Check::good("file", "there is none; the defaults hold"),
     };
-    // What a server that runs tells its bots is what counts.
+    // If a server runs, the address that it gives to its bots counts.
     let url = servers.here().map_or_else(|| config_url(config), |facts| facts.public_url.clone());
     let elsewhere: Vec<&str> =
         config.pools.iter().filter(|pool| !pool.provider.shares_loopback()).map(|pool| pool.name.as_str()).collect();
@@ -191,12 +191,12 @@ fn configuration(config: &Config, servers: &Servers) -> Vec<Check> {
     vec![file, reached]
 }
 
-/// Where bots reach a server of this configuration.
+/// The address at which bots reach a server of this configuration.
 fn config_url(config: &Config) -> String {
     config.public_url.clone().unwrap_or_else(|| format!("http://{}", config.listen))
 }
 
-/// Whether an address means whoever asks.
+/// Whether an address means the machine of the caller.
 pub fn is_loopback(url: &str) -> bool {
     let host = url.split("://").nth(1).unwrap_or(url);
     let host = host.split('/').next().unwrap_or_default();
@@ -222,7 +222,7 @@ async fn store(config: &Config, inspected: &Result<Option<StoreInspection>, Stor
             Check::bad("schema", format!("{found}, of a newer version than this one ({known})"))
         }
     };
-    // On SQLite there is one server at most, and nothing to lead.
+    // On SQLite there is at most one server, and so no leader.
     if found != known || !store.is_shared() {
         return vec![reachable, schema];
     }
@@ -243,7 +243,7 @@ async fn bus(config: &Config) -> Check {
     }
 }
 
-/// Whether bots wait for a slot.
+/// Checks whether bots wait for a slot.
 async fn queue(store: &Store) -> Check {
     let entries = match store.queue().await {
         Ok(entries) => entries,
@@ -266,14 +266,14 @@ async fn queue(store: &Store) -> Check {
     )
 }
 
-/// How many hot slots still run what was configured before.
+/// Returns how many hot slots still run an earlier configuration.
 async fn outdated(store: &Store, pool: &PoolConfig, recipe: Option<String>) -> Option<Check> {
     let recipe = recipe.filter(|_| pool.standby == Standby::Running)?;
     let slots = match store.slots_of_pool(&pool.name).await {
         Ok(slots) => slots,
         Err(error) => return Some(Check::bad("hot slots", error.to_string())),
     };
-    // One that is being started anew runs the old until then.
+    // A slot that is to be started again runs the old configuration until then.
     let runs = |slot: &&SlotRow| match slot.status {
         SlotStatus::Idle | SlotStatus::Busy => !slot.stopped,
         SlotStatus::Creating => slot.recipe.is_some(),

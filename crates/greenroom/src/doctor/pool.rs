@@ -1,5 +1,5 @@
-//! One pool: its provider, its slots against what the provider has, its limits, and whether a bot that is asked for now
-//! would run.
+//! This module examines one pool: its provider, its slots compared with the provider's, its limits, and whether a bot
+//! that is requested now would run.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsString;
@@ -17,15 +17,15 @@ use crate::providers::{Found, Provider, Providers};
 use crate::server::pools::{self, LeftPool};
 use crate::store::{KeptPool, PoolRow, SlotRow, Store, StoreError};
 
-/// More names than this are not listed.
+/// The largest number of names in a list.
 const NAMED: usize = 5;
 
-/// Where the programs of bots are looked for.
+/// Where to find the programs of bots.
 #[derive(Clone, Debug)]
 pub struct Programs {
     path: OsString,
     folder: PathBuf,
-    /// Whether this is what the server has; otherwise it is what this program has.
+    /// Whether this is the `PATH` of the server; otherwise it is the `PATH` of this command.
     is_of_server: bool,
 }
 
@@ -71,7 +71,7 @@ pub async fn provider(pool: &PoolConfig, providers: &Providers, programs: &Progr
         Ok(checks) => checks,
         Err(_) => vec![Check::bad("reachable", format!("it did not answer within {} s", PATIENCE.as_secs()))],
     };
-    // What the provider finds here is not what the server finds.
+    // The server may find other programs than this command does.
     if let ProviderConfig::Process(config) = &pool.provider
         && let Some(program) = config.command.as_ref().and_then(|command| command.first())
         && let Some(check) = checks.iter_mut().find(|check| check.what == "command")
@@ -81,13 +81,13 @@ pub async fn provider(pool: &PoolConfig, providers: &Providers, programs: &Progr
     checks
 }
 
-/// What keeps the provider of a pool from working, in its own words.
+/// Returns the problems of a pool's provider, as the provider reports them.
 pub async fn troubles(pool: &PoolConfig, providers: &Providers, programs: &Programs) -> Vec<String> {
     let checks = provider(pool, providers, programs).await;
     checks.into_iter().filter(|check| check.verdict == Verdict::Bad).map(|check| check.found).collect()
 }
 
-/// Everything that the store knows of a pool.
+/// Examines what the store has about a pool.
 pub async fn stored(
     store: &Store,
     pool: &PoolConfig,
@@ -97,7 +97,7 @@ pub async fn stored(
     let row = store.pools().await?.into_iter().find(|row| row.name == pool.name && row.is_configured());
     let is_unknown = row.is_none() || servers.here().is_some_and(|facts| !facts.pools.contains(&pool.name));
     let Some(row) = row.filter(|_| !is_unknown) else {
-        // The next start of a server takes it from the configuration.
+        // The next start of a server takes the pool from the configuration.
         return Ok(match servers.running.is_empty() {
             true => vec![Check::good("slots", format!("none of {} yet", pool.max_slots))],
             false => vec![Check::bad("slots", "the server that runs does not have this pool; start it again")],
@@ -113,7 +113,7 @@ pub async fn stored(
     Ok(checks)
 }
 
-/// How many slots there are, how they are, and whether a bot would get one.
+/// Checks how many slots there are, their states, and whether a bot would get one.
 fn capacity(row: &PoolRow, slots: &[SlotRow]) -> Check {
     let mut counts: BTreeMap<&str, i64> = BTreeMap::new();
     for slot in slots {
@@ -139,7 +139,8 @@ fn capacity(row: &PoolRow, slots: &[SlotRow]) -> Check {
     }
 }
 
-/// An operator's limits hold until the configuration changes, which surprises whoever reads the configuration.
+/// Reports limits that an operator has changed. They hold until the configuration changes, so they differ from what a
+/// reader of the configuration expects.
 fn changed_by_hand(row: &PoolRow, kept: &KeptPool) -> Option<Check> {
     let limits =
         [("max_slots", row.max_slots, kept.configured_max_slots), ("min_idle", row.min_idle, kept.configured_min_idle)];
@@ -152,7 +153,7 @@ fn changed_by_hand(row: &PoolRow, kept: &KeptPool) -> Option<Check> {
     (!changed.is_empty()).then(|| Check::doubtful("limits", text))
 }
 
-/// Slots of the store that the provider does not have.
+/// Finds slots of the store that the provider does not have.
 async fn gone(
     store: &Store,
     row: &PoolRow,
@@ -164,10 +165,10 @@ async fn gone(
     if !provider.makes_ahead() || !slots.iter().any(made) {
         return Ok(None);
     }
-    // After the rows were read: what they name was made before.
+    // The listing comes after the rows were read, so the slots of these rows were created before.
     let listed = match tokio::time::timeout(PATIENCE, provider.list()).await {
         Ok(Ok(listed)) => listed,
-        // That it does not answer is told already.
+        // Another check already reports that the provider does not answer.
         Ok(Err(_)) | Err(_) => return Ok(None),
     };
     let has: HashMap<&SlotName, &Found> = listed.iter().map(|found| (&found.slot, found)).collect();
@@ -179,7 +180,7 @@ async fn gone(
     if missing.is_empty() {
         return Ok(None);
     }
-    // What has changed meanwhile may have been deleted on purpose.
+    // A slot that has changed in the meantime may have been deleted on purpose.
     let names: Vec<SlotName> = missing.iter().map(|slot| slot.name.clone()).collect();
     let now = store.slots_by_name(&names).await?;
     let unchanged = |slot: &&SlotRow| {
@@ -196,7 +197,7 @@ async fn gone(
         if missing.len() == 1 { "slot" } else { "slots" },
         listing(&missing)
     );
-    // A bot is given to an agent that should wait in a hot slot.
+    // In a hot pool this is worse: a bot would be given to an agent that is not there.
     Ok(Some(if row.hot { Check::bad("gone", text) } else { Check::doubtful("gone", text) }))
 }
 
@@ -205,7 +206,7 @@ fn listing(names: &[&str]) -> String {
     if names.len() > NAMED { format!("{shown} and {} more", names.len() - NAMED) } else { shown }
 }
 
-/// Pools that left the configuration.
+/// Checks pools that left the configuration.
 pub async fn left(
     store: &Store,
     pools: &[PoolConfig],

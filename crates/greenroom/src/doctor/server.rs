@@ -1,5 +1,5 @@
-//! The servers that run on the database: whether each answers, which version it is, whether it is ready, and whether
-//! several of them agree on where bots reach them.
+//! This module examines the servers that run on the database: whether each answers, its version, whether it is ready,
+//! and whether all servers give bots the same address.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -13,26 +13,26 @@ use crate::server::{self, record};
 use crate::store::{ServerFacts, ServerRow, Store};
 use secrecy::ExposeSecret;
 
-/// A server that is alive answers at once.
+/// A working server answers at once.
 const PATIENCE: Duration = Duration::from_secs(5);
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// What was found out about the servers.
+/// The result for the servers.
 #[derive(Debug, Default)]
 pub struct Servers {
     pub checks: Vec<Check>,
-    /// Those that answer, or are on another machine and alive.
+    /// Servers that answer, or that are alive on another machine.
     pub running: Vec<ServerFacts>,
 }
 
 impl Servers {
-    /// The server on this machine.
+    /// Returns the server on this machine.
     pub fn here(&self) -> Option<&ServerFacts> {
         self.running.iter().find(|facts| facts.host == server::host())
     }
 }
 
-/// Asks the servers of a database.
+/// Calls the servers of a database.
 pub async fn check(config: &Config, store: Option<&Store>) -> Servers {
     let mut servers = Servers::default();
     let rows = match store {
@@ -63,7 +63,7 @@ pub async fn check(config: &Config, store: Option<&Store>) -> Servers {
     servers
 }
 
-/// Why nothing would run now, and whether a server is there that is another's.
+/// Explains why nothing would run now, and whether another installation's server uses the address.
 async fn none(config: &Config) -> String {
     let url = config_url(config);
     match get(&format!("{url}/healthz")).await {
@@ -130,7 +130,7 @@ async fn readiness(url: &str) -> Check {
     }
 }
 
-/// Bots that one server started must be able to reach the others when it is gone.
+/// Checks that all servers have one public address: bots that one server started must reach the others when it is gone.
 fn agreement(servers: &mut Servers) {
     let urls: BTreeSet<&str> = servers.running.iter().map(|facts| facts.public_url.as_str()).collect();
     if servers.running.len() < 2 {
@@ -152,14 +152,14 @@ fn agreement(servers: &mut Servers) {
     servers.checks.push(check);
 }
 
-/// Programs are looked up on the server's `PATH`, not on the doctor's.
+/// Compares the two `PATH`s: the server looks programs up on its own, not on the doctor's.
 fn path(servers: &Servers) -> Option<Check> {
     let (facts, own) = (servers.here()?, std::env::var("PATH").unwrap_or_default());
     let text = format!("the server's PATH is not yours: programs of bots are looked for in {}", facts.path);
     (facts.path != own).then(|| Check::note("PATH", text))
 }
 
-/// The status and the body of an answer.
+/// Returns the status and the body of an answer.
 async fn get(url: &str) -> Result<(u16, Value), String> {
     let asked = async {
         let client = reqwest::Client::builder().timeout(PATIENCE).no_proxy().build()?;

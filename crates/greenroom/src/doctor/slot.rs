@@ -1,4 +1,5 @@
-//! One slot: what it is, since when, what it waits for, until when, and what its provider says.
+//! This module describes one slot: its state and since when, what it waits for and until when, and the provider's
+//! messages.
 
 use domain::{SlotName, SlotStatus};
 
@@ -8,7 +9,7 @@ use crate::keepers::deployment::{DELETED_AGAIN_AFTER, WAITS_WITHIN};
 use crate::store::{DeploymentRow, PoolRow, SlotRow, StoreError};
 
 impl Doctor {
-    /// Tells of a slot; `None` when there neither is nor was one of this name.
+    /// Describes a slot; `None` when no slot has or had this name.
     pub async fn slot(&self, name: &SlotName) -> Result<Option<Story>, StoreError> {
         let failures = self.store.failures_in(name).await?;
         let Some(slot) = self.store.slot(name).await? else {
@@ -76,7 +77,7 @@ impl Doctor {
         })
     }
 
-    /// How far something at the deploy gate is.
+    /// Describes the progress of a deployment at the gate.
     pub(super) fn at_gate(&self, deployments: &[DeploymentRow], at: usize) -> String {
         let Some(own) = deployments.get(at) else { return String::new() };
         let until = moment(own.timeout_at, self.now);

@@ -1,4 +1,4 @@
-//! What is told of one thing: a title, and lines with what each is about.
+//! This module holds the description of one thing: a title, and lines with a label and a text.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ impl Story {
         self.lines.push((about.to_owned(), text.into()));
     }
 
-    /// What went wrong, the last first, with the last lines of what ran.
+    /// Adds the failures, the latest first, each with the last lines of the log.
     pub fn tell_failures(&mut self, failures: &[FailureRow], now: Timestamp) {
         for failure in failures {
             let FailureRow { slot, at, message, log, .. } = failure;
@@ -33,7 +33,7 @@ impl Story {
     }
 }
 
-/// A moment, and how far it is away.
+/// A time, and how far away it is.
 pub fn moment(at: Timestamp, now: Timestamp) -> String {
     let apart = at.duration_since(now);
     let length = length(Duration::from_secs(apart.as_secs().unsigned_abs()));
@@ -41,7 +41,7 @@ pub fn moment(at: Timestamp, now: Timestamp) -> String {
     if apart.is_negative() { format!("{shown} ({length} ago)") } else { format!("{shown} (in {length})") }
 }
 
-/// A moment so long after another.
+/// The time that is `length` after `at`.
 pub fn after(at: Timestamp, length: Duration, now: Timestamp) -> String {
     moment(at.saturating_add(length).unwrap_or(Timestamp::MAX), now)
 }

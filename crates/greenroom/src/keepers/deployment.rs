@@ -1,14 +1,13 @@
-//! What a process that died, or a word that was lost, has left behind in a slot. It acts when
-//! - a slot has had a bot that is at an end, or has been taken elsewhere, for 5 seconds: it is cleared;
-//! - a bot has a slot, and neither was it asked for at the gate nor has it been started: it is asked for again;
-//! - a bot was given to an agent that waits, and was not taken within 5 seconds: the slot is started once more, and the bot
-//!   has another connection, so that whoever speaks under the old one comes too late;
-//! - a hot slot was started for nobody, and its agent has not begun to wait within a minute: the slot goes to error;
-//! - a slot takes no more bots and has none: it is deleted, and if that fails once more every 30 seconds;
-//! - somebody waits before the gate, and there is room: it passes.
+//! This keeper finishes work on slots that a dead process, or a lost signal, has left unfinished. It acts when:
+//! - a slot has had a bot that has ended, or that is elsewhere, for 5 seconds: the slot is cleared;
+//! - a bot has a slot, but the slot has no deployment and was never started for the bot: a deployment is added again;
+//! - a waiting agent was given a bot and did not take it within 5 seconds: the slot is started again. The bot gets a
+//!   new connection, so calls under the old one are refused;
+//! - a hot slot was started without a bot, and its agent has not begun to wait within a minute: the slot goes to error;
+//! - a slot takes no more bots and has none: it is deleted; after a failure, again every 30 seconds;
+//! - a deployment waits at the gate and there is room: it passes.
 //!
-//! What a process that died left is settled at once, by [`Deployment`] itself: at a start, and when a replica is seen
-//! to be dead.
+//! [`Deployment`] itself finishes the work of a dead process at once: at a start, and when it declares a replica dead.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -27,16 +26,17 @@ use crate::deployment::Deployment;
 use crate::placement::{Placement, SlotEvent};
 use crate::store::{SlotRow, Store, StoreError};
 
-/// What another process has begun is left to it for so long; and it is a look at every slot that has a bot.
+/// How long work is left to the process that began it. It is also the pause between two passes over all slots with a
+/// bot.
 const LEFT_TO_OTHERS: Duration = Duration::from_secs(5);
-/// An agent that waits takes its bot within this.
+/// A waiting agent takes its bot within this time.
 const TAKEN_WITHIN: Duration = Duration::from_secs(5);
-/// An agent that was started begins to wait within this.
+/// An agent that was started begins to wait within this time.
 pub const WAITS_WITHIN: Duration = Duration::from_mins(1);
-/// How long a provider that could not delete a slot is left alone.
+/// The pause after a provider failed to delete a slot.
 pub const DELETED_AGAIN_AFTER: Duration = Duration::from_secs(30);
 
-/// So many slots are cleared at once by this keeper, and as many deleted; the rest are found by the next look.
+/// How many slots this keeper clears at once, and how many it deletes at once. The next run finds the rest.
 const AT_ONCE: usize = 16;
 
 #[derive(Debug)]
@@ -47,22 +47,22 @@ pub struct DeploymentKeeper {
     deployment: Deployment,
     listening: ListeningWindow,
     every: Duration,
-    /// When the slots that have a bot were looked at last.
+    /// When the slots with a bot were last checked.
     last_full_pass: Mutex<Option<Timestamp>>,
-    /// A provider may take its time to stop or delete something: nobody waits for it.
+    /// Running tasks, by kind. A run does not wait for them: a provider may take long to stop or delete a slot.
     clearing: Arc<AtWork>,
     removing: Arc<AtWork>,
     breaking: Arc<AtWork>,
 }
 
-/// The slots that are being worked on, and how many it was done with since the last run.
+/// The slots with a running task, and how many tasks succeeded since the last run.
 #[derive(Debug, Default)]
 struct AtWork {
     slots: Mutex<HashSet<SlotName>>,
     done: AtomicU64,
 }
 
-/// A slot that is being worked on, however that ends.
+/// A slot with a running task. Dropping this removes the slot from the set, however the task ends.
 struct Working {
     at: Arc<AtWork>,
     slot: SlotName,
@@ -79,7 +79,8 @@ impl AtWork {
         self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Does the work on a slot, unless it is being done, or there is enough to do. The work says whether it was done.
+    /// Starts the work on a slot, unless a task for it is running or too many tasks are running. The work returns
+    /// whether it succeeded.
     fn begin(self: &Arc<Self>, slot: SlotName, work: impl Future<Output = bool> + Send + 'static) {
         let mut slots = self.slots();
         if slots.len() >= AT_ONCE || !slots.insert(slot.clone()) {
@@ -113,7 +114,7 @@ impl DeploymentKeeper {
         self.last_full_pass.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Slots whose bots are gone.
+    /// Clears slots whose bots have ended or moved.
     async fn clear(&self, now: Timestamp) -> Result<(), StoreError> {
         if self.last_full_pass().is_some_and(|at| at > ago(now, LEFT_TO_OTHERS)) {
             return Ok(());
@@ -127,10 +128,11 @@ impl DeploymentKeeper {
         Ok(())
     }
 
-    /// Slots that are to go.
+    /// Deletes drained slots.
     async fn remove(&self, now: Timestamp) -> Result<(), StoreError> {
         let slots = self.store.drained_slots(ago(now, DELETED_AGAIN_AFTER)).await?;
-        // A pool that this server does not have is another replica's, or `greenroom pools remove` ends it.
+        // A pool that is not in this server's configuration belongs to another replica, or `greenroom pools remove`
+        // deletes it.
         let has = |slot: &SlotRow| self.deployment.providers().contains_key(&slot.pool);
         for slot in slots.into_iter().filter(|slot| has(slot) && !self.deployment.is_away(&slot.pool)) {
             let deployment = self.deployment.clone();
@@ -155,7 +157,7 @@ impl Keeper for DeploymentKeeper {
         let mut report = RunReport::of([("cleared", 0), ("started_again", 0), ("broken", 0), ("removed", 0)]);
         self.clear(now).await?;
         self.remove(now).await?;
-        // Whoever could not be heard meanwhile has not been silent.
+        // Silence does not count while the server could not receive calls.
         if self.listening.unbroken() >= TAKEN_WITHIN {
             for slot in self.store.silent_slots(ago(now, TAKEN_WITHIN)).await? {
                 let Some(bot) = slot.bot_id else { continue };
@@ -168,7 +170,7 @@ impl Keeper for DeploymentKeeper {
         }
         if let Some(heard_since) = self.listening.heard_since(WAITS_WITHIN) {
             let slots = self.store.deaf_slots(ago(now, WAITS_WITHIN).min(heard_since)).await?;
-            // What an outage took is looked for by sync, and started again without a fault of its own.
+            // The sync keeper finds slots that an outage stopped, and starts them again without counting a failure.
             let had_time = |pool: &str| {
                 let back_since = self.deployment.back_since(pool);
                 !self.deployment.is_away(pool) && back_since.is_none_or(|back| back <= ago(now, WAITS_WITHIN))

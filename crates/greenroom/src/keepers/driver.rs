@@ -1,6 +1,6 @@
-//! Running the keepers: each by its time and by signal, one run of each at a time, on the replica that leads. What a run
-//! did is kept in the store, so that every replica can show it; and a run that is asked for at a replica that does not
-//! lead is a row until the leader has done it.
+//! This module runs the keepers: each one by time and by signal, one run of each at a time, on the leading replica. The
+//! store keeps the result of each run, so that every replica can show it. If another replica asks for a run, the
+//! request is stored as a row until the leader has done it.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,15 +17,15 @@ use crate::clock::Clock;
 use crate::context::Context;
 use crate::store::{KeeperRow, Store, StoreError};
 
-/// How soon the leader sees that another replica asks for a run.
+/// How often the leader checks for runs that other replicas ask for.
 const REQUEST_POLL_INTERVAL: Duration = Duration::from_millis(300);
-/// However often something wakes a keeper, it rests so long between two runs.
+/// The shortest pause between two runs of a keeper, however often it is woken.
 const REST: Duration = Duration::from_millis(100);
-/// A run that did nothing is written down no more often than this.
+/// A run that did nothing is stored at most this often.
 const WRITE_IDLE_RUNS: Duration = Duration::from_secs(10);
-/// How long whoever asks for a run waits for it. The run goes on.
+/// How long a caller waits for the run that it asked for. The run continues after that.
 const LONGEST_WAIT: Duration = Duration::from_secs(55);
-/// A process that begins to lead so soon after its start runs everything at once.
+/// A process that begins to lead this soon after its start runs all keepers at once.
 const AT_START: Duration = Duration::from_secs(30);
 
 #[derive(Debug, thiserror::Error)]
@@ -34,7 +34,7 @@ pub enum RunError {
     Unknown,
     #[error("the run takes longer than {} s; it goes on, and GET /admin/keepers shows what it did", LONGEST_WAIT.as_secs())]
     TakesLong,
-    /// What the leader said of it.
+    /// The leader's error.
     #[error("{0}")]
     Failed(String),
     #[error(transparent)]
@@ -59,19 +59,19 @@ struct Inner {
     begun: Instant,
 }
 
-/// A keeper at its post.
+/// A keeper and the state of its runs.
 #[derive(Debug)]
 struct Post {
     keeper: Arc<dyn Keeper>,
-    /// One run at a time.
+    /// Allows one run at a time.
     turn: AsyncMutex<()>,
-    /// Another replica asks for a run, the last time under this number.
+    /// Another replica asks for a run. `asked_number` is the number of its latest request.
     asked: Notify,
     asked_number: AtomicI64,
     last: Mutex<Last>,
 }
 
-/// What is known here of the last run.
+/// The last run, as this process knows it.
 #[derive(Debug, Default)]
 struct Last {
     row: KeeperRow,
@@ -99,7 +99,7 @@ impl Keepers {
         Self(Arc::new(Inner { store, clock, leadership, posts, begun: Instant::now() }))
     }
 
-    /// Runs all of them until `ending`.
+    /// Runs all keepers until `ending`.
     pub async fn keep(self, ending: CancellationToken) {
         let drives = (0..self.0.posts.len()).map(|index| self.drive(index));
         tokio::select! {
@@ -116,7 +116,7 @@ impl Keepers {
         loop {
             if !inner.leadership.is_held() {
                 inner.leadership.gained().await;
-                // The word may be older than the lease.
+                // The signal may be older than the lease.
                 if !inner.leadership.is_held() {
                     tokio::time::sleep(REQUEST_POLL_INTERVAL).await;
                     continue;
@@ -134,14 +134,14 @@ impl Keepers {
                 rested = Instant::now() + REST;
                 next = Instant::now() + post.keeper.every();
             } else {
-                // What was asked for is seen once more, here or by whoever leads.
+                // The request is found again, by this replica or by the one that leads.
                 post.asked_number.store(0, Ordering::SeqCst);
             }
         }
     }
 
-    /// When a replica that has just begun to lead is to run a keeper first: at the start of the process at once, and
-    /// later when it would have been the turn of the leader before.
+    /// When a replica that has just begun to lead first runs a keeper. Soon after the start of the process this is at
+    /// once; later it is when the previous leader would have run it.
     async fn due(&self, post: &Post) -> Instant {
         let Self(inner) = self;
         let now = Instant::now();
@@ -154,14 +154,15 @@ impl Keepers {
         now + since.map_or(Duration::ZERO, |since| post.keeper.every().saturating_sub(since))
     }
 
-    /// Runs a keeper once and keeps what it did.
+    /// Runs a keeper once and stores the result.
     async fn run_at(&self, index: usize) -> Result<RunReport, KeeperError> {
         let Self(inner) = self;
         let post = &inner.posts[index];
         let _turn = post.turn.lock().await;
         let asked = post.asked_number.load(Ordering::SeqCst);
         let (at, begun, keeper) = (inner.clock.now(), Instant::now(), post.keeper.clone());
-        // A keeper that panics is one that failed; and one whose replica does not lead any more leaves the rest to the next.
+        // A panic in a keeper counts as a failed run. If this replica loses the lead, it cancels the run, and the next
+        // leader continues.
         let run = AbortOnDropHandle::new(tokio::spawn(async move { keeper.run().await }));
         let done = tokio::select! {
             done = run => done.unwrap_or_else(|error| Err(error.into())),
@@ -197,7 +198,7 @@ impl Keepers {
         done
     }
 
-    /// Keeps what a run did: at once if it did something, or somebody waits for it.
+    /// Stores the result of a run: at once if the run did something, or if a caller waits for it.
     async fn write(&self, post: &Post, row: KeeperRow, idle: bool) {
         {
             let mut last = post.last();
@@ -212,7 +213,7 @@ impl Keepers {
         if let Err(error) = self.0.store.keep_run(&row).await {
             tracing::warn!(keeper = row.name, %error, "keeper result not stored");
             post.last().written = None;
-            // Whoever waits for it is seen once more.
+            // The request of the waiting caller is found again.
             post.asked_number.store(0, Ordering::SeqCst);
         }
     }
@@ -237,7 +238,7 @@ impl Keepers {
             }
             Err(error) => Some(error.to_string()),
         };
-        // Once, not at every run for as long as it lasts.
+        // This logs the first failure, and not each run while the trouble lasts.
         let failed_before = std::mem::replace(&mut post.last().failing, trouble.is_some());
         if let Some(trouble) = trouble {
             metrics::counter!("greenroom_keeper_failures_total", "keeper" => keeper).increment(1);
@@ -247,13 +248,13 @@ impl Keepers {
         }
     }
 
-    /// Runs a keeper now, on whichever replica leads, and says what it did.
+    /// Runs a keeper now, on the replica that leads, and returns what it did.
     pub async fn run(&self, name: &str) -> Result<Vec<(String, u64)>, RunError> {
         let Self(inner) = self;
         let name = name.replace('-', "_");
         let index = inner.posts.iter().position(|post| post.keeper.name() == name).ok_or(RunError::Unknown)?;
         let this = self.clone();
-        // What was begun is finished, whether or not the caller waits for it.
+        // A run that has begun is finished, even if the caller stops waiting.
         let run = tokio::spawn(async move {
             if this.0.leadership.is_held() {
                 this.0.posts[index].keeper.hurry();
@@ -273,7 +274,7 @@ impl Keepers {
         }
     }
 
-    /// Asks for a run, and waits until the leader has done it.
+    /// Asks the leader for a run, and waits until the leader has done it.
     async fn ask_leader(&self, index: usize) -> Result<Vec<(String, u64)>, RunError> {
         let Self(inner) = self;
         let name = inner.posts[index].keeper.name();
@@ -289,7 +290,7 @@ impl Keepers {
         Err(RunError::TakesLong)
     }
 
-    /// On the leader: wakes the keepers that were asked for at other replicas.
+    /// On the leader: wakes the keepers that other replicas ask for.
     async fn poll_requests(&self) {
         let Self(inner) = self;
         if !inner.store.is_shared() {
@@ -300,7 +301,7 @@ impl Keepers {
             if !inner.leadership.is_held() {
                 continue;
             }
-            // With the database away nobody can have asked.
+            // If the database is unavailable, no replica can have asked.
             let rows = inner.store.keepers().await.unwrap_or_default();
             for row in rows.into_iter().filter(|row| row.asked > row.answered) {
                 let Some(post) = inner.posts.iter().find(|post| post.keeper.name() == row.name) else { continue };
@@ -311,7 +312,7 @@ impl Keepers {
         }
     }
 
-    /// What each keeper did last, and which replica leads. What this process knows may be newer than what is written.
+    /// Returns what each keeper did last, and which replica leads. This process may know a newer run than the store.
     pub async fn shown(&self) -> Result<(Vec<KeeperRow>, Option<String>), StoreError> {
         let Self(inner) = self;
         let written = inner.store.keepers().await?;
@@ -328,7 +329,7 @@ impl Keepers {
     }
 }
 
-/// What the leader wrote of a run that was asked for.
+/// Reads the result that the leader stored for a requested run.
 fn answer(text: &str) -> Result<Vec<(String, u64)>, RunError> {
     #[derive(serde::Deserialize)]
     struct StoredAnswer {
@@ -350,7 +351,7 @@ mod tests {
     use crate::random::Random;
     use crate::store::Holder;
 
-    /// Panics, or finds the database away.
+    /// A keeper that panics, or reports that the database is unavailable.
     #[derive(Debug)]
     struct Failing {
         panics: bool,

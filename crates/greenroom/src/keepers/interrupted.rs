@@ -1,5 +1,6 @@
-//! Bots whose slot was ended from outside: somebody stopped or removed the container, the machine was restarted. The agent
-//! tells of it where it gets a signal and the time; where it does not, the provider shows a busy slot in which nothing runs.
+//! This module ends bots whose slot was stopped from outside: an operator stopped or removed the container, or the
+//! machine restarted. The agent reports this if it gets a signal and enough time. If it does not, the provider shows a
+//! busy slot in which nothing runs.
 
 use std::collections::HashMap;
 
@@ -10,7 +11,8 @@ use crate::deployment::Deployment;
 use crate::providers::{Found, Provider};
 use crate::store::{SlotRow, StoreError};
 
-/// Ends the bots of a pool whose slots have not run for some time, and says how many. `rows` were read after the listing.
+/// Ends the bots of a pool whose slots have not run for some time, and returns their number. `rows` must be read after
+/// the listing.
 pub async fn end_interrupted(
     deployment: &Deployment,
     provider: &dyn Provider,
@@ -23,7 +25,7 @@ pub async fn end_interrupted(
         let Some(bot) = row.bot_id.filter(|_| !listed.get(&row.name).is_some_and(|found| found.running)) else {
             continue;
         };
-        // A listing may be incomplete; an answer about this one slot is not.
+        // A listing may be incomplete; a query for this one slot is not.
         ended += u64::from(deployment.end_if_interrupted(&row.name, bot, provider).await?);
     }
     Ok(ended)

@@ -1,14 +1,15 @@
-//! The proof that what must hold does hold. It acts when
-//! - placement's copy in memory differs from the tables ([`CopyCheck`]): the copy takes over what the tables say. Every replica
-//!   compares its own copy; the leader does it here;
-//! - a pool's row counts its slots wrong: they are counted anew;
-//! - a bot is in no queue and in no slot, and nobody runs it: it is ended as failed, so that its user knows;
-//! - a bot waits in the queue although it has a slot: it leaves the queue;
-//! - a slot names a bot that is elsewhere: it is cleared.
+//! This keeper checks that the invariants hold. It acts when:
+//! - placement's copy in memory differs from the tables ([`CopyCheck`]): the copy takes the values of the tables. Every
+//!   replica compares its own copy; the leader does it here;
+//! - the count of slots in a pool's row is wrong: the slots are counted again;
+//! - a bot is in no queue and in no slot, and does not run: it fails, so that its user knows;
+//! - a bot is in the queue although it has a slot: it leaves the queue;
+//! - a slot names a bot that is in another slot: the slot is cleared.
 //!
-//! Everything else is only reported: which bot, row or slot is one too many is for a person to say. docs/keepers.md has the step
-//! for each kind. A limit that was lowered below what is there is no violation; one whose excess grows is. Each violation is
-//! counted in `greenroom_invariant_violations_total`, by its kind, and logged.
+//! All other violations are only reported, because a person must decide which bot, row or slot is wrong.
+//! docs/keepers.md has the step for each kind. If a limit was lowered below the present number, that is no violation;
+//! if the number then grows, it is. Each violation is counted in `greenroom_invariant_violations_total`, by its kind,
+//! and logged.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -27,7 +28,7 @@ use crate::placement::Placement;
 use crate::placement::copy_check::{self, CopyCheck, CopyDifference, log_violation};
 use crate::store::{Changed, StoreError};
 
-/// More slots than this are looked at in parts, so that placement does not wait.
+/// With more slots than this, a run checks only a part, so that placement does not wait.
 const MOST_AT_ONCE: usize = 50_000;
 const PART: usize = 5_000;
 
@@ -43,13 +44,13 @@ pub struct Invariants {
 
 #[derive(Debug, Default)]
 struct Progress {
-    /// How many slots, bots and users the next part leaves out.
+    /// How many slots, bots and users the next part skips.
     skipped: usize,
-    /// How much users and pools had when they were last looked at.
+    /// The counts of users and pools at their last check.
     usages: Usages,
 }
 
-/// What one look at the copy found.
+/// The result of one check of the copy.
 struct CheckedPart {
     violations: Vec<Violation>,
     usages: Usages,
@@ -63,12 +64,12 @@ impl Invariants {
         Self { context, placement, copy_check, most_at_once, part, progress: Mutex::default() }
     }
 
-    /// The same, in parts of this size wherever there is more.
+    /// Checks in parts of this size when there are more slots.
     pub fn in_parts_of(self, part: usize) -> Self {
         Self { most_at_once: part, part, copy_check: self.copy_check.in_parts_of(part), ..self }
     }
 
-    /// Compares the copy of this replica.
+    /// The comparison for the copy of this replica.
     pub fn copy_check(&self) -> CopyCheck {
         self.copy_check.clone()
     }
@@ -141,7 +142,7 @@ impl Invariants {
 
     async fn leave_queue(&self, bot: BotId) -> Result<(), StoreError> {
         let mut tx = self.context.store.begin_changing(&Changed::bot(bot, None), self.context.clock.now()).await?;
-        // It may have lost its slot meanwhile, and then it rightly waits.
+        // The bot may have lost its slot in the meantime; then it belongs in the queue.
         if tx.hold_bot(bot).await?.is_some_and(|bot| bot.slot.is_some()) {
             tx.leave_queue(&[bot]).await?;
             tx.commit().await?;
@@ -157,7 +158,7 @@ impl Invariants {
     }
 }
 
-/// Looks at everything, or at a part where that would hold up placement.
+/// Checks everything, or only a part if a full check would delay placement.
 fn check_part(copy: &Snapshot, skipped: usize, most_at_once: usize, part: usize) -> CheckedPart {
     let size = copy.slots().len().max(copy.bots().count()).max(copy.users_known());
     if size <= most_at_once && skipped == 0 {

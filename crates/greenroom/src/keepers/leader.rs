@@ -1,8 +1,9 @@
-//! Which replica runs the keepers: the one that has the lease. It is renewed every second and lasts five, by the clock of
-//! the database, so that another takes over within seconds when the leader dies. On SQLite there is only one process.
+//! This module decides which replica runs the keepers: the one that holds the lease. The leader renews the lease every
+//! second. The lease lasts five seconds by the clock of the database, so that another replica takes over within seconds
+//! when the leader dies. On SQLite there is only one process, and it always leads.
 //!
-//! A leader that stood still and comes back may for a moment not know that another leads. Two runs of a keeper at once do
-//! no harm: each act tests again what the look saw.
+//! A leader that stood still may for a moment not know that another replica leads. Two runs of a keeper at once do no
+//! harm, because each action checks its condition again.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -20,7 +21,7 @@ pub struct Leadership {
     store: Store,
     replica: Holder,
     leads: watch::Sender<bool>,
-    /// Until when nobody else can have the lease.
+    /// Until when no other replica can hold the lease.
     until: Arc<Mutex<Option<Instant>>>,
 }
 
@@ -30,7 +31,7 @@ impl Leadership {
         Self { store, replica, leads, until: Arc::default() }
     }
 
-    /// Whether this replica leads, for certain.
+    /// Whether this replica certainly leads.
     pub fn is_held(&self) -> bool {
         if !self.store.is_shared() {
             return true;
@@ -41,16 +42,16 @@ impl Leadership {
 
     /// Waits until this replica leads.
     pub async fn gained(&self) {
-        // The sender is in here: it cannot go away.
+        // This struct owns the sender, so the channel cannot close.
         let _ = self.leads.subscribe().wait_for(|leads| *leads).await;
     }
 
-    /// Waits until this replica does not lead any more.
+    /// Waits until this replica no longer leads.
     pub async fn lost(&self) {
         let _ = self.leads.subscribe().wait_for(|leads| !*leads).await;
     }
 
-    /// What the leading replica is known by, if one leads.
+    /// Returns the name of the leading replica, if one leads.
     pub async fn leader(&self) -> Result<Option<String>, StoreError> {
         if !self.store.is_shared() {
             return Ok(Some(self.replica.name.clone()));
@@ -58,7 +59,8 @@ impl Leadership {
         Ok(self.store.lease_holder(&Lease::Keepers).await?.map(|holder| holder.name))
     }
 
-    /// Tries to lead until `ending`, and then lets another. While the database does not answer, bots cannot be heard.
+    /// Tries to lead until `ending`, and then gives up the lease. While the database does not answer, the server cannot
+    /// receive callbacks, so the listening window is reset.
     pub async fn campaign(self, listening: ListeningWindow, ending: CancellationToken) {
         if !self.store.is_shared() {
             return ending.cancelled().await;
@@ -70,7 +72,7 @@ impl Leadership {
                 taken = tokio::time::timeout(claim.time, self.store.take_lease(&claim)) => taken,
                 () = ending.cancelled() => break,
             };
-            // A database that took so long to answer this did not answer bots either.
+            // If the database took this long, it did not answer bots either.
             if begun.elapsed() > RENEW * 2 {
                 listening.reset();
             }
@@ -80,7 +82,7 @@ impl Leadership {
                     self.show(true);
                 }
                 Ok(Ok(false)) => self.show(false),
-                // The database is away: what was promised holds as long as it was promised.
+                // The database is unavailable: the lease holds until its end.
                 Ok(Err(_)) | Err(_) => {
                     listening.reset();
                     self.show(self.is_held());

@@ -1,6 +1,7 @@
-//! When bots could be heard. Silence counts only while somebody listened: after a start, a pause of the process, or a
-//! time without the database, bots first get the time to be heard again. What was listened adds up across restarts and
-//! replicas, by the clock of the database; otherwise a server that restarts often would never keep a deadline.
+//! This module records when the server could receive calls from bots. A bot's silence counts only during these times.
+//! After a start, a pause of the process, or a database outage, bots first get time to call again. The times of all
+//! processes add up, across restarts and replicas, by the clock of the database. Otherwise a server that restarts often
+//! would never enforce a deadline.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -15,13 +16,13 @@ use crate::readiness::Readiness;
 use crate::store::{ListeningSpan, Store, StoreError};
 
 const EVERY: Duration = Duration::from_secs(2);
-/// So much later than it should a tick may come on a busy machine.
+/// On a busy machine, a tick may be this late.
 const STOOD_STILL: Duration = Duration::from_secs(5);
-/// A database that takes longer to answer does not answer bots either.
+/// If the database takes longer to answer, it does not answer bots either.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// The last word of a server that stops.
+/// The time limit for the last write of a server that stops.
 const LAST_PATIENCE: Duration = Duration::from_secs(1);
-/// Spans are kept at least so long, and no longer than they are of use.
+/// Spans are kept at least this long, and otherwise only as long as they are useful.
 const KEPT_AT_LEAST: Duration = Duration::from_hours(1);
 const KEPT_TIMES_NEEDED: u32 = 10;
 
@@ -36,18 +37,18 @@ struct State {
     /// Since when this process has listened without a break.
     unbroken_since: Timestamp,
     last_tick: Timestamp,
-    /// The row of that time in the database, and whether it is there yet.
+    /// The id of that time's row in the database, and whether the row exists yet.
     span: Uuid,
     is_recorded: bool,
-    /// What is known from the database; `None` where nothing is recorded there.
+    /// The state of the database; `None` where nothing is recorded there.
     recorded: Option<Recorded>,
 }
 
 #[derive(Debug)]
 struct Recorded {
-    /// Of every process, latest first, this one's own among them.
+    /// The spans of all processes, latest first, after this process's own.
     spans: Vec<ListeningSpan>,
-    /// How far the database's clock is ahead of this process's.
+    /// How far the database's clock is ahead of this process's clock.
     ahead: SignedDuration,
 }
 
@@ -59,19 +60,20 @@ impl ListeningWindow {
         Self { clock, state: Arc::new(Mutex::new(state)) }
     }
 
-    /// Now, by this process's clock or the database's, whichever is behind: a clock that is fast ends nobody early.
+    /// The current time by this process's clock or the database's, whichever is earlier. So a fast clock ends no bot
+    /// early.
     pub fn now(&self) -> Timestamp {
         let (state, now) = (self.state(), self.clock.now());
         state.recorded.as_ref().map_or(now, |recorded| now.min(now.saturating_add(recorded.ahead).unwrap_or(now)))
     }
 
-    /// For how long this process could hear bots without a break.
+    /// How long this process could receive calls without a break.
     pub fn unbroken(&self) -> Duration {
         elapsed(self.state().unbroken_since, self.clock.now())
     }
 
-    /// The latest moment since which bots could be heard for `needed`, all stretches of it added up. Whoever has not been
-    /// heard since then has been silent for so long. `None` when nobody has listened for so long.
+    /// Returns the latest moment since which the server has listened for `needed` in total. A bot without a call since
+    /// then has been silent for that long. `None` when the total is too short.
     pub fn heard_since(&self, needed: Duration) -> Option<Timestamp> {
         let (state, now) = (self.state(), self.clock.now());
         let Some(Recorded { spans, ahead }) = &state.recorded else {
@@ -79,17 +81,18 @@ impl ListeningWindow {
         };
         let database_now = now.saturating_add(*ahead).unwrap_or(now);
         let mut spans = spans.clone();
-        // Between two ticks the process listens as well.
+        // The process also listens between two ticks.
         let listens = state.is_recorded && elapsed(state.last_tick, now) < EVERY + STOOD_STILL;
         if let Some(own) = spans.first_mut().filter(|_| listens) {
             own.heard_until = database_now.max(own.heard_until);
         }
         let since = latest_start(spans, database_now, needed)?;
-        // Bots' times are written by the clocks of replicas: where these disagree with the database, in favour of the bot.
+        // Replicas write bots' times by their own clocks. If these differ from the database's clock, the earlier time
+        // counts, in favour of the bot.
         Some(since.min(since.saturating_sub(*ahead).unwrap_or(since)))
     }
 
-    /// The process goes on. If it stood still, whoever spoke meanwhile was not heard.
+    /// Notes that the process is running. If it stood still, it could not receive calls in the meantime.
     pub fn tick(&self) {
         let now = self.clock.now();
         let mut state = self.state();
@@ -100,13 +103,13 @@ impl ListeningWindow {
         }
     }
 
-    /// Whoever spoke could not be written down, and so was not heard.
+    /// Starts a new span: calls could not be stored, so silence until now does not count.
     pub fn reset(&self) {
         self.state().begin(self.clock.now());
     }
 
-    /// Records in the database that bots can be heard, and reads what others have. The read is made as heartbeats' are,
-    /// the write as heartbeats are written: where these have to wait, nobody listens.
+    /// Records in the database that the server listens, and reads the spans of other processes. It reads and writes in
+    /// the same way as heartbeats do. If those have to wait, this waits too, and the time does not count.
     pub async fn record(&self, store: &Store) -> Result<(), StoreError> {
         self.tick();
         let mut spans = store.listening_spans().await?;
@@ -123,14 +126,14 @@ impl ListeningWindow {
         spans.insert(0, extended);
         let ahead = extended.heard_until.duration_since(self.clock.now());
         let mut state = self.state();
-        // A reset that came meanwhile holds.
+        // A reset in the meantime stays in force.
         state.is_recorded = state.span == span;
         state.recorded = Some(Recorded { spans, ahead });
         Ok(())
     }
 
-    /// Records every two seconds until the server is `stopping` and takes no more connections, and tells whether that
-    /// worked: it is the write by which the server knows that the store takes writes. Returns when everything is `ending`.
+    /// Records every two seconds until the server is `stopping` and takes no more connections. It reports each result
+    /// to `readiness`, because this write shows whether the store takes writes. Returns when everything is `ending`.
     pub async fn keep_listening(
         self,
         store: Store,
@@ -180,11 +183,11 @@ fn elapsed(since: Timestamp, now: Timestamp) -> Duration {
     Duration::try_from(now.duration_since(since)).unwrap_or_default()
 }
 
-/// The latest moment from which on the spans, wherever they overlap counted once, cover `needed` until `now`.
+/// Returns the latest moment from which the spans cover `needed` until `now`. Overlapping spans count once.
 fn latest_start(mut spans: Vec<ListeningSpan>, now: Timestamp, needed: Duration) -> Option<Timestamp> {
     spans.sort_by_key(|span| std::cmp::Reverse(span.heard_until));
     let mut missing = SignedDuration::try_from(needed).unwrap_or(SignedDuration::MAX);
-    // Everything after this is counted. What lies ahead of now was written before the clock was set back.
+    // Everything after this moment is counted. Spans after `now` were written before the clock was set back.
     let mut counted_from = now;
     for span in spans {
         let end = span.heard_until.min(counted_from);
@@ -217,7 +220,7 @@ mod tests {
 
     #[test]
     fn what_was_listened_adds_up_across_breaks() {
-        // Eight seconds each, of which one is lost to the restart.
+        // Four processes of eight seconds each; one second of each is lost to the restart.
         let spans = [(0, 7), (8, 15), (16, 23), (24, 31)];
         assert_eq!(start(&spans, 31, 7), Some(at(24)));
         assert_eq!(start(&spans, 31, 8), Some(at(22)), "the break does not count");
@@ -228,7 +231,7 @@ mod tests {
 
     #[test]
     fn a_process_whose_clock_is_wrong_judges_in_favour_of_the_bot() {
-        // The database's clock stands at 0, the process's two minutes before or after it.
+        // The database's clock is at 0; the process's clock is about two minutes ahead or behind.
         for (own, since) in [(125, -60), (-125, -185)] {
             let window = ListeningWindow::new(Clock::manual(at(own)));
             let spans = vec![ListeningSpan { started_at: at(-100), heard_until: at(0) }];

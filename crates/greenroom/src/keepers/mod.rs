@@ -1,19 +1,20 @@
-//! Background jobs that bring the records and the world back together. Each opens with the exact condition on which it
-//! acts, takes no input, and can be run twice without harm: looking and acting are apart, and the act tests again what
-//! the look saw. A driver runs them by time and by signal, one run of each at a time, on the one replica that leads.
+//! Keepers are background jobs that reconcile the store with the real state of bots, slots and providers. They exist
+//! because a process can die and a signal can be lost at any point. Each keeper's file opens with the exact conditions
+//! on which it acts. A keeper takes no input, and two runs at once do no harm, because each action checks its condition
+//! again. A driver runs them by time and by signal, one run of each at a time, on the replica that leads.
 //!
-//! - this file: what a keeper is
-//! - [`driver`]: running them, and what they did
+//! - this file: the `Keeper` trait and the list of keepers
+//! - [`driver`]: runs the keepers and stores their results
 //! - [`leader`]: which replica runs them
 //! - [`queue_expiry`]: bots that have waited too long
-//! - [`deployment`]: what was begun in a slot and left
+//! - [`deployment`]: unfinished work on slots
 //! - [`warm_buffer`]: slots that are kept ready
 //! - [`sweeper`]: bots whose state has lasted too long
-//! - [`listening`]: when bots could be heard
+//! - [`listening`]: when the server could receive calls from bots
 //! - [`recovery`]: slots in error
-//! - [`sync`]: what a provider has against what the store has
-//! - [`interrupted`]: bots whose slots were ended from outside
-//! - [`invariants`]: what must hold
+//! - [`sync`]: differences between a provider and the store
+//! - [`interrupted`]: bots whose slots were stopped from outside
+//! - [`invariants`]: conditions that must always hold
 //! - [`runners`]: machines that wait for bots
 
 pub mod deployment;
@@ -55,12 +56,12 @@ use sweeper::Sweeper;
 use sync::SyncKeeper;
 use warm_buffer::WarmBuffer;
 
-/// What a run has done.
+/// The result of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RunReport {
-    /// How much of what.
+    /// How often each action was done, by its name.
     pub counts: BTreeMap<&'static str, u64>,
-    /// What could not be done, in sentences.
+    /// Actions that failed, as sentences.
     pub complaints: Vec<String>,
 }
 
@@ -86,7 +87,7 @@ pub enum KeeperError {
     /// A fault in the keeper's own code. The next run may succeed.
     #[error("a fault in Greenroom itself: the run panicked: {0}")]
     Panicked(String),
-    /// The run was ended: the replica that leads now runs the keeper.
+    /// The run was cancelled: the replica that leads now runs the keeper.
     #[error("another replica leads by now")]
     LeadershipLost,
 }
@@ -95,13 +96,13 @@ impl From<tokio::task::JoinError> for KeeperError {
     fn from(error: tokio::task::JoinError) -> Self {
         match error.try_into_panic() {
             Ok(panic) => KeeperError::Panicked(message_of(&*panic)),
-            // Only the end of the server ends a run from outside.
+            // Only the end of the server cancels a run from outside.
             Err(_) => KeeperError::Store(StoreError::Stopping { call: "keeper" }),
         }
     }
 }
 
-/// What a panic says, if it says anything.
+/// The message of a panic, if it has one.
 fn message_of(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
     text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "without a message".to_owned())
@@ -109,28 +110,28 @@ fn message_of(panic: &(dyn std::any::Any + Send)) -> String {
 
 #[async_trait]
 pub trait Keeper: Send + Sync + std::fmt::Debug {
-    /// The word by which it is known, in the API, in metrics and in logs.
+    /// The keeper's name in the API, in metrics and in logs.
     fn name(&self) -> &'static str;
 
-    /// How long after a run the next one comes by itself.
+    /// The time between two runs, if nothing wakes the keeper.
     fn every(&self) -> Duration;
 
-    /// Looks once, and acts on what it finds.
+    /// Runs the keeper once: it reads the state and acts on what it finds.
     async fn run(&self) -> Result<RunReport, KeeperError>;
 
-    /// Wakes when it should run before its time.
+    /// Returns when the keeper should run before its time.
     async fn woken(&self) {
         std::future::pending().await
     }
 
-    /// Somebody wants the next run to look at everything.
+    /// Makes the next run check everything, because a caller asked for it.
     fn hurry(&self) {}
 }
 
 /// All keepers of a server, in the order in which they are shown.
 pub type Crew = Vec<Arc<dyn Keeper>>;
 
-/// What keepers need from their surroundings.
+/// The parts of the server that keepers need.
 #[derive(Debug)]
 pub struct Parts<'a> {
     pub context: Context,
@@ -143,7 +144,7 @@ pub struct Parts<'a> {
     pub runners: Runners,
 }
 
-/// The keepers, the one of them that has a timer of its own, and what every replica compares by itself.
+/// Returns the keepers, the one that also has its own timer, and the comparison that every replica runs by itself.
 pub fn crew(parts: Parts<'_>) -> (Crew, QueueExpiry, CopyCheck) {
     let Parts { context, signals, lifecycle, placement, deployment, deadlines, listening, runners } = parts;
     let poll = deadlines.queue_poll;
@@ -171,7 +172,7 @@ pub fn crew(parts: Parts<'_>) -> (Crew, QueueExpiry, CopyCheck) {
     (crew, expiry, copy_check)
 }
 
-/// So long before now.
+/// The time this long before `now`.
 fn ago(now: Timestamp, time: Duration) -> Timestamp {
     now.saturating_sub(time).unwrap_or(Timestamp::MIN)
 }

@@ -1,9 +1,11 @@
-//! Queue expiry. It acts on a bot when
-//! - it is in the queue for a slot and the end of its own patience has come: `failed`, `queue_timeout`;
-//! - it waits before the deploy gate for longer than `deploy.timeout`: `failed`, `deploy_timeout`, and its slot goes back.
+//! This keeper fails bots that have waited too long. It acts on a bot when:
+//! - the bot is in the queue for a slot, and its queue timeout has passed: `failed`, `queue_timeout`;
+//! - the bot waits at the deploy gate for longer than `deploy.timeout`: `failed`, `deploy_timeout`, and its slot goes
+//!   back.
 //!
-//! A bot that has got its slot, or has passed the gate, meanwhile goes on. Every replica has a timer on the next end of a
-//! wait, so that it comes to the millisecond; the run on the leader is the net below it.
+//! A bot that gets its slot, or passes the gate, in the meantime continues. Every replica has a timer for the next
+//! queue timeout, so that this wait ends exactly in time. The run on the leader handles the deploy gate, and every
+//! queue timeout that the timers miss.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,7 +25,7 @@ use crate::deployment::Deployment;
 use crate::signals::Signals;
 use crate::store::{Store, StoreError};
 
-/// How late the end of a wait may be seen that another replica has written, or when the clock was turned.
+/// How late the timer may notice a timeout that another replica has written, or a clock that was changed.
 const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Debug)]
@@ -33,7 +35,7 @@ pub struct QueueExpiry {
     signals: Signals,
     deployment: Deployment,
     every: Duration,
-    /// How many the timer of this replica has ended since the last run.
+    /// How many waits the timer of this replica has ended since the last run.
     in_time: Arc<AtomicU64>,
 }
 
@@ -43,7 +45,7 @@ impl QueueExpiry {
         Self { store, clock, signals, deployment, every, in_time: Arc::default() }
     }
 
-    /// Ends who has waited in the queue too long, in the moment in which the time is over, until `ending`.
+    /// Ends each wait at the moment of its timeout, until `ending`.
     pub async fn keep_time(self, leadership: Leadership, ending: CancellationToken) {
         let mut pause = Duration::ZERO;
         loop {
@@ -54,7 +56,7 @@ impl QueueExpiry {
             });
             tokio::select! {
                 () = ending.cancelled() => return,
-                // Somebody with less patience may have joined the queue.
+                // A bot with an earlier timeout may have joined the queue.
                 () = self.signals.queue_joined(), if pause.is_zero() => continue,
                 () = tokio::time::sleep(wait.max(pause).max(Duration::from_millis(1))) => {}
             }
@@ -62,7 +64,7 @@ impl QueueExpiry {
             pause = Duration::ZERO;
             if next.is_some_and(|at| at <= now) {
                 match self.expire(now).await {
-                    // On another replica there is no run to tell of it.
+                    // Other replicas have no run that could report it.
                     Ok(ended) if leadership.is_held() => {
                         self.in_time.fetch_add(ended, Ordering::Relaxed);
                     }
@@ -76,7 +78,7 @@ impl QueueExpiry {
         }
     }
 
-    /// All of them at once, so that they go into one transaction.
+    /// Ends all overdue waits at once, so that they go into one transaction.
     async fn expire(&self, now: Timestamp) -> Result<u64, StoreError> {
         let overdue = self.store.overdue_waiters(now).await?;
         let ends = overdue.into_iter().map(|bot| self.deployment.give_up(bot, Overdue::QueueTimeout, None));

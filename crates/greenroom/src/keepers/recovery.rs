@@ -1,12 +1,13 @@
-//! Recovery. It acts on a slot when
-//! - it is in `error`;
-//! - it is `creating` or `busy`, has had no bot for a minute, and nobody is deploying it.
+//! This keeper recovers slots that failed or are stuck. It acts on a slot when:
+//! - the slot is in `error`;
+//! - the slot is `creating` or `busy`, has had no bot for a minute, and no deployment is starting it.
 //!
-//! While the provider of a pool is away its slots are left as they are, and no attempt counts.
+//! While the provider of a pool is unavailable, the pool's slots stay unchanged, and no attempt counts.
 //!
-//! Each such slot is stopped at the provider and goes back to being used, or stays in `error` until the next run. Either
-//! way it is one attempt, and attempts are forgotten only when a bot has run well in the slot. At the last one the slot is
-//! deleted instead: at the provider, which is looked at afterwards, and then its row, so that the pool can grow a fresh one.
+//! The keeper stops each such slot at the provider. The slot is then available again, or stays in `error` until the
+//! next run. Either way this is one attempt, and attempts are reset only after a bot has run well in the slot. At the
+//! last attempt the slot is deleted instead: first at the provider, which is then checked, and then its row. So the
+//! pool can create a new slot.
 
 use std::time::{Duration, Instant};
 
@@ -19,9 +20,9 @@ use crate::context::Context;
 use crate::deployment::{Deployment, Recovery};
 use crate::store::{SlotRow, Store, StoreError};
 
-/// What is being worked on is left alone for so long.
+/// A slot that another task works on is left alone for this long.
 const STUCK_AFTER: Duration = Duration::from_mins(1);
-/// One provider that does not answer must not hold up the others.
+/// How many attempts run at once, so that one provider that does not answer does not delay the others.
 const AT_ONCE: usize = 8;
 
 #[derive(Debug)]
@@ -38,7 +39,7 @@ impl RecoveryKeeper {
         Self { store, clock, deployment, every }
     }
 
-    /// One attempt. Those that would come after the time of the next run are left to it.
+    /// Makes one attempt. Attempts that would begin after the time of the next run are left to that run.
     async fn attempt(&self, slot: SlotRow, begun: Instant) -> (SlotRow, Result<Recovery, StoreError>) {
         if begun.elapsed() > self.every {
             return (slot, Ok(Recovery::NotNeeded));
@@ -62,7 +63,7 @@ impl Keeper for RecoveryKeeper {
     async fn run(&self) -> Result<RunReport, KeeperError> {
         let mut report = RunReport::of([("recovered", 0), ("failed", 0), ("deleted", 0)]);
         let slots = self.store.slots_to_recover(ago(self.clock.now(), STUCK_AFTER)).await?;
-        // Of a pool that is no longer configured, or whose provider is away, there is nobody to ask.
+        // Slots of a pool that is no longer configured, or whose provider is unavailable, cannot be recovered.
         let is_served = |pool: &str| self.deployment.providers().contains_key(pool) && !self.deployment.is_away(pool);
         let slots = slots.into_iter().filter(|slot| is_served(&slot.pool));
         let begun = Instant::now();

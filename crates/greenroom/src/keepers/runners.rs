@@ -1,18 +1,19 @@
-//! Runners: the queues and groups at AWS against the table that says what each runner is. At each place that pools have
-//! runners at, it acts when
-//! - an idle runner was heard of within `healthy_within`, and its announcement ends soon or is over: it is announced again,
-//!   under a new end. So one whose message was lost with a process is there again within a minute, once;
-//! - a runner has been claimed for longer than `claim_timeout` and its agent has not confirmed it: it is idle again if it
-//!   was heard of within `healthy_within`, and ended otherwise;
-//! - an idle runner was not heard of for `claim_timeout`: it is ended;
-//! - a machine of a group is not in the table: it is noted as coming up. One that has been coming up for longer than
-//!   `created_timeout` is ended;
-//! - an idle runner is past its time, and its class has more than `min_idle`: it is let go, one of each group at a look;
-//! - a class has fewer than `min_idle` that are idle or coming up: its group on demand grows by what is missing;
-//! - a runner is at an end in the table and its machine is still in its group: it is ended once more.
+//! This keeper reconciles the queues and groups at AWS with the table that holds the state of each runner. For each set
+//! of runners that pools use, it acts when:
+//! - an idle runner sent a heartbeat within `healthy_within`, and its announcement has ended or ends soon: the runner
+//!   is announced again, with a new end. So a runner whose message was lost with a process is announced again within a
+//!   minute, once;
+//! - a runner has been claimed for longer than `claim_timeout`, and its agent has not confirmed the claim: the runner
+//!   becomes idle if it sent a heartbeat within `healthy_within`, and is ended otherwise;
+//! - an idle runner has sent no heartbeat for `claim_timeout`: it is ended;
+//! - a machine of a group is not in the table: it is recorded as created. A machine that has been in this state for
+//!   longer than `created_timeout` is ended;
+//! - an idle runner has expired, and its class has more than `min_idle`: it is ended, one of each group per run;
+//! - a class has fewer than `min_idle` runners that are idle or created: its on-demand group grows by the difference;
+//! - a runner has ended in the table, and its machine is still in its group: the machine is ended again.
 //!
-//! Each of these is one conditional change in the table, made before the machine is touched: a runner that was claimed
-//! since the look is left to its bot.
+//! Each of these is one conditional change in the table, made before the machine is touched. So a runner that was
+//! claimed in the meantime stays with its bot.
 
 use std::time::Duration;
 
@@ -21,9 +22,9 @@ use async_trait::async_trait;
 use super::{Keeper, KeeperError, RunReport};
 use crate::providers::ec2::Runners;
 
-/// An announcement is renewed some seconds before its end: this has to be often enough.
+/// Short enough to renew an announcement in time: renewal is due some seconds before its end.
 const EVERY: Duration = Duration::from_secs(5);
-/// AWS answers within this, or is asked again at the next look.
+/// If AWS does not answer within this time, the next run asks again.
 const PATIENCE: Duration = Duration::from_mins(1);
 
 #[derive(Debug)]

@@ -1,12 +1,12 @@
-//! The sweeper. It acts on a bot when
-//! - it was assigned longer than `no_start` ago and has not spoken under that connection: `failed`, `no_start`;
-//! - it is `starting`, `awaiting_admission` or `needs_help` and its session began longer than `no_join` ago (or, if it
-//!   had been in the meeting, it has been in `needs_help` for so long): `failed`, `no_join`;
-//! - it is `active` and neither came in nor gave a heartbeat within `heartbeat_lost`: `failed`, `heartbeat_lost`;
-//! - it is `stopping` for longer than `stop_grace`: `completed`, `stopped`.
+//! The sweeper ends bots whose state has lasted too long. It acts on a bot when:
+//! - the bot was assigned longer than `no_start` ago and has not called under that connection: `failed`, `no_start`;
+//! - the bot is `starting`, `awaiting_admission` or `needs_help`, and its session began longer than `no_join` ago. For
+//!   a bot that had been in the meeting, the time in `needs_help` counts instead: `failed`, `no_join`;
+//! - the bot is `active`, and neither joined nor sent a heartbeat within `heartbeat_lost`: `failed`, `heartbeat_lost`;
+//! - the bot has been `stopping` for longer than `stop_grace`: `completed`, `stopped`.
 //!
-//! A bot that spoke between the look and the act lives. And silence counts only while somebody listened, for two heartbeat
-//! intervals in all ([`super::listening`]); the grace of a stop is over when it is over.
+//! A bot that calls between the check and the action stays alive. Silence counts only if the server has listened for
+//! two heartbeat intervals in total ([`super::listening`]); `stop_grace` does not depend on listening.
 
 use std::time::Duration;
 
@@ -20,11 +20,11 @@ use crate::context::Context;
 use crate::lifecycle::Lifecycle;
 use crate::store::{Store, StoreError};
 
-/// Heartbeats are written once a second, by whichever replica heard them; so long one may be on its way.
+/// How long a heartbeat may take to reach the database: each replica writes its heartbeats once a second.
 const ON_ITS_WAY: Duration = Duration::from_secs(2);
 
-/// How long a bot that lives may go unheard while somebody listens: it speaks in every interval, and one of its
-/// heartbeats may have been lost with the server before.
+/// How long a living bot may be silent while the server listens. The bot calls in every interval, and one of its
+/// heartbeats may have been lost with a stopped server.
 pub fn needed_listening(deadlines: &Deadlines) -> Duration {
     deadlines.heartbeat_interval * 2 + ON_ITS_WAY
 }
@@ -57,7 +57,7 @@ impl Sweeper {
                 report.add("stopped", ended);
                 continue;
             }
-            // Whoever has said nothing since then has said nothing for so long while somebody listened.
+            // A bot without a call since then has been silent for long enough while the server listened.
             let needed = patience.min(needed_listening(&self.deadlines));
             let Some(heard_since) = self.listening.heard_since(needed) else { continue };
             let ended = self.sweep_one_way(overdue, since.min(heard_since), &mut report).await?;
@@ -80,7 +80,7 @@ impl Sweeper {
             for (_, bot) in page {
                 match self.lifecycle.pass(bot, overdue, since).await {
                     Ok(passed) => ended += u64::from(passed),
-                    // One that cannot be ended must not be in the way of the others.
+                    // One bot that cannot be ended must not block the others.
                     Err(error) => report.complaints.push(format!("the bot {bot} could not be ended: {error}")),
                 }
             }

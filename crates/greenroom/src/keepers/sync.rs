@@ -1,21 +1,22 @@
-//! Sync: what each provider has against what the store has, both ways. It acts when
-//! - a provider has something of this installation, running or not, under a name that no slot has had for longer than
-//!   `sync.grace`: it is removed;
-//! - a slot has been idle for 10 seconds, and its provider has nothing of it any more, or, in a hot pool, nothing that runs:
-//!   it is made anew under the same name. Where slots are only places for what is picked up for each bot, nothing is missing;
-//! - in a hot pool the provider says that what waits there is not well: the same, and it counts as an attempt to recover it;
-//!   at the last attempt the slot goes to error instead;
-//! - a slot of a pool that stands stopped has been idle for 10 seconds, and something runs in it: that is stopped;
-//! - a provider shows something else of a slot than what it has been for 10 seconds: it is described again. A word may
-//!   have been lost with its process, or have come after a later one of another replica;
+//! Sync compares what each provider has with what the store has, in both directions. It acts when:
+//! - a provider has a resource of this installation, running or not, whose name has belonged to no slot for longer than
+//!   `sync.grace`: the resource is removed;
+//! - a slot has been idle for 10 seconds, and its provider no longer has its resource or, in a hot pool, the resource
+//!   does not run: the slot is created again under the same name. Where the provider creates no resource before a bot
+//!   needs it, nothing is missing;
+//! - in a hot pool, the provider reports an idle slot as unhealthy: the slot is created again, and this counts as an
+//!   attempt to recover it. At the last attempt the slot goes to error instead;
+//! - a slot of a stopped pool has been idle for 10 seconds, and a process runs in it: the process is stopped;
+//! - a provider shows another description than the slot has had for 10 seconds: the slot is described again. The
+//!   earlier update may have been lost, or may have arrived after a later one of another replica;
 //! - a slot has had a bot for 10 seconds, and nothing runs in it: the bot ends `interrupted` ([`super::interrupted`]).
 //!
-//! Otherwise whether a bot lives is told by the bot. A listing that fails changes nothing. More than a tenth of a pool is
-//! not touched before the next look has seen the same.
+//! In all other cases, only the bot itself reports whether it is alive. A listing that fails changes nothing. If more
+//! than a tenth of a pool is wrong, sync acts only on what the next run finds too.
 //!
-//! When a provider answers again that was away, it runs at once. Then each slot of which nothing runs any more is looked
-//! at by itself, and if that says the same, it is made anew without waiting for the next look: also one whose agent was
-//! about to wait, and one whose bot was not heard of yet.
+//! When a provider answers again after an outage, sync runs at once. It then inspects each slot that no longer runs
+//! according to the listing. If the inspection agrees, the slot is created again without waiting for the next run. This
+//! includes slots whose agent had not begun to wait, and slots whose bot had not called yet.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -35,7 +36,7 @@ use crate::placement::{Placement, SlotEvent};
 use crate::providers::{Found, Provider};
 use crate::store::{SlotRow, Store, StoreError};
 
-/// A listing may be a little behind what was just done.
+/// A listing may be this much older than the last change.
 const SETTLED: Duration = Duration::from_secs(10);
 const AT_ONCE: usize = 4;
 
@@ -50,24 +51,24 @@ pub struct SyncKeeper {
     seen: Mutex<Seen>,
 }
 
-/// What earlier looks saw, by pool. It is only in memory: a new leader looks once more before it acts.
+/// What earlier runs found, by pool. It is only in memory, so a new leader checks once more before it acts.
 #[derive(Debug, Default)]
 struct Seen {
-    /// Since when something unknown is there.
+    /// Since when an unknown resource has been there.
     unknown: HashMap<String, HashMap<SlotName, Timestamp>>,
-    /// What was found to be wrong, and was too much to act on at once; and since when.
+    /// Slots that were wrong in too large a number to act on at once, and since when.
     announced: HashMap<String, HashMap<SlotName, Timestamp>>,
 }
 
-/// What is wrong in a pool.
+/// The differences of a pool.
 #[derive(Debug, Default)]
 struct Wrong {
     unknown: Vec<SlotName>,
     lost: Vec<SlotRow>,
     strays: Vec<SlotRow>,
-    /// Those that are not well, and how they are.
+    /// Unhealthy slots, and the state that the provider reports.
     unwell: Vec<(SlotRow, String)>,
-    /// Those that an outage has taken what ran in, by two looks.
+    /// Slots that an outage stopped, confirmed by an inspection.
     taken: Vec<SlotRow>,
 }
 
@@ -86,7 +87,7 @@ impl Wrong {
     }
 }
 
-/// What a provider has of a pool, and when it was asked.
+/// The provider's resources of a pool, and when the listing began.
 #[derive(Debug)]
 struct Listing {
     begun: Timestamp,
@@ -118,7 +119,7 @@ impl SyncKeeper {
         }
     }
 
-    /// What is there and no slot has had for longer than the grace.
+    /// Returns resources whose name has belonged to no slot for longer than the grace.
     async fn unknown(
         &self,
         pool: &str,
@@ -144,7 +145,7 @@ impl SyncKeeper {
         Ok(long)
     }
 
-    /// Leaves of what is wrong in a pool only what may be acted on now, and says how much has to wait.
+    /// Keeps in `wrong` only what may be acted on now, and returns how many have to wait.
     fn allow(&self, pool: &str, wrong: &mut Wrong, size: usize, now: Timestamp) -> u64 {
         let found = wrong.names();
         let mut seen = self.seen();
@@ -152,7 +153,7 @@ impl SyncKeeper {
         if found.len() <= size / 10 {
             return 0;
         }
-        // Two looks in the same moment are one: what forgets everything for a moment does so for both.
+        // Two runs close together count as one: a short fault of the provider would mislead both.
         let agreed_since = ago(now, self.grace.min(self.every / 2));
         let agrees = |name: &&SlotName| announced.get(*name).is_some_and(|since| *since <= agreed_since);
         let agreed: BTreeSet<SlotName> = found.iter().filter(agrees).cloned().collect();
@@ -183,7 +184,8 @@ impl SyncKeeper {
         back_since: Option<Timestamp>,
         report: &mut RunReport,
     ) -> Result<(), StoreError> {
-        // Rows are read after the listing: what was idle before it began, and still is, has not changed meanwhile.
+        // Rows are read after the listing: a slot that was idle before the listing, and still is, has not changed in
+        // between.
         let rows = self.store.slots_of_pool(pool).await?;
         let known: HashSet<&SlotName> = rows.iter().map(|row| &row.name).collect();
         let unknown = self.unknown(pool, &listing, &known).await?;
@@ -193,7 +195,7 @@ impl SyncKeeper {
         let is_free =
             |row: &&SlotRow| row.status == SlotStatus::Idle && row.bot_id.is_none() && row.status_since <= settled;
         for row in rows.iter().filter(is_free) {
-            // One that is stopped because nobody needs it is made again when it is started.
+            // A slot that is stopped because it is not needed is created again when it is started.
             let hot = hot && !row.stopped;
             match has.get(&row.name) {
                 None if row.stopped => {}
@@ -225,8 +227,8 @@ impl SyncKeeper {
         self.act(wrong, provider, report).await
     }
 
-    /// Of slots in which nothing runs after an outage, by the listing: those of which a look says the same, and that should
-    /// run something.
+    /// Returns the slots that should run, that do not run according to the listing after an outage, and for which an
+    /// inspection agrees.
     async fn taken_by_outage(
         &self,
         hot: bool,
@@ -309,7 +311,7 @@ impl SyncKeeper {
         Ok(())
     }
 
-    /// Takes the slot out of use first, so that no bot gets it meanwhile.
+    /// Stops a process in an idle slot. It first takes the slot out of use, so that no bot gets it in the meantime.
     async fn stop_stray(&self, slot: SlotRow) -> Result<bool, StoreError> {
         let news = SlotEvent::Stray { since: slot.status_since };
         if !self.placement.report(slot.name.clone(), news).await? {
@@ -345,7 +347,8 @@ impl Keeper for SyncKeeper {
         for (pool, provider) in providers.iter() {
             let Some(hot) = hot.get(pool) else { continue };
             match self.list(pool, &**provider).await {
-                // Several pools may be at one provider: each looks at its own, and the first at what no pool owns.
+                // Several pools may share a provider: each handles its own slots, and the first handles those of no
+                // configured pool.
                 Ok(mut listing) => {
                     listing.found.retain(|found| {
                         let of = found.slot.pool().unwrap_or_default();

@@ -1,16 +1,18 @@
-//! The warm buffer. It acts when
-//! - a pool has fewer than `min_idle` slots that are ready, or are being made ready, without a bot, and there is room below
-//!   `max_slots`: slots are made, and hot ones are started through the gate, behind every bot that waits there. As many as
-//!   are in error beyond `min_idle` count as being made ready, so that a pool that cannot start is not filled with them;
-//! - a pool has more slots than `max_slots`, because it was made smaller: idle ones that are too many are let go;
-//! - an idle slot is past its `threshold`, or has other attributes than new slots of its pool: it is let go, of the latter one at
-//!   a time and only while no other slot of the pool is being made or on its way out;
-//! - a slot of a hot pool has been idle for `idle_timeout`, and more than `min_idle` are ready: it is stopped, and started
-//!   again when it is needed;
-//! - a slot of a hot pool was started with another image or command than is configured by now: it is started anew, one after
-//!   the other while none is being made ready or in error, and never so that fewer than `min_idle` are ready (one fewer
-//!   where the pool cannot grow);
-//! - a bot waits in the queue although a slot is free or could be made, because a word was lost: it gets it, before all of this.
+//! The warm buffer keeps enough slots of each pool ready. It acts when:
+//! - a pool has fewer than `min_idle` slots without a bot that are ready or being made ready, and fewer than
+//!   `max_slots` slots: slots are created. Hot ones are started through the gate, behind every bot that waits there.
+//!   Slots in error beyond `min_idle` count as being made ready, so that a pool that cannot start is not filled with
+//!   them;
+//! - a pool has more slots than `max_slots`, because it was made smaller: surplus idle slots are deleted;
+//! - an idle slot is past its `expires_at`, or has other attributes than new slots of its pool: it is deleted. For
+//!   other attributes this is one slot at a time, and only while no other slot of the pool is being created or deleted;
+//! - a slot of a hot pool has been idle for `idle_timeout`, and more than `min_idle` are ready: it is stopped, and
+//!   started again when it is needed;
+//! - a slot of a hot pool was started with another image or command than the configuration has now: it is started
+//!   again. This is one slot at a time, while none is being made ready or in error, and at least `min_idle` stay ready
+//!   (one fewer where the pool cannot grow);
+//! - a bot waits in the queue although a slot is free or can be created, because a signal was lost: it gets the slot,
+//!   before all other actions.
 
 use std::time::Duration;
 

@@ -1,5 +1,6 @@
-//! What a bot says. Every callback comes under the token of an assignment and is fenced by its connection; a repeat
-//! changes nothing and is answered as the first time.
+//! This module handles the callbacks of bots. Each callback carries the token of an assignment and is fenced by its
+//! connection: a call under an older connection is refused. A repeated callback changes nothing and gets the same
+//! answer as the first one.
 
 use domain::lifecycle::{Trigger, Verdict, decide};
 use domain::{CommandId, ConnectionId, Status};
@@ -12,14 +13,14 @@ use super::tokens::Claim;
 use super::{Lifecycle, LifecycleError, refuse_ended};
 use crate::store::{Actor, Beat, BotRow, Change, Changed, CommandRow, Kind, NewEvent, SegmentRow, Tx};
 
-/// Who speaks, and under which connection it says to speak.
+/// The bot that calls, and the connection that the call names.
 #[derive(Clone, Copy, Debug)]
 pub struct Caller {
     pub claim: Claim,
     pub connection_id: ConnectionId,
 }
 
-/// A stretch of speech, as a bot sends it.
+/// A segment of a transcript, as a bot sends it.
 #[derive(Clone, Debug)]
 pub struct Segment {
     pub start_time: f64,
@@ -30,17 +31,17 @@ pub struct Segment {
 }
 
 impl Lifecycle {
-    /// Whose token it is.
+    /// Returns the bot and the connection that the token belongs to.
     pub fn claim(&self, token: &str) -> Result<Claim, LifecycleError> {
         self.tokens.read(token).ok_or(LifecycleError::Unauthorized)
     }
 
-    /// Which slot's token it is.
+    /// Returns the slot that the token belongs to.
     pub fn slot_claim(&self, token: &str) -> Option<SlotClaim> {
         self.tokens.read_slot(token)
     }
 
-    /// The bot runs. Makes the session of its connection.
+    /// The bot runs. Creates the session of its connection.
     pub async fn started(&self, caller: Caller, container: Option<&str>) -> Result<Status, LifecycleError> {
         let mut tx = self.store.begin().await?;
         let bot = self.held(&mut tx, caller).await?;
@@ -51,7 +52,7 @@ impl Lifecycle {
             tx.end_sessions(bot.id, Some(caller.connection_id), now).await?;
             tx.make_session(bot.id, caller.connection_id, container, now).await?;
             if bot.slot.is_some() {
-                // It runs: whatever was to start its slot once more need not.
+                // The bot runs, so a pending start of its slot is no longer needed.
                 tx.cancel_pending_deployments(&[bot.id]).await?;
             }
             if let Some(container) = container {
@@ -74,9 +75,9 @@ impl Lifecycle {
         self.follow(tx, bot, verdict, now).await
     }
 
-    /// The bot tells a state of its own.
+    /// The bot reports its own state.
     pub async fn status(&self, caller: Caller, trigger: Trigger) -> Result<Status, LifecycleError> {
-        // From when it leaves it no longer counts against its user's limit.
+        // From the moment it leaves, the bot no longer counts against its user's limit.
         let mut tx = match trigger {
             Trigger::Stopping { .. } => {
                 self.store.begin_changing(&Changed::bot(caller.claim.bot, None), self.clock.now()).await?
@@ -89,7 +90,8 @@ impl Lifecycle {
         self.follow(tx, bot, verdict, self.clock.now()).await
     }
 
-    /// The bot lives, and has heard some commands. Answers with its status and all commands it has not heard yet.
+    /// The bot is alive and has acknowledged some commands. Returns its status and all commands that it has not
+    /// acknowledged yet.
     pub async fn heartbeat(
         &self,
         caller: Caller,
@@ -107,14 +109,14 @@ impl Lifecycle {
         Ok((bot.status, open))
     }
 
-    /// Stores what was said, and says how much of it was new.
+    /// Stores segments of a transcript, and returns how many of them were new.
     pub async fn transcript(&self, caller: Caller, segments: Vec<Segment>) -> Result<u64, LifecycleError> {
         let mut tx = self.store.begin().await?;
         let bot = self.held(&mut tx, caller).await?;
         let segments: Vec<SegmentRow> =
             segments.into_iter().map(|segment| segment_row(caller.connection_id, segment)).collect();
         if bot.status.is_ended() {
-            // A batch that had arrived before the end is a repeat; anything new comes too late.
+            // A batch that was stored before the end is a repeat; new segments are refused.
             let mut digests: Vec<String> = segments.into_iter().map(|segment| segment.digest).collect();
             digests.sort();
             digests.dedup();
@@ -147,14 +149,14 @@ impl Lifecycle {
         Ok(tx.commit().await?)
     }
 
-    /// The bot that speaks, held, and speaking under its own connection.
+    /// Returns the bot that calls, locked, after checking that it calls under its current connection.
     pub(super) async fn held(&self, tx: &mut Tx, caller: Caller) -> Result<BotRow, LifecycleError> {
         let bot = tx.hold_bot(caller.claim.bot).await?.ok_or(LifecycleError::Unauthorized)?;
         fence(bot.connection_id, caller)?;
         Ok(bot)
     }
 
-    /// Does what was decided, and answers with the status that holds then.
+    /// Carries out the decision, and returns the status that holds afterwards.
     async fn follow(
         &self,
         mut tx: Tx,
@@ -179,7 +181,7 @@ impl Lifecycle {
     }
 }
 
-/// A connection speaks for its bot only while it is the bot's own.
+/// A connection acts for its bot only while it is the bot's current one.
 pub(super) fn fence(current: Option<ConnectionId>, caller: Caller) -> Result<(), LifecycleError> {
     if current == Some(caller.claim.connection) && current == Some(caller.connection_id) {
         Ok(())
@@ -188,13 +190,13 @@ pub(super) fn fence(current: Option<ConnectionId>, caller: Caller) -> Result<(),
     }
 }
 
-/// Whether what this caller says still matters.
+/// Whether the server still accepts calls of this caller.
 pub(super) fn speaks_for(bot: &BotRow, caller: Caller) -> Result<(), LifecycleError> {
     fence(bot.connection_id, caller)?;
     refuse_ended(bot)
 }
 
-/// Under each connection `started` comes first, so that everything else has a session to belong to.
+/// Under each connection `started` must be the first call, so that all other calls have a session.
 fn has_started(bot: &BotRow) -> Result<(), LifecycleError> {
     if bot.has_session || bot.status.is_ended() { Ok(()) } else { Err(LifecycleError::InvalidTransition(bot.status)) }
 }
@@ -205,7 +207,7 @@ fn segment_row(connection_id: ConnectionId, segment: Segment) -> SegmentRow {
     digest.update(segment.start_time.to_bits().to_be_bytes());
     digest.update(segment.end_time.to_bits().to_be_bytes());
     for text in [Some(&segment.text), segment.speaker.as_ref(), segment.language.as_ref()] {
-        // The length before the text, so that no two sequences of texts look alike.
+        // The length comes before the text, so that two different sequences of texts never give the same bytes.
         digest.update(text.map_or(u64::MAX, |text| text.len() as u64).to_be_bytes());
         digest.update(text.map_or("", String::as_str));
     }

@@ -1,4 +1,5 @@
-//! What is waiting for a bot. Heartbeats answer with it; a bot that wants to hear sooner waits here.
+//! This module returns the commands that a bot has not acknowledged. The answer to a heartbeat contains them too. A bot
+//! that wants them sooner waits with the call in this module.
 
 use std::time::Duration;
 
@@ -9,19 +10,19 @@ use super::callbacks::{Caller, speaks_for};
 use super::{Lifecycle, LifecycleError};
 use crate::store::{CommandRow, Kind};
 
-/// Who waits looks by itself as well, should the feed be held up.
+/// A waiting call also checks by itself this often, in case the feed is late.
 const POLL_INTERVAL: Duration = Duration::from_secs(15);
 
 impl Lifecycle {
-    /// The commands that the bot has not acknowledged; when there are none, waits for one, as long as `wait`, the
-    /// bot's life and the server's last.
+    /// Returns the commands that the bot has not acknowledged. If there are none, waits for one until `wait` is over,
+    /// the bot ends or the server stops.
     pub async fn commands(
         &self,
         caller: Caller,
         wait: Duration,
         stopping: &CancellationToken,
     ) -> Result<Vec<CommandRow>, LifecycleError> {
-        // Listens before it looks, so that nothing falls between the two.
+        // It listens before it reads, so that no command is missed in between.
         let mut listener = self.feed.listen_to_bot(caller.claim.bot);
         let deadline = tokio::time::sleep(wait);
         tokio::pin!(deadline);
@@ -43,7 +44,7 @@ impl Lifecycle {
                     () = stopping.cancelled() => { over = true; break }
                 };
                 match heard {
-                    // Also its end, or another assignment: the waiting is over then.
+                    // The bot's end, or another assignment, also ends the wait.
                     Ok(event) if !matches!(event.kind, Kind::CommandAcknowledged | Kind::Warning) => break,
                     Ok(_) => {}
                     Err(RecvError::Lagged(_)) => break,

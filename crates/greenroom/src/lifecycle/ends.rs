@@ -1,4 +1,4 @@
-//! What may end a bot. `domain::planner` decides on it, together with what becomes of the bot's slot.
+//! This module lists what may end a bot. `domain::planner` decides about it, together with the state of the bot's slot.
 
 use domain::lifecycle::Overdue;
 use domain::{BotId, Reason};
@@ -9,9 +9,9 @@ use crate::store::{BotRow, SessionRow};
 
 #[derive(Clone, Debug)]
 pub enum Ending {
-    /// The bot says that its process ended.
+    /// The bot reports that its process ended.
     Exited { caller: Caller, exit_code: i64, reason: Option<Reason>, error: Option<String> },
-    /// It waited too long, or could not be deployed.
+    /// The bot waited too long, or could not be deployed.
     GivenUp { bot: BotId, overdue: Overdue, error: Option<String> },
 }
 
@@ -24,8 +24,8 @@ impl Ending {
     }
 }
 
-/// What is told of a bot whose deadline passed: what was last heard of it, and when. `heard` is a heartbeat that is not
-/// written yet.
+/// The error of a bot whose deadline passed: its last sign of life, and when that was. `heard` is a heartbeat that is
+/// not stored yet.
 pub(super) fn overdue_error(
     bot: &BotRow,
     overdue: Overdue,

@@ -1,9 +1,10 @@
-//! The feed: every event once, in one order, to everyone in this process whom it concerns. It follows the table of
-//! events rather than the calls that write it, so that what another replica commits arrives as well.
+//! The feed sends every event once, in one order, to all listeners in this process that it concerns. It reads the table
+//! of events, and not the calls that write it, so that events of other replicas arrive as well.
 //!
-//! Ids of events are handed out before the commit. On PostgreSQL an event may therefore become visible after one with
-//! a greater id, and a reader that had gone past it would miss it. So the feed stops in front of a missing id until
-//! it appears, or until every transaction that could have brought it has ended: then it never will.
+//! The database assigns event ids before the commit. On PostgreSQL an event may therefore become visible after one with
+//! a greater id, and a reader that is already past it would miss it. So the feed stops in front of a missing id. It
+//! continues when the id appears, or when every transaction that could have written it has ended; then the id will
+//! never appear.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,16 +18,17 @@ use crate::bus::Bus;
 use crate::signals::channels::Channels;
 use crate::store::{EventRow, Store, StoreError};
 
-/// How long another replica's event may take to be seen where neither the bus nor placement's journal tells of it.
+/// How late the feed may see another replica's event when neither the bus nor placement's journal announces it.
 const POLL: Duration = Duration::from_millis(500);
-/// Events are read no more often than this.
+/// The shortest pause between two reads of events.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(3);
-/// The same while nobody listens to a user or a bot.
+/// The same, while no listener follows a user or a bot.
 const PAUSE_UNHEARD: Duration = Duration::from_millis(25);
-/// How soon a missing id is looked for again.
+/// How soon the feed checks again for a missing id.
 const POLL_MISSING: Duration = Duration::from_millis(20);
 const BATCH: i64 = 1_000;
-/// A listener that is further behind reads from the database instead. Bots that wait are many, and wait for little.
+/// A listener that is further behind reads from the database instead. Listeners of bots are many, and each expects few
+/// events.
 const BACKLOG_OF_USERS: usize = 1_024;
 const BACKLOG_OF_BOTS: usize = 16;
 
@@ -34,19 +36,19 @@ const BACKLOG_OF_BOTS: usize = 16;
 pub struct Feed {
     listeners: Arc<Mutex<Listeners>>,
     position: watch::Sender<Option<EventId>>,
-    /// Another replica is known to have written something.
+    /// Another replica is known to have written events.
     woken: Arc<Notify>,
     poll: Duration,
 }
 
-/// Who listens to what, so that an event costs only those whom it concerns.
+/// The listeners by user and by bot, so that an event costs only those that it concerns.
 #[derive(Debug, Default)]
 struct Listeners {
     users: Channels<UserId, Arc<EventRow>>,
     bots: Channels<BotId, Arc<EventRow>>,
 }
 
-/// Who listens: first everything up to where the feed stood, from the database, then what is heard live.
+/// A listener. It first reads all events up to the feed's position from the database, and then receives the new ones.
 #[derive(Debug)]
 pub struct Listener {
     pub live: broadcast::Receiver<Arc<EventRow>>,
@@ -54,8 +56,8 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Where the feed stands: all events up to here are in the database, all after it will be heard live. Waits while
-    /// the feed has not found its place yet; `None` when there is no feed any more.
+    /// Returns the position of the feed: all events up to it are in the database, and this listener receives all later
+    /// ones. Waits until the feed has a position; `None` when the feed has ended.
     pub async fn position(&mut self) -> Option<EventId> {
         self.position.wait_for(Option::is_some).await.ok().and_then(|position| *position)
     }
@@ -68,22 +70,22 @@ impl Default for Feed {
 }
 
 impl Feed {
-    /// The same, with another time after which events are read whatever is heard.
+    /// Sets another interval after which events are read without any signal.
     pub fn polling_every(self, poll: Duration) -> Self {
         Self { poll, ..self }
     }
 
-    /// Has events read now: placement's journal tells that another replica has written some.
+    /// Makes the feed read events now, because placement's journal shows that another replica has written some.
     pub fn read_now(&self) {
         self.woken.notify_one();
     }
 
-    /// Everything that happens to a user's bots.
+    /// Listens to all events of a user's bots.
     pub fn listen_to_user(&self, user: UserId) -> Listener {
         self.listener(|listeners| listeners.users.subscribe(user, BACKLOG_OF_USERS))
     }
 
-    /// Everything that happens to a bot.
+    /// Listens to all events of a bot.
     pub fn listen_to_bot(&self, bot: BotId) -> Listener {
         self.listener(|listeners| listeners.bots.subscribe(bot, BACKLOG_OF_BOTS))
     }
@@ -116,7 +118,7 @@ impl Feed {
                     if step.missing { POLL_MISSING } else { self.poll }
                 }
                 Err(error) => {
-                    // Once, not twice a second for as long as the database is away.
+                    // This logs the first failure only, and not each retry while the database is unavailable.
                     if !std::mem::replace(&mut failing, true) {
                         tracing::warn!(%error, "events not read");
                     }
@@ -130,7 +132,7 @@ impl Feed {
                 () = tokio::time::sleep(wait) => {}
                 () = stopping.cancelled() => return,
             }
-            // Under load events are read in groups, not one commit at a time.
+            // Under load, events are read in groups, not commit by commit.
             let pause = if self.is_heard() { SHORTEST_PAUSE } else { PAUSE_UNHEARD };
             let rest = pause.saturating_sub(begun.elapsed());
             if !rest.is_zero() {
@@ -139,14 +141,14 @@ impl Feed {
         }
     }
 
-    /// Whether anybody listens to a user or a bot.
+    /// Whether there is a listener to a user or a bot.
     fn is_heard(&self) -> bool {
         let listeners = self.listeners();
         !(listeners.users.is_empty() && listeners.bots.is_empty())
     }
 
     fn publish(&self, events: Vec<EventRow>, position: Option<EventId>) {
-        // The position first: who begins to listen in between finds the events in the database.
+        // The position is set first: a listener that begins in between finds the events in the database.
         if position.is_some() {
             self.position.send_replace(position);
         }
@@ -161,20 +163,20 @@ impl Feed {
     }
 }
 
-/// Where the feed stands and what it waits for.
+/// The position of the feed, and the transactions that it waits for.
 #[derive(Debug, Default)]
 pub struct Follower {
     stands: Stands,
-    /// Set while an id is missing: the transactions that could bring it.
+    /// Set while an id is missing: the transactions that could have written it.
     awaited: Option<HashSet<String>>,
 }
 
 #[derive(Debug, Default, Clone)]
 enum Stands {
-    /// Before the first look.
+    /// Nothing has been read yet.
     #[default]
     Nowhere,
-    /// All that may come up to `last` will have come once the `awaited` transactions have ended.
+    /// Once the `awaited` transactions have ended, all events up to `last` are visible.
     Arriving {
         last: EventId,
         awaited: HashSet<String>,
@@ -182,7 +184,7 @@ enum Stands {
     At(EventId),
 }
 
-/// What one look brought.
+/// The result of one read.
 #[derive(Debug, Default)]
 pub struct Step {
     pub events: Vec<EventRow>,
@@ -192,7 +194,7 @@ pub struct Step {
 }
 
 impl Follower {
-    /// Looks once, and says what has become certain.
+    /// Reads once, and returns the events whose order is final.
     pub async fn step(&mut self, store: &Store) -> Result<Step, StoreError> {
         match self.stands.clone() {
             Stands::Nowhere => {
@@ -213,7 +215,8 @@ impl Follower {
     }
 
     async fn read_next(&mut self, store: &Store, last: EventId) -> Result<Step, StoreError> {
-        // Before the events are read: what these had written is visible below once they have ended.
+        // This comes before the events are read: once these transactions have ended, the read below sees what they
+        // wrote.
         let settled = match &self.awaited {
             Some(awaited) => store.event_writers().await?.is_disjoint(awaited),
             None => false,
@@ -224,7 +227,8 @@ impl Follower {
         let (mut at, mut settled) = (last, settled);
         for event in read {
             if store.is_shared() && event.id.0 != at.0 + 1 {
-                // What could have brought the first missing id has ended; a second one is looked at by itself.
+                // The transactions that could have written the first missing id have ended. A second missing id needs
+                // its own check.
                 if !std::mem::replace(&mut settled, false) {
                     if self.awaited.is_none() || at != last {
                         self.awaited = Some(store.event_writers().await?);
@@ -233,7 +237,7 @@ impl Follower {
                     break;
                 }
             }
-            // It stood for the gap in front of the first event alone.
+            // `settled` is valid only for the gap in front of the first event.
             settled = false;
             self.awaited = None;
             at = event.id;

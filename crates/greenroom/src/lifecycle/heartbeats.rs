@@ -1,6 +1,6 @@
-//! Heartbeats, gathered and written once a second in one statement. A heartbeat is a time and nothing else, so the
-//! last one of each connection is enough; what is gathered is written on an orderly stop, and kept while the database
-//! is away.
+//! This module collects heartbeats and writes them once a second, in one statement. A heartbeat is only a time, so the
+//! last one of each connection is enough. An orderly stop writes the rest, and heartbeats stay in memory while the
+//! database is unavailable.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -26,12 +26,12 @@ impl Heartbeats {
         *last = beat.at.max(*last);
     }
 
-    /// The last sign of life under a connection that may not be written yet.
+    /// Returns the last heartbeat of a connection, if it is not stored yet.
     pub fn unwritten(&self, connection: ConnectionId) -> Option<Timestamp> {
         self.gathered().get(&connection).copied()
     }
 
-    /// Writes once a second until `stopping`, and then what is left.
+    /// Writes once a second until `stopping`, and then writes the rest.
     pub async fn keep_writing(self, store: Store, stopping: CancellationToken) {
         let mut tick = tokio::time::interval(EVERY);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -61,7 +61,8 @@ impl Heartbeats {
             return;
         }
         *failing = false;
-        // Until here they were to be read from memory; now they are in the database, but for those that beat again.
+        // Heartbeats stay readable in memory until here. Now they are in the database, so all but the newer ones are
+        // removed.
         let mut gathered = self.gathered();
         for beat in &beats {
             if gathered.get(&beat.connection_id) == Some(&beat.at) {

@@ -1,19 +1,19 @@
-//! What a bot printed, as its agent sends it. Each call replaces what was sent before.
+//! This module stores the log of a bot, as its agent sends it. Each call replaces the log that was sent before.
 
 use super::callbacks::Caller;
 use super::{Lifecycle, LifecycleError, refuse_ended};
 use crate::store::{Actor, BotLog, Kind, NewEvent};
 
-/// So many warnings are added to a bot's events.
+/// The largest number of warnings in a bot's events.
 const WARNINGS_MAX: usize = 5;
 
 impl Lifecycle {
-    /// Keeps the last lines of a bot, and adds its new warnings to its events.
+    /// Stores the last lines of a bot's log, and adds new warnings to its events.
     pub async fn keep_log(&self, caller: Caller, log: BotLog, warnings: Vec<String>) -> Result<(), LifecycleError> {
         let mut tx = self.store.begin().await?;
         let bot = self.held(&mut tx, caller).await?;
         if bot.status.is_ended() {
-            // The same again is a repeat; anything else comes too late.
+            // The same log is a repeat; another log is too late and is refused.
             let stored = tx.log_of_connection(bot.id, caller.connection_id).await?;
             return if stored.as_ref() == Some(&log) { Ok(()) } else { refuse_ended(&bot) };
         }

@@ -1,15 +1,16 @@
-//! What a bot says, and what its state is then: the only writer of a bot's status. Each change is one transaction in
-//! which the bot is held, the table of `domain::lifecycle` decides, and the event is written beside the change.
+//! This module is the only writer of a bot's status. It handles the bot's callbacks and the requests of users,
+//! operators and deadlines. Each change is one transaction: it locks the bot, decides by the table in
+//! `domain::lifecycle`, and writes the event together with the change.
 //!
-//! - this file: what users, operators and deadlines do to a bot
-//! - [`callbacks`]: what a bot says
-//! - [`logs`]: what a bot printed
+//! - this file: changes by users, operators and deadlines
+//! - [`callbacks`]: calls of a bot
+//! - [`logs`]: the log that a bot's agent sends
 //! - [`ends`]: what may end a bot
-//! - [`commands`]: what is waiting for a bot
-//! - [`tokens`]: who speaks
-//! - [`heartbeats`]: signs of life, gathered
-//! - [`wait_for_status`]: waiting for a bot to be in a state
-//! - [`feed`]: every event, to whoever listens
+//! - [`commands`]: commands that a bot has not acknowledged
+//! - [`tokens`]: tokens of bots, slots and runners
+//! - [`heartbeats`]: heartbeats, collected and written together
+//! - [`wait_for_status`]: waiting until a bot has a status
+//! - [`feed`]: all events, sent to the listeners
 
 pub mod callbacks;
 pub mod commands;
@@ -35,7 +36,7 @@ use feed::Feed;
 use heartbeats::Heartbeats;
 use tokens::{Claim, Tokens};
 
-/// How often a bot may get another slot before a change of it names everything.
+/// How often a bot may change its slot before the journal entry names everything instead of one slot.
 const SLOT_CHANGES: u32 = 5;
 
 #[derive(Clone, Debug)]
@@ -52,7 +53,7 @@ pub struct Lifecycle {
 
 #[derive(Debug, thiserror::Error)]
 pub enum LifecycleError {
-    /// There is none, or it is another user's: the same answer for both.
+    /// The bot does not exist, or belongs to another user: both get the same answer.
     #[error("there is no such bot")]
     NotFound,
     #[error("the token is not that of a bot")]
@@ -71,15 +72,15 @@ pub enum LifecycleError {
     Random(#[from] NoRandomness),
 }
 
-/// What came of asking a bot to leave.
+/// The result of a request to stop a bot.
 #[derive(Clone, Debug)]
 pub struct Stopped {
     pub bot: BotRow,
-    /// It was at an end before.
+    /// The bot had already ended.
     pub had_ended: bool,
 }
 
-/// A bot's data, for whatever runs it.
+/// A bot's data, for the process that runs the bot.
 #[derive(Clone, Debug)]
 pub struct Assignment {
     pub bot: BotRow,
@@ -94,7 +95,7 @@ impl Lifecycle {
         Self { store, clock, random, tokens, heartbeats, feed, signals, bus }
     }
 
-    /// The same, with another bus than the one in the process.
+    /// Uses another bus than the one inside the process.
     pub fn with_bus(self, bus: Bus) -> Self {
         Self { bus, ..self }
     }
@@ -103,7 +104,7 @@ impl Lifecycle {
         &self.feed
     }
 
-    /// A bot's sessions, with the signs of life that are not written yet.
+    /// Returns a bot's sessions, including heartbeats that are not stored yet.
     pub async fn sessions(&self, bot: BotId) -> Result<Vec<SessionRow>, StoreError> {
         let mut sessions = self.store.for_users().sessions(bot).await?;
         for session in &mut sessions {
@@ -113,7 +114,7 @@ impl Lifecycle {
         Ok(sessions)
     }
 
-    /// Asks a bot to leave, whatever its state.
+    /// Asks a bot to leave, in any state.
     pub async fn stop(&self, user: UserId, id: BotId) -> Result<Stopped, LifecycleError> {
         let store = self.store.for_users();
         let bot = store.bot(id).await?.filter(|bot| bot.user_id == user).ok_or(LifecycleError::NotFound)?;
@@ -127,14 +128,14 @@ impl Lifecycle {
         }
         tx.note_stop_asked(id, now).await?;
         tx.leave_queue(&[id]).await?;
-        // For one that waits at the gate nothing was begun.
+        // For a bot that waits at the gate, nothing has been started.
         let was_pending = bot.status == Status::Reserved && !tx.cancel_pending_deployments(&[id]).await?.is_empty();
         let assigned = bot.connection_id.is_some() && !was_pending;
         let committed = match decide(&bot.standing(), &Trigger::StopAsked { assigned }) {
             Verdict::Move { to, reason } => {
                 Some(self.move_bot(&mut tx, &bot, Change::to(to, reason), Actor::User, now).await?)
             }
-            // It leaves by itself already.
+            // The bot is already leaving.
             Verdict::Hold | Verdict::Refuse | Verdict::Ended => None,
         };
         let command = match assigned {
@@ -150,7 +151,7 @@ impl Lifecycle {
         Ok(Stopped { bot, had_ended: false })
     }
 
-    /// Gives a bot another configuration: in its data if it has not started, by command if it has.
+    /// Changes a bot's configuration in the store. A bot that has a connection also gets a `reconfigure` command.
     pub async fn configure(
         &self,
         user: UserId,
@@ -175,7 +176,7 @@ impl Lifecycle {
         Ok(bot)
     }
 
-    /// Assigns a bot to whatever the operator runs it in. Each call makes a new connection and fences the older off.
+    /// Assigns a bot to a process that the operator runs. Each call creates a new connection and fences the older one.
     pub async fn assign(&self, id: BotId) -> Result<Assignment, LifecycleError> {
         let slot = self.store.bot(id).await?.ok_or(LifecycleError::NotFound)?.slot;
         let now = self.clock.now();
@@ -189,10 +190,10 @@ impl Lifecycle {
         if let Some(slot) = &bot.slot {
             tx.await_clearing(slot).await?;
         }
-        // Whatever was to happen to it by itself no longer does, and its slot, if it had one, is cleared.
+        // The server no longer places or starts this bot. If the bot had a slot, that slot is cleared.
         tx.leave_queue(&[id]).await?;
         tx.cancel_pending_deployments(&[id]).await?;
-        // One that has started keeps its status.
+        // A bot that has started keeps its status.
         let shown = (bot.status == Status::Reserved).then(|| bot.shown());
         let event = NewEvent {
             bot_id: id,
@@ -216,7 +217,7 @@ impl Lifecycle {
         Ok(Assignment { bot, connection_id, token })
     }
 
-    /// A deadline passed: ends the bot, if it still is overdue now that nobody else can change it. True when it was.
+    /// Ends a bot whose deadline passed, if it is still overdue once the bot is locked. True when it was.
     pub async fn pass(&self, id: BotId, overdue: Overdue, since: Timestamp) -> Result<bool, LifecycleError> {
         let now = self.clock.now();
         let Some(bot) = self.store.bot(id).await? else { return Ok(false) };
@@ -229,7 +230,7 @@ impl Lifecycle {
         if !tx.is_overdue(id, overdue, since).await? {
             return Ok(false);
         }
-        // Its agent said that it was being ended from outside, and then no more.
+        // The bot's agent reported that it was being stopped from outside, and did not call again.
         let was_interrupted = bot.reason.as_deref() == Some(Reason::Interrupted.as_str());
         let overdue = match overdue {
             Overdue::StopGrace if was_interrupted => Overdue::Interrupted,
@@ -249,7 +250,7 @@ impl Lifecycle {
         Ok(true)
     }
 
-    /// Logs what was committed, and has the slot of a bot cleared that is at an end.
+    /// Logs a committed event, and asks to clear the slot of a bot that has ended.
     fn report_committed(&self, committed: CommittedEvent) {
         match committed.0.to {
             Some(status) if status.is_ended() => self.signals.clear(committed.0.bot_id),
@@ -286,14 +287,14 @@ impl Lifecycle {
         Ok(command)
     }
 
-    /// Tells a bot that listens at once what is committed.
+    /// Publishes a committed command on the bus, for a bot that listens there.
     fn publish(&self, bot: &BotRow, command: Option<CommandRow>) {
         if let (Some(connection), Some(command)) = (bot.connection_id, command) {
             self.bus.publish(connection, &command);
         }
     }
 
-    /// Writes a move that was decided on a held bot, its sessions' end if it is one, and the event.
+    /// Writes the decided change of a locked bot and its event. If the bot ends, its sessions end too.
     async fn move_bot(
         &self,
         tx: &mut Tx,
@@ -331,8 +332,9 @@ impl Change {
     }
 }
 
-/// Begins a transaction that changes a bot and its slot, and holds the bot. The journal names the slot before the bot is held, and
-/// placement may give the bot another one in between: then it begins again, with that one.
+/// Begins a transaction that changes a bot and its slot, and locks the bot. The journal names the slot before the bot
+/// is locked, and placement may give the bot another slot in between. In that case the transaction begins again with
+/// the new slot.
 async fn hold_with_slot(
     store: &Store,
     id: BotId,
@@ -358,7 +360,7 @@ fn refuse_ended(bot: &BotRow) -> Result<(), LifecycleError> {
     Ok(())
 }
 
-/// A change that is to be logged and counted once it is committed.
+/// An event that is logged and counted once it is committed.
 #[must_use]
 struct CommittedEvent(NewEvent, Status);
 
@@ -368,7 +370,7 @@ impl CommittedEvent {
     }
 }
 
-/// Logs and counts a move that was committed.
+/// Logs and counts a committed change of status.
 pub(crate) fn log_move(event: &NewEvent) {
     let [from, to] = [event.from, event.to].map(|status| status.map_or("", ShownStatus::as_str));
     let reason = event.reason.as_deref();

@@ -1,6 +1,6 @@
-//! The token of an assignment. It names its bot and its connection and is signed with the secret of the installation,
-//! so that it can be made again for a slot that asks twice and checked without a look-up, on every replica alike. Slots
-//! and runners have tokens of the same kind.
+//! This module makes and checks the token of an assignment. The token contains its bot and its connection and is signed
+//! with the installation's secret. So every replica can make the same token again for a slot that asks twice, and can
+//! check a token without the database. Slots, pools and runners have tokens of the same kind.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -16,21 +16,21 @@ const SLOT_PREFIX: &str = "grs_";
 const POOL_PREFIX: &str = "grp_";
 const RUNNER_PREFIX: &str = "grr_";
 const ID: usize = 16;
-/// Half of the signature: 128 bits are out of reach of guessing, and the token stays short.
+/// Half of the full signature: 128 bits cannot be guessed, and the token stays short.
 const SIGNATURE: usize = 16;
 
-/// Whose token it is: a bot, under one of its connections.
+/// The owner of a token: a bot, under one of its connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Claim {
     pub bot: BotId,
     pub connection: ConnectionId,
 }
 
-/// Whose token it is: a machine that has registered as a runner of a pool.
+/// The owner of a token: a machine that has registered as a runner of a pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunnerClaim {
     pub pool: String,
-    /// Its id at EC2.
+    /// The id of the machine at EC2.
     pub instance: String,
 }
 
@@ -59,7 +59,7 @@ impl Tokens {
         format!("{PREFIX}{}", URL_SAFE_NO_PAD.encode(bytes))
     }
 
-    /// Whose token this is; `None` when it is not one that this installation made.
+    /// Returns the owner of a bot's token; `None` when this installation did not make the token.
     pub fn read(&self, token: &str) -> Option<Claim> {
         let bytes = URL_SAFE_NO_PAD.decode(token.strip_prefix(PREFIX)?).ok()?;
         if bytes.len() != 2 * ID + SIGNATURE {
@@ -69,7 +69,7 @@ impl Tokens {
             bot: BotId(Uuid::from_slice(&bytes[..ID]).ok()?),
             connection: ConnectionId(Uuid::from_slice(&bytes[ID..2 * ID]).ok()?),
         };
-        // Compares in constant time.
+        // This comparison takes constant time.
         self.mac(claim)?.verify_truncated_left(&bytes[2 * ID..]).ok()?;
         Some(claim)
     }
@@ -80,7 +80,7 @@ impl Tokens {
         self.signed(SLOT_PREFIX, b"greenroom slot ", &format!("{} {generation} {number} {slot}", incarnation.simple()))
     }
 
-    /// Which slot's token this is; `None` when it is not one that this installation made.
+    /// Returns the owner of a slot's token; `None` when this installation did not make the token.
     pub fn read_slot(&self, token: &str) -> Option<SlotClaim> {
         let text = self.verified(SLOT_PREFIX, b"greenroom slot ", token)?;
         let mut parts = text.splitn(4, ' ');
@@ -93,12 +93,12 @@ impl Tokens {
         Some(SlotClaim { slot: SlotName::stored(parts.next()?.to_owned()), incarnation, generation, number })
     }
 
-    /// With it a machine may register as a runner of this pool.
+    /// Makes the token with which a machine may register as a runner of this pool.
     pub fn make_pool(&self, pool: &str) -> String {
         self.signed(POOL_PREFIX, b"greenroom pool ", pool)
     }
 
-    /// Of which pool whoever has this token may become a runner.
+    /// Returns the pool whose runners may register with this token.
     pub fn read_pool(&self, token: &str) -> Option<String> {
         self.verified(POOL_PREFIX, b"greenroom pool ", token)
     }
@@ -107,7 +107,7 @@ impl Tokens {
         self.signed(RUNNER_PREFIX, b"greenroom runner ", &format!("{} {}", claim.pool, claim.instance))
     }
 
-    /// Which runner's token this is; `None` when it is not one that this installation made.
+    /// Returns the owner of a runner's token; `None` when this installation did not make the token.
     pub fn read_runner(&self, token: &str) -> Option<RunnerClaim> {
         let text = self.verified(RUNNER_PREFIX, b"greenroom runner ", token)?;
         let (pool, instance) = text.split_once(' ')?;
@@ -123,7 +123,7 @@ impl Tokens {
         format!("{prefix}{}", URL_SAFE_NO_PAD.encode(bytes))
     }
 
-    /// The text of a token that was signed for this purpose.
+    /// Returns the text of a token that was signed for this purpose.
     fn verified(&self, prefix: &str, purpose: &[u8], token: &str) -> Option<String> {
         let bytes = URL_SAFE_NO_PAD.decode(token.strip_prefix(prefix)?).ok()?;
         let (signature, text) = bytes.split_at_checked(SIGNATURE)?;

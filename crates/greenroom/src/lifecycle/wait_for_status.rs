@@ -1,4 +1,4 @@
-//! Waiting until a bot is in its meeting, or at its end.
+//! This module lets a request wait until a bot is in its meeting or has ended.
 
 use std::time::Duration;
 
@@ -9,12 +9,12 @@ use tokio_util::sync::CancellationToken;
 use super::Lifecycle;
 use crate::store::{BotRow, StoreError};
 
-/// A request that waits reads the bot by itself as well, should the feed be held up.
+/// A waiting request also reads the bot by itself this often, in case the feed is late.
 const POLL_INTERVAL: Duration = Duration::from_secs(15);
-/// It reads the bot no more often than this, however much happens to it.
+/// The shortest pause between two reads, however many events the bot has.
 const SHORTEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// What a user waits for.
+/// The state that a user waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AwaitedState {
     Active,
@@ -29,8 +29,8 @@ impl AwaitedState {
 }
 
 impl Lifecycle {
-    /// Waits until the bot is in the state or at an end, as long as `wait` and the server last. `None` when there is no
-    /// such bot any more.
+    /// Waits until the bot is in the state or has ended, until `wait` is over, or until the server stops. `None` when
+    /// the bot no longer exists.
     pub async fn await_state(
         &self,
         bot: BotId,
@@ -39,7 +39,7 @@ impl Lifecycle {
         stopping: &CancellationToken,
     ) -> Result<Option<BotRow>, StoreError> {
         let store = self.store.for_users();
-        // Listens before it reads, so that no change is missed in between.
+        // It listens before it reads, so that no change is missed in between.
         let mut listener = self.feed.listen_to_bot(bot);
         let deadline = tokio::time::sleep(wait);
         tokio::pin!(deadline);

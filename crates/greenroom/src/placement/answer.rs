@@ -1,4 +1,5 @@
-//! What those who asked are told, after the commit.
+//! This module answers the callers of placement after the commit. Answers are sent only then, because an answered
+//! request must never be lost.
 
 use std::collections::HashMap;
 
@@ -39,7 +40,7 @@ impl From<EndRefusal> for LifecycleError {
     }
 }
 
-/// Answers each job, with bots as they were when they were written. Who no longer waits has gone away.
+/// Answers each job, with the bots as they were written. A caller that no longer waits is skipped.
 pub async fn answer(
     store: Store,
     replies: Vec<Reply>,
@@ -95,7 +96,7 @@ fn of(bot: BotRow, reserved: &job::Reserved) -> Reserved {
     Reserved { bot, is_new, queue_position, estimated_wait_ms }
 }
 
-/// A bot that was just written.
+/// The row of a bot that was just written.
 fn row(bot: &OpenBot, details: BotDetails, now: Timestamp) -> BotRow {
     BotRow {
         id: bot.id,
@@ -128,7 +129,7 @@ fn row(bot: &OpenBot, details: BotDetails, now: Timestamp) -> BotRow {
     }
 }
 
-/// Logs and counts what was committed.
+/// Logs and counts the committed changes.
 pub fn log(changes: &Changes) {
     for new in &changes.new_bots {
         if let Some(bot) = changes.bots.get(&new.id).and_then(Option::as_ref) {

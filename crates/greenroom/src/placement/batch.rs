@@ -1,4 +1,4 @@
-//! Jobs that are planned together, and what was written for them.
+//! A batch holds the jobs that are planned together. [`Written`] holds the changes that were written for them.
 
 use std::collections::HashMap;
 
@@ -17,10 +17,10 @@ pub struct Batch {
     pub replies: Vec<Reply>,
 }
 
-/// What is written, and as of when.
+/// The written changes, and the time of the plan.
 pub struct Written {
     pub changes: Changes,
-    /// Bots that were made, as they are in this plan.
+    /// The new bots, as this plan has them.
     pub new: HashMap<BotId, OpenBot>,
     pub now: Timestamp,
 }

@@ -1,8 +1,8 @@
-//! Whether placement's copy in memory is what the tables say: slots, open bots with their positions in the queue, and pools. Rows that
-//! only one of the two has differ too.
+//! This module compares placement's copy in memory with the tables: slots, open bots with their queue positions, and
+//! pools. A row that only one side has is a difference too. The check exists because placement decides on the copy.
 //!
-//! The first comparison takes no lock, so under load it finds rows that changed between the two reads. Placement then reads just
-//! those again while it holds the token: what differs then, differs.
+//! The first comparison takes no lock, so under load it also finds rows that changed between the two reads. Placement
+//! then reads only those rows again while it holds the placement token. A difference that remains is a real one.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -19,20 +19,20 @@ use super::Placement;
 use crate::store::{Store, StoreError};
 
 pub const EVERY: Duration = Duration::from_secs(10);
-/// How many slots and bots are compared at once, from either side.
+/// How many slots and bots one part compares, from each side.
 const ROWS: usize = 1_000;
-/// All are compared within so many runs, however many there are.
+/// All rows are compared within this number of runs.
 const RUNS: usize = 50;
-/// How many rows are read while the token is held.
+/// How many rows are read at once while the token is held.
 const ROWS_HELD: usize = 500;
 
-/// What the copy has otherwise than the tables.
+/// A difference between the copy and the tables.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CopyDifference {
     Slot(SlotName),
     Bot(BotId),
     Pool(String),
-    /// The slots of a pool are counted wrong in the table.
+    /// The pool's row has a wrong count of slots.
     PoolCount(String),
 }
 
@@ -56,7 +56,7 @@ impl fmt::Display for CopyDifference {
     }
 }
 
-/// Compares the copy of one replica, a part at a time.
+/// Compares the copy of one replica, one part at a time.
 #[derive(Clone, Debug)]
 pub struct CopyCheck {
     store: Store,
@@ -73,11 +73,11 @@ struct Position {
     skipped: usize,
 }
 
-/// What a run found.
+/// The result of a run.
 #[derive(Clone, Debug, Default)]
 pub struct CopyReport {
     pub differences: Vec<CopyDifference>,
-    /// Slots that have two rows. On PostgreSQL no unique index keeps them out.
+    /// Slots that have two rows. PostgreSQL has no unique index that prevents them.
     pub stored_twice: Vec<SlotName>,
 }
 
@@ -86,12 +86,12 @@ impl CopyCheck {
         Self { store, placement, rows: ROWS, position: Arc::default() }
     }
 
-    /// The same, with parts of another size.
+    /// Compares in parts of another size.
     pub fn in_parts_of(self, rows: usize) -> Self {
         Self { rows, ..self }
     }
 
-    /// Compares a part, or as many as it takes to be through in [`RUNS`] runs.
+    /// Compares one part, or more parts if that is needed to compare everything in [`RUNS`] runs.
     pub async fn run(&self) -> Result<CopyReport, StoreError> {
         let size = self.placement.read_snapshot(|copy, _| copy.slots().len().max(copy.bots().count())).await?;
         let mut report = CopyReport::default();
@@ -111,7 +111,7 @@ impl CopyCheck {
         Ok(())
     }
 
-    /// Rows from either side.
+    /// Returns the next rows of both sides.
     async fn next_part(&self, report: &mut CopyReport) -> Result<Scope, StoreError> {
         let Position { slot, bot, skipped } = self.position.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let rows = self.rows;
@@ -134,7 +134,8 @@ impl CopyCheck {
         Ok(Scope { slots: names.into_iter().collect(), bots: ids.into_iter().collect(), pools: copied.pools })
     }
 
-    /// Compares until `ending`, except while `is_done_elsewhere`: the leader's keeper does it there.
+    /// Compares until `ending`. It pauses while `is_done_elsewhere` is true: then the leader's keeper compares this
+    /// copy.
     pub async fn keep_comparing(self, is_done_elsewhere: impl Fn() -> bool + Send, ending: CancellationToken) {
         loop {
             tokio::select! {
@@ -153,7 +154,7 @@ impl CopyCheck {
 }
 
 impl CopyReport {
-    /// Logs and counts what was found, and says how much that was.
+    /// Logs and counts the differences, and returns their number.
     pub fn log(&self) -> u64 {
         for difference in &self.differences {
             log_violation(difference.kind(), &difference.to_string());
@@ -165,7 +166,7 @@ impl CopyReport {
     }
 }
 
-/// An alarm: this must never be.
+/// Logs and counts a violation as an error, because it must never happen.
 pub fn log_violation(kind: &'static str, violation: &str) {
     tracing::error!(kind, violation, "invariant violated");
     metrics::counter!("greenroom_invariant_violations_total", "kind" => kind).increment(1);
@@ -183,7 +184,7 @@ fn scope_of(differences: &[CopyDifference]) -> Scope {
     scope
 }
 
-/// Where the copy is not what was stored.
+/// Returns the differences between the copy and the stored rows.
 pub fn differences(copy: &Snapshot, stored: &Snapshot, scope: &Scope) -> Vec<CopyDifference> {
     let slots = scope.slots.iter().filter(|name| copy.slot(name) != stored.slot(name)).cloned();
     let bots = scope.bots.iter().copied().filter(|id| !is_same_bot(copy.bot(*id), stored.bot(*id)));
@@ -202,7 +203,8 @@ pub fn differences(copy: &Snapshot, stored: &Snapshot, scope: &Scope) -> Vec<Cop
     slots.map(CopyDifference::Slot).chain(bots.map(CopyDifference::Bot)).chain(pools).collect()
 }
 
-/// What a running bot says of itself is written without the token.
+/// Compares two versions of a bot. Callbacks of a running bot are written without the token, so for running bots the
+/// status and `has_joined` may differ.
 fn is_same_bot(known: Option<&OpenBot>, stored: Option<&OpenBot>) -> bool {
     match known.zip(stored) {
         Some((known, stored)) if known.status.is_running() && stored.status.is_running() => {
@@ -214,7 +216,7 @@ fn is_same_bot(known: Option<&OpenBot>, stored: Option<&OpenBot>) -> bool {
     }
 }
 
-/// Takes over what was stored where it differs.
+/// Copies the stored values into the copy where they differ.
 pub fn correct(copy: &mut Snapshot, stored: &Snapshot, differences: &[CopyDifference]) {
     let counted = |copy: &Snapshot, name: &str| copy.pool(name).map_or(0, |state| state.numbers.taken());
     let mut recounted = BTreeSet::new();

@@ -1,4 +1,4 @@
-//! What is asked of placement, on its way to the one task that places.
+//! This module defines the messages to the one task that places.
 
 use domain::Status;
 use domain::planner::invariants::Scope;
@@ -17,23 +17,23 @@ type Sender<T, E> = oneshot::Sender<Result<T, E>>;
 pub enum Message {
     Job(Box<Submitted>),
     ReadSnapshot(SnapshotReader),
-    /// Rows to be compared while nobody can change them.
+    /// Rows to compare while no other task or replica can change them.
     Verify(Scope, Sender<Vec<CopyDifference>, StoreError>),
 }
 
-/// Gets to see the snapshot and its token, or why it could not be read.
+/// Gets the snapshot and its token, or the reason why it could not be read.
 pub type SnapshotReader = Box<dyn FnOnce(Result<(&Snapshot, Uuid), StoreError>) + Send>;
 
-/// A job, and whom to answer.
+/// A job, and how to answer it.
 pub struct Submitted {
     pub job: Job,
-    /// Of a request: what placement does not look at.
+    /// For a request: the fields that placement does not need for its decision.
     pub details: Option<BotDetails>,
     pub reply: Reply,
 }
 
 pub enum Reply {
-    /// With its permit to wait, which is free again after the answer.
+    /// Includes the request's permit to wait, which is free again after the answer.
     Reserve(Sender<Reserved, PlacementError>, OwnedSemaphorePermit),
     End(Sender<Status, LifecycleError>),
     Slot(Sender<bool, StoreError>),
@@ -42,7 +42,7 @@ pub enum Reply {
 }
 
 impl Reply {
-    /// Tells that the job could not be done. Who no longer waits has gone away.
+    /// Reports that the job failed. A caller that no longer waits is skipped.
     pub fn refuse(self, error: &StoreError) {
         match self {
             Reply::Reserve(reply, _permit) => drop(reply.send(Err(error.copy().into()))),

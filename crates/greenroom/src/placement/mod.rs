@@ -1,15 +1,15 @@
-//! Who gets which slot. Requests, ends of bots and events of slots gather while a batch is written and go into the next one
-//! together: group commit, with no wait when idle. [`domain::planner`] decides on a copy in memory of all that it needs; the
-//! write that carries the decision out tests that the copy was current.
+//! Placement decides which bot gets which slot. Requests, ends of bots and slot events that arrive while a batch is
+//! being written go into the next batch together (group commit); an idle server places at once. [`domain::planner`]
+//! decides on a copy in memory of everything that it needs. The write of the decision checks that the copy was current.
 //!
-//! - this file: what other parts ask of it
-//! - [`message`]: what is asked, on its way
+//! - this file: the calls of other modules
+//! - [`message`]: messages to the task that places
 //! - [`batch`]: jobs that are planned together
 //! - [`placer`]: load, plan, apply
-//! - [`snapshot_cache`]: the copy in memory, and how it is kept current
-//! - [`answer`]: what those who asked are told
-//! - [`pool_size`]: how large a pool is, as an operator changes it
-//! - [`copy_check`]: whether the copy is what the tables say
+//! - [`snapshot_cache`]: the copy in memory, and how it stays current
+//! - [`answer`]: answers to the callers
+//! - [`pool_size`]: changes of a pool's size by an operator
+//! - [`copy_check`]: comparison of the copy with the tables
 
 mod answer;
 mod batch;
@@ -42,19 +42,19 @@ pub use domain::planner::job::SlotEvent;
 use message::{Message, Reply, Submitted};
 use placer::Placer;
 
-/// How many requests may wait to be placed unless the configuration says otherwise.
+/// How many requests may wait for placement, unless the configuration sets another limit.
 const WAITING_REQUESTS: usize = 10_000;
 
 #[derive(Clone, Debug)]
 pub struct Placement {
     inbox: mpsc::UnboundedSender<Message>,
-    /// A permit for each request that may wait. Ends of bots and events of slots need none: they are never refused.
+    /// One permit for each request that may wait. Ends of bots and slot events need none: they are never refused.
     waiting: Arc<Semaphore>,
     context: Context,
     admission: Admission,
 }
 
-/// A bot that was reserved, now or at an earlier asking.
+/// A bot that is reserved, by this request or by an earlier one with the same idempotency key.
 #[derive(Clone, Debug)]
 pub struct Reserved {
     pub bot: BotRow,
@@ -104,7 +104,7 @@ impl From<AdmissionError> for PlacementError {
 }
 
 impl Placement {
-    /// Begins to place, until `ending`.
+    /// Starts to place, until `ending`.
     pub fn begin(
         context: Context,
         signals: Signals,
@@ -121,16 +121,16 @@ impl Placement {
         (Self { inbox, waiting, context, admission }, placer.run(messages, ending))
     }
 
-    /// The same, with another bound on how many requests may wait.
+    /// Sets another limit for waiting requests.
     pub fn with_waiting_requests(self, most: usize) -> Self {
         Self { waiting: Arc::new(Semaphore::new(most)), ..self }
     }
 
-    /// Reserves a bot and gives it a slot or a position in the queue, or says why not. The answer comes after its commit.
+    /// Reserves a bot and gives it a slot or a queue position, or returns why not. The answer comes after the commit.
     pub async fn reserve(&self, key: ApiKey, request: BotRequest) -> Result<Reserved, PlacementError> {
-        // Who asks is known before anything is queued.
+        // The user is known before the request is queued.
         let user = self.admission.authenticate(&key).await?;
-        // The permit goes with the job: a caller that goes away leaves its job behind, which still counts.
+        // The permit belongs to the job: if the caller stops waiting, its job remains and still counts.
         let permit = self.waiting.clone().try_acquire_owned().map_err(|_| {
             metrics::counter!("greenroom_http_overloaded_total", "what" => "placement").increment(1);
             PlacementError::Overloaded
@@ -160,8 +160,8 @@ impl Placement {
         answer.await.map_err(|_| PlacementError::Stopping)?
     }
 
-    /// Ends a bot. If nothing of it is left in its slot, the next in the queue gets it in the same transaction. Answers with
-    /// the status that holds then.
+    /// Ends a bot. If nothing of the bot is left in its slot, the next bot in the queue gets the slot in the same
+    /// transaction. Returns the status that holds afterwards.
     pub async fn end(&self, ending: Ending) -> Result<Status, LifecycleError> {
         let bot = ending.bot();
         let cause = match ending {
@@ -180,8 +180,8 @@ impl Placement {
         answer.await.map_err(|_| LifecycleError::Stopping)?
     }
 
-    /// Reports what happened to a slot. What is free then goes to the next in the queue in the same transaction. False when it
-    /// came too late: it does not fit the slot as it stands, and nothing was changed.
+    /// Reports an event of a slot. If the slot becomes free, the next bot in the queue gets it in the same transaction.
+    /// False when the event came too late: it does not match the slot's current state, and nothing changed.
     pub async fn report(&self, slot: SlotName, event: SlotEvent) -> Result<bool, StoreError> {
         let (reply, answer) = oneshot::channel();
         if self.submit(Job::Slot(slot, event), Reply::Slot(reply)).is_err() {
@@ -190,8 +190,8 @@ impl Placement {
         answer.await.unwrap_or(Ok(false))
     }
 
-    /// Makes slots that pools want to keep ready, lets go of those that are too many, and serves every queue: the safety net
-    /// under everything that wakes by itself.
+    /// Creates the slots that pools keep ready, deletes surplus ones, and serves every queue. It is the safety net in
+    /// case a signal was lost.
     pub async fn keep_warm(&self) -> Result<WarmReport, StoreError> {
         let (reply, answer) = oneshot::channel();
         if self.submit(Job::KeepWarm, Reply::KeepWarm(reply)).is_err() {
@@ -200,13 +200,13 @@ impl Placement {
         answer.await.unwrap_or(Ok(WarmReport::default()))
     }
 
-    /// A runner with these attributes came free: the first bot that it fits, of those that came back to the queue, is tried
-    /// again.
+    /// A runner with these attributes became free. Among the bots that went back to the queue, the first one that it
+    /// fits is tried again.
     pub fn retry_waiting(&self, attributes: Attributes) {
         let _ = self.submit(Job::RetryWaiting(attributes), Reply::None);
     }
 
-    /// Looks at placement's copy in memory, brought up to date before, and at the token that it is of.
+    /// Reads placement's copy in memory, after it was brought up to date, and its token.
     pub async fn read_snapshot<T: Send + 'static>(
         &self,
         read: impl FnOnce(&Snapshot, Uuid) -> T + Send + 'static,
@@ -219,8 +219,8 @@ impl Placement {
         answer.await.unwrap_or_else(|_| Err(stopping()))
     }
 
-    /// Reads rows again while nobody can change them, and says which of them the copy has otherwise. From then on it has them as
-    /// they are.
+    /// Reads rows again while nothing can change them, and returns the differences from the copy. The copy then has the
+    /// stored values.
     pub async fn verify(&self, scope: Scope) -> Result<Vec<CopyDifference>, StoreError> {
         let (reply, answer) = oneshot::channel();
         self.inbox.send(Message::Verify(scope, reply)).map_err(|_| stopping())?;

@@ -1,5 +1,5 @@
-//! The one task that places: it gathers what is asked, brings its copy up to date, plans, and writes the plan. When the write
-//! finds that the copy was not current, it catches up and plans again.
+//! This module is the one task that places. It collects jobs, brings its copy up to date, plans, and writes the plan.
+//! If the write finds that the copy was not current, the task updates the copy and plans again.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -25,20 +25,20 @@ use crate::random::Random;
 use crate::signals::Signals;
 use crate::store::{Applied, Changed, PlacementTurn, Store, StoreError};
 
-/// More than this do not go into one batch, so that the first does not wait for too many others.
+/// The largest batch, so that its first job does not wait for too many others.
 const LARGEST_BATCH: usize = 256;
-/// How often jobs are planned together before each is planned by itself.
+/// How often jobs are planned together before each is planned separately.
 const ATTEMPTS_TOGETHER: u32 = 4;
-/// How often a job is planned by itself before it is given up.
+/// How often a job is planned separately before it fails.
 const ATTEMPTS_ALONE: u32 = 20;
-/// For how long a replica places before others have their turn.
+/// How long a replica places before other replicas have their turn.
 const LONGEST_TURN: Duration = Duration::from_millis(20);
-/// For how long after others have changed something in between the token is held before anything is planned, so that they
-/// cannot do so again.
+/// After another replica has changed something during a plan, this replica takes the token before it plans, for this
+/// long. So the conflict cannot repeat.
 const CONTENDED: Duration = Duration::from_millis(50);
-/// How long it places without turns after it waited for one in vain.
+/// How long this replica places without turns after it waited for one without success.
 const WITHOUT_TURNS: Duration = Duration::from_secs(10);
-/// How soon a replica that has nothing to place follows what others have changed, where the bus does not tell of it.
+/// How often a replica that has nothing to place reads the changes of others, if the bus does not announce them.
 const FOLLOW_EVERY: Duration = Duration::from_millis(100);
 const PRUNE_EVERY: Duration = Duration::from_secs(10);
 
@@ -49,14 +49,14 @@ pub struct Placer {
     signals: Signals,
     lifecycle: Lifecycle,
     settings: Settings,
-    /// Where work goes that no batch has to wait for.
+    /// The runtime for work that no batch has to wait for.
     elsewhere: tokio::runtime::Handle,
     cache: SnapshotCache,
     /// This replica's turn, and since when.
     turn: Option<(PlacementTurn, Instant)>,
-    /// Until then the token is held before anything is planned.
+    /// Until then, the token is taken before planning.
     contended: Option<Instant>,
-    /// Until then no turn is waited for.
+    /// Until then, this replica does not wait for turns.
     without_turns: Option<Instant>,
     pruned: Instant,
 }
@@ -90,7 +90,7 @@ impl Placer {
                 biased;
                 count = messages.recv_many(&mut inbox, LARGEST_BATCH) => if count == 0 { return },
                 () = ending.cancelled() => {
-                    // What was handed in before the end is still done.
+                    // Jobs that were submitted before the end are still done.
                     messages.close();
                     if messages.recv_many(&mut inbox, LARGEST_BATCH).await == 0 {
                         return;
@@ -127,7 +127,7 @@ impl Placer {
         }
     }
 
-    /// Compares rows with the copy under the token, so that neither can change meanwhile, and takes over what differs.
+    /// Compares rows with the copy under the token, so that neither can change in the meantime, and corrects the copy.
     async fn verify(&mut self, scope: &Scope) -> Result<Vec<CopyDifference>, StoreError> {
         self.cache.bring_up_to_date().await?;
         self.end_turn(true).await;
@@ -136,8 +136,8 @@ impl Placer {
         self.cache.verify(scope).await
     }
 
-    /// Does all jobs in one write. When that cannot be done, each is done by itself, so that one that cannot be done does not
-    /// take the others with it.
+    /// Does all jobs in one write. If that fails, each job is done separately, so that one failing job does not fail
+    /// the others.
     async fn place(&mut self, batch: Batch) {
         match self.attempt(&batch, ATTEMPTS_TOGETHER).await {
             Ok(written) => self.finish(batch, written).await,
@@ -156,7 +156,7 @@ impl Placer {
         }
     }
 
-    /// Plans and writes until the plan holds, and says what was written.
+    /// Plans and writes until the write succeeds, and returns what was written.
     async fn attempt(&mut self, batch: &Batch, attempts: u32) -> Result<Written, StoreError> {
         let mut may_be_committed = true;
         let mut conflicts = 0;
@@ -171,13 +171,15 @@ impl Placer {
                     };
                     self.note_lost(failed);
                     conflicts += u32::from(failed == Applied::Conflict);
-                    // What the jobs name was read again after the first conflict. The copy differs elsewhere: in a slot.
+                    // After the first conflict, the rows that the jobs name were read again. So the copy differs
+                    // elsewhere: in a slot.
                     if conflicts > 1 {
                         tracing::warn!(jobs = batch.jobs.len(), "placement copy dropped after repeated conflicts");
                         self.cache.forget();
                     }
                 }
-                // It may be committed all the same: read everything, and look for what these jobs may have made.
+                // The write may be committed in spite of the error: everything is read again, including what these jobs
+                // may have created.
                 Err(error @ StoreError::Unavailable { .. }) if may_be_committed => {
                     tracing::warn!(%error, "placement write failed; reading everything again");
                     may_be_committed = false;
@@ -200,18 +202,18 @@ impl Placer {
         }
     }
 
-    /// Whether others have lately changed something in between.
+    /// Whether another replica has recently changed something during a plan.
     fn is_contended(&self) -> bool {
         self.contended.is_some_and(|until| Instant::now() < until)
     }
 
-    /// Plans and writes once. Mostly nobody else changes anything meanwhile, and the write finds out if somebody did. Who
-    /// lost that way holds the token first: others then wait until it has written.
+    /// Plans and writes once. Usually nothing else changes in the meantime, and the write detects it if something does.
+    /// A retry takes the token first, so that other replicas wait until it has written.
     async fn plan_and_write(&mut self, batch: &Batch, is_retry: bool) -> Result<(Applied, Written), StoreError> {
-        // Before the token is held: to read everything may take longer than anybody may hold it.
+        // This comes before taking the token: reading everything may take longer than the token may be held.
         self.cache.bring_up_to_date().await?;
         let held = if is_retry || self.is_contended() {
-            // The token keeps all others out. The turn would only hold one of two connections.
+            // The token already excludes all others. Keeping the turn would only occupy a second connection.
             self.end_turn(true).await;
             Some(self.store.hold_token().await?)
         } else {
@@ -227,14 +229,15 @@ impl Placer {
         let Some((snapshot, position)) = self.cache.get() else { return Err(nothing_read()) };
         let (now, seed) = (self.clock.now(), u64::from_le_bytes(self.random_bytes()?));
         let mut changes = plan(snapshot, &batch.jobs, now, Ids::new(now, seed), &self.settings);
-        // Another replica, or this one before it was started anew, may know the key of a request that is to be refused.
+        // For a request that would be refused, another replica, or this one before a restart, may know the idempotency
+        // key.
         let unknown = unknown_keys(&batch.jobs, &changes, snapshot);
         if !unknown.is_empty() && self.cache.look_up_keys(&unknown).await? {
             let Some((snapshot, _)) = self.cache.get() else { return Err(nothing_read()) };
             changes = plan(snapshot, &batch.jobs, now, Ids::new(now, seed), &self.settings);
         }
         if changes.is_empty() {
-            // Nothing is written that would prove the copy: the token does.
+            // No write checks here that the copy is current. The held token guarantees it, or the journal shows it.
             let is_stale = held.is_none() && self.cache.follow().await?;
             let applied = if is_stale { Applied::Stale } else { Applied::Committed };
             return Ok((applied, Written { changes, new: HashMap::new(), now }));
@@ -259,7 +262,7 @@ impl Placer {
         self.random.bytes().map_err(|error| StoreError::internal("placement", error))
     }
 
-    /// Where there are other replicas: waits for the turn, and follows what they have changed.
+    /// If there are other replicas: waits for the turn, and reads their changes.
     async fn take_turn(&mut self) {
         if self.store.is_only_replica()
             || self.turn.is_some()
@@ -270,7 +273,7 @@ impl Placer {
         match self.store.take_placement_turn().await {
             Ok(Some(turn)) => {
                 self.turn = Some((turn, Instant::now()));
-                // What cannot be followed now is found out by the write.
+                // If the changes cannot be read now, the write detects that the copy is not current.
                 if let Err(error) = self.cache.follow().await {
                     tracing::warn!(%error, "placement journal could not be read");
                 }
@@ -291,16 +294,16 @@ impl Placer {
         }
     }
 
-    /// Nothing is to be placed: follows what others place, so that the next turn costs little and agents that wait here are
-    /// woken. What cannot be read now is read with the next batch.
+    /// Reads the changes of other replicas while there is nothing to place. So the next turn is fast, and agents that
+    /// wait here are woken. If the read fails, the next batch repeats it.
     async fn follow_others(&mut self) {
         if let Err(error) = self.cache.follow().await {
             tracing::debug!(%error, "placement journal could not be read");
         }
     }
 
-    /// In debug builds: what must hold does hold after every batch, limits and sizes of pools included. Only what the batch changed
-    /// is looked at.
+    /// In debug builds, checks after every batch that the invariants hold, including limits and pool sizes. It checks
+    /// only what the batch changed.
     fn check(&self, check: Option<BatchCheck>) {
         if let Some((check, (snapshot, _))) = check.zip(self.cache.get()) {
             let complaints = check.complaints(snapshot);
@@ -312,7 +315,7 @@ impl Placer {
         let actions = std::mem::take(&mut changes.actions);
         self.signals.carry_out(actions);
         let unfinished = changes.unfinished;
-        // To answer many wakes many: the next batch does not wait for that.
+        // Many answers wake many tasks, so the next batch does not wait for them.
         self.elsewhere.spawn(answer::answer(self.store.clone(), batch.replies, batch.details, changes, new, now));
         if unfinished {
             let rest = Submitted { job: Job::ServeQueues, details: None, reply: Reply::None };
@@ -331,7 +334,7 @@ impl Placer {
     }
 }
 
-/// The idempotency keys of requests that are refused although it is not known whether they were granted before.
+/// Returns the idempotency keys of refused requests for which the copy does not know whether they were granted before.
 fn unknown_keys(jobs: &[Job], changes: &Changes, snapshot: &Snapshot) -> Vec<(UserId, String)> {
     let refused = jobs.iter().zip(&changes.answers).filter_map(|(job, answer)| match (job, answer) {
         (Job::Reserve(request), JobAnswer::Reserve(Err(refusal))) if *refusal != Refusal::KeyExpired => Some(request),

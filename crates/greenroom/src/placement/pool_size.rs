@@ -1,18 +1,18 @@
-//! The size of a pool, as an operator changes it. It holds until the configuration says something else.
+//! This module changes the size of a pool at an operator's request. The new size holds until the configuration changes.
 
 use domain::pool::MOST_SLOTS;
 
 use super::Placement;
 use crate::store::{Changed, StoreError};
 
-/// What an operator changes. What is not given stays as it is.
+/// The values that an operator changes. A missing value stays unchanged.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Resize {
     pub max_slots: Option<i64>,
     pub min_idle: Option<i64>,
 }
 
-/// Why a pool keeps its size.
+/// Why the size of a pool was not changed.
 #[derive(Debug, thiserror::Error)]
 pub enum ResizeError {
     #[error("there is no such pool")]
@@ -26,7 +26,7 @@ pub enum ResizeError {
 }
 
 impl Resize {
-    /// The new `max_slots` and `min_idle` of a pool that has these now.
+    /// Returns the new `max_slots` and `min_idle` of a pool with these present values.
     fn applied_to(self, max_slots: i64, min_idle: i64) -> Result<(i64, i64), ResizeError> {
         let (max_slots, min_idle) = (self.max_slots.unwrap_or(max_slots), self.min_idle.unwrap_or(min_idle));
         if !(1..=i64::from(MOST_SLOTS)).contains(&max_slots) {
@@ -40,7 +40,7 @@ impl Resize {
 }
 
 impl Placement {
-    /// Changes the size of a pool. Slots that are missing then are made, and idle slots that are too many are let go.
+    /// Changes the size of a pool. Missing slots are then created, and surplus idle slots are deleted.
     pub async fn resize_pool(&self, name: &str, resize: Resize) -> Result<(), ResizeError> {
         let store = self.context.store.for_users();
         let changed = Changed { pools: true, ..Changed::default() };

@@ -1,5 +1,5 @@
-//! Placement's copy in memory of all that it decides on. It follows the journal of changes; where that does not tell enough, it
-//! is read anew.
+//! This module holds placement's copy in memory of everything that it decides on. The copy follows the journal of
+//! changes. If the journal does not say enough, the copy is read again from the tables.
 
 use std::collections::HashSet;
 
@@ -15,7 +15,7 @@ use crate::lifecycle::feed::Feed;
 use crate::signals::Signals;
 use crate::store::{Position, Store, StoreError};
 
-/// More users or idempotency keys than this are not kept in memory: they are looked up again.
+/// With more users or idempotency keys than this, the copy drops them and looks them up again.
 const MOST_USERS: usize = 100_000;
 const MOST_KEYS: usize = 200_000;
 
@@ -32,17 +32,17 @@ impl SnapshotCache {
         Self { store, signals, feed, held: None }
     }
 
-    /// The copy as it was read last.
+    /// The copy as it was last read.
     pub fn get(&self) -> Option<(&Snapshot, Position)> {
         self.held.as_ref().map(|(snapshot, position)| (snapshot, *position))
     }
 
-    /// It can no longer be trusted.
+    /// Drops the copy, because it may be wrong.
     pub fn forget(&mut self) {
         self.held = None;
     }
 
-    /// Reads everything if there is no copy yet, and what this process has changed outside of placement.
+    /// Reads everything if there is no copy yet, and otherwise what this process has changed outside of placement.
     pub async fn bring_up_to_date(&mut self) -> Result<(), StoreError> {
         let changed_here = self.store.take_placement_changed();
         if self.held.is_none() {
@@ -59,7 +59,7 @@ impl SnapshotCache {
         Ok(())
     }
 
-    /// Follows what others have changed, and wakes agents whose slots got a bot. False when there was nothing.
+    /// Reads the changes of other replicas, and wakes agents whose slots got a bot. False when there were none.
     pub async fn follow(&mut self) -> Result<bool, StoreError> {
         let Some((snapshot, position)) = &mut self.held else {
             self.read_all().await?;
@@ -71,7 +71,7 @@ impl SnapshotCache {
             self.store.note_followed(*position);
             return Ok(false);
         }
-        // What others changed may have brought events.
+        // The changes of others may include events.
         self.feed.read_now();
         let Some(changed) = since.changed else {
             self.read_all().await?;
@@ -104,7 +104,7 @@ impl SnapshotCache {
         Ok(())
     }
 
-    /// Compares rows with the copy, takes over what differs, and says what that was. Nobody may change anything meanwhile.
+    /// Compares rows with the copy, corrects the copy, and returns the differences. The caller must hold the token.
     pub async fn verify(&mut self, scope: &Scope) -> Result<Vec<CopyDifference>, StoreError> {
         let Some((copy, _)) = &mut self.held else { return Ok(Vec::new()) };
         let stored = self.store.load_part(scope).await?;
@@ -113,8 +113,7 @@ impl SnapshotCache {
         Ok(found)
     }
 
-    /// Looks up what these jobs need and the copy does not have: users that have not asked before, bots that are at an end,
-    /// deployments.
+    /// Loads what these jobs need and the copy does not have: users without earlier requests, ended bots, deployments.
     pub async fn look_up(&mut self, jobs: &[Job]) -> Result<(), StoreError> {
         let Some((snapshot, _)) = &mut self.held else { return Ok(()) };
         snapshot.facts = Default::default();
@@ -147,15 +146,14 @@ impl SnapshotCache {
         self.store.load_deployments(snapshot, &slots).await
     }
 
-    /// Looks up what was asked for under these idempotency keys. False when nothing was.
+    /// Loads the requests with these idempotency keys. False when there are none.
     pub async fn look_up_keys(&mut self, keys: &[(UserId, String)]) -> Result<bool, StoreError> {
         let Some((snapshot, _)) = &mut self.held else { return Ok(false) };
         self.store.load_keys(snapshot, keys).await?;
         Ok(keys.iter().any(|(user, key)| snapshot.key(*user, key).is_some()))
     }
 
-    /// Looks again at everything that a write may have found otherwise than planned: the bots of these jobs, and the keys
-    /// that they came with.
+    /// Reads again everything that may have caused a write conflict: the bots of these jobs and their idempotency keys.
     pub async fn refresh_jobs(&mut self, jobs: &[Job]) -> Result<(), StoreError> {
         let Some((snapshot, _)) = &mut self.held else { return Ok(()) };
         let (mut bots, mut keys): (Vec<BotId>, Vec<(UserId, String)>) = Default::default();
@@ -174,7 +172,8 @@ impl SnapshotCache {
         self.store.load_keys(snapshot, &keys).await
     }
 
-    /// Takes over what was written under a new token: slots, bots, pools and keys go from the changes into the copy.
+    /// Applies changes that were written under a new token: slots, bots, pools and keys move from the changes into the
+    /// copy.
     pub fn apply(&mut self, changes: &mut Changes, token: uuid::Uuid) {
         if let Some((snapshot, position)) = &mut self.held {
             snapshot.apply(Changes {

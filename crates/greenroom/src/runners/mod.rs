@@ -1,9 +1,8 @@
-//! Runners: machines on which an agent waits for bots, of whichever pool. A runner registers with the token of its pool, and
-//! uses a token of its own from then on. The table at AWS, which only the server reads, says what each runner is and which slot
-//! it has.
+//! Runners are machines on which an agent waits for bots of any pool. A runner registers with the token of its pool,
+//! and then uses its own token. A table at AWS, which only the server reads, holds each runner's state and slot.
 //!
-//! - this file: a runner registers, is heard of, takes a bot, is released, ends
-//! - [`wait`]: it waits for a bot
+//! - this file: registration, heartbeats, taking a bot, release and end of a runner
+//! - [`wait`]: waiting for a bot
 
 mod wait;
 
@@ -17,7 +16,7 @@ use crate::lifecycle::tokens::{RunnerClaim, Tokens};
 use crate::providers::ec2::Runners;
 use crate::store::StoreError;
 
-/// How long a runner that has no bot and cannot reach the server goes on.
+/// How long a runner without a bot keeps running when it cannot reach the server.
 const ORPHANED_AFTER: Duration = Duration::from_mins(30);
 
 /// Registers the runners of all pools, and gives them their bots.
@@ -28,16 +27,16 @@ pub struct RunnerRegistry {
     deployment: Deployment,
 }
 
-/// A machine that wants to be a runner, by its token.
+/// A machine that asks to register, identified by its token.
 #[derive(Debug)]
 pub enum Newcomer {
-    /// Of this pool.
+    /// The machine has the token of this pool.
     OfPool(String),
-    /// It has been one before.
+    /// The machine was registered before.
     Known(RunnerClaim),
 }
 
-/// A runner that is registered.
+/// A registered runner.
 #[derive(Debug)]
 pub struct Registration {
     pub claim: RunnerClaim,
@@ -49,17 +48,17 @@ pub struct Registration {
     pub orphaned_after: Duration,
 }
 
-/// What a runner is, and what it has to do.
+/// The state of a runner, and what it has to do.
 #[derive(Debug)]
 pub struct Standing {
     pub state: &'static str,
-    /// Its run has to be ended and released.
+    /// The runner has to end its run and release it.
     pub stop: bool,
     /// The machine has to end.
     pub end: bool,
 }
 
-/// Why a runner is refused.
+/// Why the server refuses a runner's call.
 #[derive(Debug, thiserror::Error)]
 pub enum RunnerError {
     #[error("the token is that of another machine")]
@@ -102,19 +101,18 @@ impl RunnerRegistry {
         Self { runners, tokens, deployment }
     }
 
-    /// Which runner's token this is; `None` when it is not that of a runner.
+    /// Returns the owner of a runner's token; `None` when it is not a runner's token.
     pub fn claim(&self, token: &str) -> Option<RunnerClaim> {
         self.tokens.read_runner(token)
     }
 
-    /// Who may register with this token; `None` when it is neither a runner's nor a pool's.
+    /// Returns who may register with this token; `None` when it belongs neither to a runner nor to a pool.
     pub fn newcomer(&self, token: &str) -> Option<Newcomer> {
         let known = self.claim(token).map(Newcomer::Known);
         known.or_else(|| self.tokens.read_pool(token).map(Newcomer::OfPool))
     }
 
-    /// Registers a machine as a runner. `agent` is the name that its agent process has given itself: the same process may ask
-    /// again.
+    /// Registers a machine as a runner. `agent` is the id of its agent process: the same process may register again.
     pub async fn register(
         &self,
         newcomer: Newcomer,
@@ -140,7 +138,7 @@ impl RunnerRegistry {
         })
     }
 
-    /// Notes that a runner lives. `run_id` is what it is busy with.
+    /// Records a runner's heartbeat. `run_id` is its current run.
     pub async fn heartbeat(&self, claim: &RunnerClaim, run_id: Option<&str>) -> Result<Standing, RunnerError> {
         let standing = self.of(&claim.pool)?.beat(&claim.instance, run_id).await?;
         if standing.state == Some(RunnerState::Terminated) {
@@ -159,7 +157,7 @@ impl RunnerRegistry {
         Ok(())
     }
 
-    /// Nothing of the bot of this run is left on the machine: the runner is free.
+    /// Nothing of this run's bot is left on the machine: the runner is free.
     pub async fn release(&self, claim: &RunnerClaim, run_id: &str) -> Result<(), RunnerError> {
         let pool = self.of(&claim.pool)?;
         if !pool.release(&claim.instance, run_id).await? {
@@ -176,7 +174,7 @@ impl RunnerRegistry {
         Ok(())
     }
 
-    /// A runner came free: bots that wait for one are tried again, without the runner waiting for it.
+    /// A runner became free: waiting bots are tried again, in a separate task, so the runner does not wait for it.
     fn came_free(&self, claim: &RunnerClaim) {
         let (this, RunnerClaim { pool, instance }) = (self.clone(), claim.clone());
         tokio::spawn(async move {
@@ -195,13 +193,13 @@ impl RunnerRegistry {
         });
     }
 
-    /// The runners of a pool that a token names.
+    /// Returns the runners of the pool that a token names.
     fn of(&self, pool: &str) -> Result<&RunnerPool, RunnerError> {
         self.runners.of(pool).ok_or_else(|| RunnerError::NoRunners(pool.to_owned()))
     }
 }
 
-/// Why a run is not the runner's.
+/// Returns why the run does not belong to the runner.
 async fn refusal(pool: &RunnerPool, claim: &RunnerClaim) -> Result<RunnerError, AwsError> {
     let is_ended = pool.beat(&claim.instance, None).await?.end;
     Ok(if is_ended { RunnerError::Ended } else { RunnerError::StaleRun })

@@ -1,4 +1,4 @@
-//! A runner waits until it is claimed for a bot.
+//! This module lets a runner wait until it is claimed for a bot.
 
 use std::time::Duration;
 
@@ -11,12 +11,12 @@ use super::{RunnerError, RunnerRegistry};
 use crate::lifecycle::tokens::RunnerClaim;
 use crate::store::StoreError;
 
-/// How often to look whether the bot of a run is there.
+/// How often to check whether the bot of a run is available.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 impl RunnerRegistry {
-    /// Waits until the runner is claimed for a bot, and returns the bot's data with the id of the run. `None` when the time is
-    /// over, or the server stops.
+    /// Waits until the runner is claimed for a bot, and returns the bot's data with the id of the run. `None` when the
+    /// time is over or the server stops.
     pub async fn wait(
         &self,
         claim: &RunnerClaim,
@@ -32,7 +32,7 @@ impl RunnerRegistry {
                 () = stopping.cancelled() => None,
             };
             let Some(run) = run else {
-                // A runner that has ended is not waited for.
+                // A runner that has ended does not wait.
                 let is_early = Instant::now() < deadline && !stopping.is_cancelled();
                 if is_early && pool.beat(&claim.instance, None).await?.end {
                     return Err(RunnerError::Ended);
@@ -42,7 +42,7 @@ impl RunnerRegistry {
             if let Some(data) = self.bot_of(&run).await? {
                 return Ok(Some(data));
             }
-            // Its bot has ended, and the deployment that claimed the runner takes it back.
+            // The bot has ended, and the deployment that claimed the runner takes the runner back.
             if left <= POLL_INTERVAL {
                 return Ok(None);
             }
@@ -53,7 +53,7 @@ impl RunnerRegistry {
         }
     }
 
-    /// The data of the bot that a runner was claimed for, if it still is to be run.
+    /// Returns the data of the bot that the runner was claimed for, if the bot still has to run.
     async fn bot_of(&self, run: &aws::Run) -> Result<Option<Value>, StoreError> {
         let slot = SlotName::stored(run.slot.clone());
         let Some(mut data) = self.deployment.offer_to_runner(&slot, run.connection.as_deref()).await? else {

@@ -1,5 +1,6 @@
-//! What works beside the requests, from the start of a server to its end. A part that ends before, because it panicked,
-//! would leave a server that answers and does nothing: then the whole of it stops, and whoever runs it starts it again.
+//! This module runs the background tasks of a server, from its start to its end. If a task ends early, for example by a
+//! panic, the server would still answer but not do its work. So the whole server stops, and its supervisor can start it
+//! again.
 
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
@@ -8,13 +9,13 @@ use tokio_util::sync::CancellationToken;
 #[derive(Debug)]
 pub struct Background {
     parts: JoinSet<()>,
-    /// Cancelled when everything is to end.
+    /// Cancelled when all tasks have to end.
     pub ending: CancellationToken,
-    /// Cancelled when a part ended by itself.
+    /// Cancelled when a task ended by itself.
     pub broken: CancellationToken,
 }
 
-/// Tells when a part ends, however it does.
+/// Detects the end of a task, however it ends.
 struct Watch {
     name: &'static str,
     ending: CancellationToken,
@@ -43,7 +44,7 @@ impl Background {
         });
     }
 
-    /// The same on a thread of its own, for a part that all others wait for: its next step never waits for theirs.
+    /// Starts a task on its own thread, for a task that all others wait for: it never has to wait for their steps.
     pub fn spawn_thread(
         &mut self,
         name: &'static str,
@@ -62,7 +63,7 @@ impl Background {
         Ok(())
     }
 
-    /// Lets all parts end, and waits for them.
+    /// Asks all tasks to end, and waits for them.
     pub async fn end(&mut self) {
         self.ending.cancel();
         while self.parts.join_next().await.is_some() {}
@@ -71,7 +72,7 @@ impl Background {
 
 impl Drop for Background {
     fn drop(&mut self) {
-        // Whatever is cut now is meant to be.
+        // From now on, the end of a task is no fault.
         self.ending.cancel();
     }
 }

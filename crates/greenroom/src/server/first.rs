@@ -1,6 +1,6 @@
-//! What is made once, on the first start with a database: the secret that bots' tokens are made with, an admin token
-//! if none is configured, and then a first user with a key, so that a newcomer can begin. All of it is one
-//! transaction: of several replicas that start at once, one makes it and shows it.
+//! This module creates what a server needs once, at the first start with a database: the secret that signs tokens, the
+//! installation's id, and, if no admin token is configured, an admin token and a first user with a key. All of this is
+//! one transaction, so if several replicas start at once, one of them creates and shows it.
 
 use secrecy::SecretString;
 use serde_json::Map;
@@ -17,10 +17,10 @@ const ADMIN_TOKEN_HASH: &str = "admin_token_hash";
 pub const INSTALLATION: &str = "installation";
 const FIRST_USER: &str = "first_user";
 
-/// What a newcomer may run at once without asking for more.
+/// How many bots the first user may run at once.
 const FIRST_LIMIT: i64 = 10;
 
-/// What this start has made. It can be shown now and never again.
+/// What this start has created. It can be shown only now.
 #[derive(Default)]
 pub struct First {
     pub admin_token: Option<String>,
@@ -39,16 +39,17 @@ impl std::fmt::Debug for First {
     }
 }
 
-/// What holds from now on.
+/// The values that hold from now on.
 #[derive(Debug)]
 pub struct Kept {
     pub signing_secret: SecretString,
     pub admin_token_hash: String,
-    /// Names this installation among others, at providers that several share.
+    /// The id of this installation, which separates it from others at a shared provider.
     pub installation: String,
 }
 
-/// Makes what is missing, and keeps it once `show` has shown it: what nobody has seen is made anew at the next start.
+/// Creates what is missing, and commits it after `show` has succeeded. If it could not be shown, the next start creates
+/// it again.
 pub async fn keep(
     context: &Context,
     admission: &Admission,

@@ -1,5 +1,5 @@
-//! What a provider says when it does not answer: for the operator's log, once for each change. Strangers, who may ask
-//! `GET /readyz`, are only told that it does not.
+//! This module logs the error of a provider that does not answer, once for each change. `GET /readyz`, which needs no
+//! key, shows only that the provider does not answer.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

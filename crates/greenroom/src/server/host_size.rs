@@ -1,6 +1,6 @@
-//! How large the hosts are on which slots of `docker` run. A slot without `cpus` or `memory` may use all of its host,
-//! so this is what it has of what a bot can ask for. An engine that is away at the start is asked again later; until
-//! then what the database knows from an earlier start holds.
+//! This module finds the size of the hosts that run `docker` slots. A slot without `cpus` or `memory` may use its whole
+//! host, so the host's size decides which requirements the slot meets. If an engine is unavailable at the start, the
+//! server asks it again later. Until then, the size from an earlier start holds.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,13 +16,13 @@ use crate::config::provider::{DockerConfig, ProviderConfig};
 use crate::providers::docker::engine::{Engine, HostSize, host_of};
 use crate::store::{Changed, Store, StoreError};
 
-/// The start of the server does not wait longer for an engine.
+/// The longest time that the server's start waits for an engine.
 const AT_START: Duration = Duration::from_secs(3);
 const AGAIN: Duration = Duration::from_secs(5);
 const LONGEST: Duration = Duration::from_secs(30);
 const MIB: u64 = 1024 * 1024;
 
-/// The engine of a pool whose slots have no limit of their own.
+/// Returns the engine of a pool whose slots have no limit of their own.
 fn unlimited(pool: &PoolConfig) -> Option<&DockerConfig> {
     let ProviderConfig::Docker(config) = &pool.provider else { return None };
     let lacks_cpu = config.cpus.is_none() && pool.attributes.cpu == 0;
@@ -42,7 +42,7 @@ fn fill(pool: &PoolConfig, size: HostSize) -> PoolConfig {
     pool
 }
 
-/// The sizes of the engines that answer within a time, by their addresses.
+/// Returns the sizes of the engines that answer within `time`, by address.
 async fn sizes(pools: &[PoolConfig], time: Duration) -> BTreeMap<String, HostSize> {
     let mut hosts: Vec<String> =
         pools.iter().filter_map(unlimited).map(|config| host_of(config.host.as_deref())).collect();
@@ -66,7 +66,7 @@ fn size_of(pool: &PoolConfig, sizes: &BTreeMap<String, HostSize>) -> Option<Host
     sizes.get(&host_of(unlimited(pool)?.host.as_deref())).copied()
 }
 
-/// The pools with the sizes of their hosts filled in, and those of them whose hosts did not answer.
+/// Returns the pools with the sizes of their hosts, and the pools whose hosts did not answer.
 pub async fn fill_in(store: &Store, pools: &[PoolConfig]) -> Result<(Vec<PoolConfig>, Vec<PoolConfig>), StoreError> {
     if !pools.iter().any(|pool| unlimited(pool).is_some()) {
         return Ok((pools.to_vec(), Vec::new()));
@@ -91,7 +91,7 @@ pub async fn fill_in(store: &Store, pools: &[PoolConfig]) -> Result<(Vec<PoolCon
     Ok((filled, unknown))
 }
 
-/// Asks engines that were away at the start until each has answered.
+/// Asks the engines that were unavailable at the start until each has answered.
 pub async fn learn(store: Store, clock: Clock, mut unknown: Vec<PoolConfig>, ending: CancellationToken) {
     while !unknown.is_empty() {
         let sizes = tokio::select! {
@@ -118,7 +118,7 @@ pub async fn learn(store: Store, clock: Clock, mut unknown: Vec<PoolConfig>, end
             () = ending.cancelled() => return,
         }
     }
-    // A part that ends before the server would stop it.
+    // A background task that ended now would stop the server.
     ending.cancelled().await;
 }
 

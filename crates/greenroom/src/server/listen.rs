@@ -1,5 +1,5 @@
-//! Taking connections: as many as there may be, others are refused at once. When the server stops, the requests that
-//! have arrived are finished, and no more.
+//! This module accepts connections up to a limit and refuses the others at once. When the server stops, it finishes the
+//! requests that have arrived, and accepts no more.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -16,20 +16,20 @@ use tokio_util::task::TaskTracker;
 
 use super::connection::{self, Times};
 
-/// After an error such as too many open files, give those a moment to close.
+/// The pause after an error such as too many open files, so that some can close.
 const AFTER_ERROR: Duration = Duration::from_millis(50);
-/// So many connections are refused in a row before those that are open get a turn.
+/// After this many refusals in a row, the server pauses so that open connections are served.
 const REFUSED_IN_A_ROW: u32 = 64;
 const AFTER_REFUSALS: Duration = Duration::from_millis(10);
-/// How long connections are still taken that the kernel has taken already.
+/// How long a stopping server still accepts connections that the kernel has already accepted.
 const LAST_ACCEPT: Duration = Duration::from_millis(50);
-/// What the kernel keeps of answers for one connection; the kernel doubles it. Without it a reader that does not read costs
-/// megabytes of it.
+/// The kernel's send buffer for one connection; the kernel doubles it. Without this limit, a client that does not read
+/// costs megabytes.
 const SEND_BUFFER: usize = 128 * 1024;
-/// Connections that the kernel takes before the server does. It drops what comes beyond that, and the peer tries again after a
-/// second. The kernel lowers it to `net.core.somaxconn`.
+/// How many connections the kernel accepts before the server does. The kernel drops connections above this, and the
+/// client tries again after a second. The kernel lowers the value to `net.core.somaxconn`.
 const BACKLOG: i32 = 16 * 1024;
-/// Files that the server needs besides connections: the database's, logs, providers.
+/// Files that the server needs besides connections: for the database, logs and providers.
 const OTHER_FILES: u64 = 256;
 
 const REFUSAL: &str = r#"{"type":"about:blank","title":"Service Unavailable","status":503,"code":"overloaded","detail":"too many connections are open; try again","request_id":""}"#;
@@ -37,15 +37,15 @@ const REFUSAL: &str = r#"{"type":"about:blank","title":"Service Unavailable","st
 /// How connections are served.
 #[derive(Clone, Debug)]
 pub struct Listening {
-    /// How many there may be at once.
+    /// The limit of open connections.
     pub connections: usize,
     pub times: Times,
     /// Cancelled when the server stops.
     pub stopping: CancellationToken,
 }
 
-/// How many connections there can be, of those that there may be: each is a file. The limit of files is raised as far as it
-/// goes.
+/// Returns how many of the wanted connections are possible: each needs a file. It raises the file limit as far as
+/// allowed.
 pub fn possible_connections(wanted: u32) -> usize {
     let files = match getrlimit(Resource::RLIMIT_NOFILE) {
         Ok((soft, hard)) if soft < hard && setrlimit(Resource::RLIMIT_NOFILE, hard, hard).is_ok() => hard,
@@ -63,13 +63,13 @@ pub fn possible_connections(wanted: u32) -> usize {
 }
 
 fn fitting(wanted: u32, files: u64) -> usize {
-    // Of very few files half are kept.
+    // With very few files, half of them are kept for other purposes.
     let possible = files.saturating_sub(OTHER_FILES.min(files / 2)).max(1);
     usize::try_from(possible).unwrap_or(usize::MAX).min(wanted as usize)
 }
 
-/// Serves until `stop` returns or something is `broken`, and then as long as requests are under way. False when some had to
-/// be cut.
+/// Serves until `stop` returns or `broken` is cancelled, and then until open requests are finished. False when some
+/// requests were cut.
 pub async fn serve(
     listener: TcpListener,
     router: Router,
@@ -116,7 +116,7 @@ pub async fn serve(
             }
         }
     }
-    // Who has connected may have sent its request as well.
+    // A client that has connected may already have sent its request.
     let until = tokio::time::Instant::now() + LAST_ACCEPT;
     while let Ok(Ok((stream, peer))) = tokio::time::timeout_at(until, listener.accept()).await {
         connections.begin(stream, peer.ip());
@@ -135,7 +135,7 @@ pub async fn serve(
     finished
 }
 
-/// Those that are open.
+/// The open connections.
 struct Connections {
     permits: Arc<Semaphore>,
     turns: Arc<Semaphore>,
@@ -147,11 +147,11 @@ struct Connections {
 }
 
 impl Connections {
-    /// Serves a connection in a task of its own. False when there are too many, and it was refused.
+    /// Serves a connection in its own task. False when there are too many connections and this one was refused.
     fn begin(&self, stream: TcpStream, peer: IpAddr) -> bool {
         let Ok(permit) = self.permits.clone().try_acquire_owned() else {
             metrics::counter!("greenroom_http_overloaded_total", "what" => "connections").increment(1);
-            // There is room for so little in a socket that is new. Whether its peer gets to read it is another matter.
+            // The buffer of a new socket has room for this short answer. The client may not get to read it.
             let refusal = format!(
                 "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/problem+json\r\nretry-after: 1\r\n\
                  connection: close\r\ncontent-length: {}\r\n\r\n{REFUSAL}",
@@ -160,7 +160,7 @@ impl Connections {
             let _ = stream.try_write(refusal.as_bytes());
             return false;
         };
-        // Without it a small answer may wait for the acknowledgement of the one before.
+        // Without this, a small answer may wait for the acknowledgement of the previous one.
         let _ = stream.set_nodelay(true);
         let Listening { connections, times, stopping } = self.listening.clone();
         let is_crowded = self.permits.available_permits() < connections / 10;

@@ -1,15 +1,15 @@
-//! From a configuration to a running server and back: opens the store, makes what the first start makes, serves, and
-//! stops in order, so that no request is cut and no heartbeat is lost.
+//! This module starts and stops a server. It opens the store, creates what the first start needs, starts all parts, and
+//! serves requests. It stops in order, so that no request is cut and no heartbeat is lost.
 //!
-//! - this file: the whole
-//! - [`first`]: what is made once
+//! - this file: start, run and stop
+//! - [`first`]: what the first start creates
 //! - [`pools`]: pools and their providers, as configured
-//! - [`host_size`]: how large the hosts of slots without limits are
-//! - [`record`]: what the database tells of a server that runs
-//! - [`background`]: what works beside the requests
-//! - [`health_log`]: what providers say when they do not answer
-//! - [`listen`]: taking connections, as many as there may be, and closing them
-//! - [`connection`]: one of them
+//! - [`host_size`]: the size of hosts whose slots have no limits
+//! - [`record`]: the row of a running server in the database
+//! - [`background`]: background tasks
+//! - [`health_log`]: the log of providers that do not answer
+//! - [`listen`]: accepting and closing connections
+//! - [`connection`]: serving one connection
 
 mod background;
 mod connection;
@@ -86,22 +86,22 @@ pub enum ServerError {
     Broken,
 }
 
-/// A server that serves.
+/// A server that is started.
 #[derive(Debug)]
 pub struct Server {
     pub address: SocketAddr,
     pub(crate) app: App,
     listener: TcpListener,
-    /// How many there may be at once.
+    /// The limit of open connections.
     connections: usize,
     background: Background,
-    /// Last: what it keeps others from is over when everything else is.
+    /// The last field, so that the lock is released after everything else has ended.
     _lock: Option<ServerLock>,
 }
 
 impl Server {
-    /// Opens everything. `show` is told the address and what the first start made. Connections are taken from here on
-    /// and answered by [`Server::run`].
+    /// Opens everything. `show` gets the address and what the first start created. The kernel accepts connections from
+    /// now on, and [`Server::run`] answers them.
     pub async fn start(
         config: &Config,
         show: impl FnOnce(&str, &First) -> std::io::Result<()>,
@@ -112,7 +112,7 @@ impl Server {
         Self::start_on(config, providers, show).await
     }
 
-    /// Opens everything on other providers than the configured ones.
+    /// Opens everything with other providers than the configured ones.
     pub(crate) async fn start_on(
         config: &Config,
         providers: impl FnOnce(&str, &Store, &Runners) -> Providers,
@@ -135,7 +135,7 @@ impl Server {
         let tokens = Tokens::new(kept.signing_secret.expose_secret());
         let mut lifecycle = Lifecycle::new(context.clone(), signals.clone(), tokens.clone());
 
-        // Nobody else has the file: what an earlier process held, which did not end in order, is free.
+        // No other process uses the file, so everything that an earlier, killed process held is free.
         if !store.is_shared() {
             store.forget_servers(None).await?;
             let released = store.release_everything(clock.now()).await?;
@@ -198,7 +198,7 @@ impl Server {
         background.spawn("deployment", deployment.clone().work());
         background.spawn("descriptions", deployment.clone().describe());
         let (listening, readiness) = (ListeningWindow::new(clock.clone()), Readiness::new());
-        // Before the keepers' first run, which is at once: what was listened before this start counts.
+        // This comes before the keepers' first run, which is at once: listening time before this start counts.
         listening.record(&store).await?;
         let (crew, expiry, copy_check) = keepers::crew(keepers::Parts {
             context: context.clone(),
@@ -264,8 +264,9 @@ impl Server {
         Ok(Self { address, app, listener, connections, background, _lock: lock })
     }
 
-    /// Serves until `stop` returns, then ends in order: no new connections, what waits is answered, what works is
-    /// finished, what was gathered is written. When `stop` returns a second time, requests are no longer waited for.
+    /// Serves until `stop` returns, then stops in order: it takes no new connections, answers waiting requests, ends
+    /// background tasks, and writes collected heartbeats. When `stop` returns a second time, it no longer waits for
+    /// requests.
     pub async fn run(mut self, mut stop: impl AsyncFnMut()) -> Result<(), ServerError> {
         let router = api::router(self.app.clone());
         let broken = self.background.broken.clone();
@@ -277,7 +278,7 @@ impl Server {
             self.background.end().await;
             self.app.store.close().await;
         };
-        // What was cut may still hold its connection, and a database that is away answers nobody.
+        // A cut request may still hold its connection, and an unavailable database does not answer.
         let patience = if finished { LAST_WRITES } else { LAST_WRITES / 10 };
         tokio::select! {
             () = closed => tracing::info!("stopped"),
@@ -288,12 +289,12 @@ impl Server {
     }
 }
 
-/// What this machine calls itself.
+/// The name of this machine.
 pub(crate) fn host() -> String {
     nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok()).unwrap_or_else(|| "localhost".to_owned())
 }
 
-/// An address that can be opened: one that stands for all addresses is reached at this machine's own.
+/// Returns an address that a client can open: for an address that means all interfaces, this is the loopback address.
 fn reachable(address: SocketAddr) -> SocketAddr {
     let mut reachable = address;
     if address.ip().is_unspecified() {

@@ -1,4 +1,5 @@
-//! Pools as configured: their rows in the store, and the provider of each.
+//! This module applies the configuration of pools: it writes their rows in the store and creates the provider of each
+//! pool.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -23,12 +24,12 @@ use crate::providers::swarm::SwarmProvider;
 use crate::providers::{Provider, Providers};
 use crate::store::{Changed, PoolRow, Store, StoreError, Tx};
 
-/// Where slots of the process provider have their folders, below the current one.
+/// The folder for slots of the process provider, below the current folder.
 const FOLDER: &str = "greenroom-slots";
-/// For which Coolify counts the requests that it takes.
+/// The period for which Coolify limits requests.
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// Brings the rows of the pools to what is configured.
+/// Updates the rows of the pools to the configuration.
 pub async fn configure(
     store: &Store,
     pools: &[PoolConfig],
@@ -44,7 +45,7 @@ pub async fn configure(
             platform: pool.platform,
             provider: pool.provider.as_str().to_owned(),
             host: host(&pool.provider),
-            // No runner is anybody's before there is a bot.
+            // A runner belongs to a pool only while it has a bot.
             hot: pool.standby == Standby::Running && !pool.provider.provisioned_per_bot(),
             recycle_after: pool.recycle_after.into(),
             max_slots: pool.max_slots.into(),
@@ -69,7 +70,8 @@ pub async fn configure(
     tx.commit().await
 }
 
-/// What is kept of a pool's provider, so that its slots can be deleted when it is no longer configured.
+/// Returns the stored settings of a pool's provider. With them, the slots can be deleted after the pool has left the
+/// configuration.
 fn kept(pool: &PoolConfig) -> String {
     let host = match &pool.provider {
         ProviderConfig::Docker(config) | ProviderConfig::Swarm(config) => Some(host_of(config.host.as_deref())),
@@ -79,12 +81,12 @@ fn kept(pool: &PoolConfig) -> String {
     serde_json::to_string(&kept).unwrap_or_else(|_| "{}".to_owned())
 }
 
-/// Where slots that are processes have their folders, unless the database knows better.
+/// The default folder for slots that are processes. A folder that the database has takes precedence.
 fn slot_folder() -> PathBuf {
     std::env::current_dir().unwrap_or_else(|_| PathBuf::from(".")).join(FOLDER)
 }
 
-/// The pools, with the folders in which a server has, or had, their slots.
+/// Returns the pools with the folders in which a server has, or had, their slots.
 pub async fn located(store: &Store, pools: &[PoolConfig]) -> Result<Vec<PoolConfig>, StoreError> {
     let kept = store.kept_pools().await?;
     let folder = |pool: &PoolConfig| {
@@ -101,17 +103,17 @@ pub async fn located(store: &Store, pools: &[PoolConfig]) -> Result<Vec<PoolConf
         .collect())
 }
 
-/// A pool that is no longer configured, and what is left of it.
+/// A pool that is no longer configured, and how many slots and bots it still has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeftPool {
     pub name: String,
     pub provider: String,
     pub slots: i64,
-    /// Of these, the ones that a bot has.
+    /// How many of these slots have a bot.
     pub bots: i64,
 }
 
-/// The pools of the store that the configuration does not have.
+/// Returns the pools of the store that are not in the configuration.
 pub async fn left(store: &Store, configured: &[PoolConfig]) -> Result<Vec<LeftPool>, StoreError> {
     let mut left = Vec::new();
     for row in store.pools().await? {
@@ -126,7 +128,7 @@ pub async fn left(store: &Store, configured: &[PoolConfig]) -> Result<Vec<LeftPo
     Ok(left)
 }
 
-/// The host whose gate the slots of a pool pass: the provider, and where it is.
+/// The host whose gate the slots of a pool pass: the provider's kind and its address.
 pub fn host(provider: &ProviderConfig) -> String {
     let address = match provider {
         ProviderConfig::Process(_) => super::host(),
@@ -138,8 +140,9 @@ pub fn host(provider: &ProviderConfig) -> String {
     format!("{} {address}", provider.as_str())
 }
 
-/// The attributes of the slots of a pool, those of new ones first; where slots are provisioned per bot, all that can be
-/// provisioned. A hot slot has the attributes that it was made with until it is made fresh; any other is made for its bot.
+/// Returns the attributes of a pool's slots, those of new slots first. Where slots are provisioned per bot, these are
+/// all that can be provisioned. A hot slot keeps the attributes that it was created with until it is recreated; other
+/// slots are created for their bot.
 pub(super) async fn attribute_sets(tx: &mut Tx, pool: &PoolConfig) -> Result<Vec<Attributes>, StoreError> {
     if let Some(provisionable) = pool.provider.provisionable() {
         return Ok(provisionable);
@@ -156,24 +159,25 @@ pub(super) async fn attribute_sets(tx: &mut Tx, pool: &PoolConfig) -> Result<Vec
     Ok(sets)
 }
 
-/// The provider of each pool. What providers take is shared by all who have the store; without one, nobody shares it.
+/// Creates the provider of each pool. With a store, all replicas share the request limits of providers; without one,
+/// the limits hold for this process only.
 pub fn providers(pools: &[PoolConfig], installation: &str, store: Option<&Store>, runners: &Runners) -> Providers {
     let mut maker = Maker { installation, store, runners, coolifies: BTreeMap::new(), most: least(pools) };
     let made = pools.iter().filter_map(|pool| Some((pool.name.clone(), maker.provider(pool)?)));
     Arc::new(made.collect())
 }
 
-/// Makes the providers of pools, some of which have something in common.
+/// Creates the providers of pools that may share something.
 struct Maker<'a> {
     installation: &'a str,
     store: Option<&'a Store>,
     runners: &'a Runners,
     coolifies: BTreeMap<Key, Arc<Coolify>>,
-    /// The requests that each Coolify takes in a minute.
+    /// How many requests each Coolify allows per minute.
     most: BTreeMap<Key, u32>,
 }
 
-/// A Coolify as somebody sees it: its address, and the token.
+/// Identifies a Coolify: its address and the token.
 type Key = (String, String);
 
 fn key(config: &CoolifyConfig) -> Key {
@@ -188,7 +192,8 @@ impl Maker<'_> {
                 folder: pool.kept.folder.clone().unwrap_or_else(slot_folder),
                 command: config.command.clone().unwrap_or_else(demo),
                 user: config.user.clone(),
-                // In the child this is still this binary, also after another was installed in its place.
+                // In the child process, this is still the same binary, even if another version was installed in its
+                // place.
                 launcher: PathBuf::from("/proc/self/exe"),
                 installation,
             })),
@@ -200,7 +205,7 @@ impl Maker<'_> {
         })
     }
 
-    /// Pools on one Coolify share what is known of it, and all replicas the requests that it takes.
+    /// Pools on one Coolify share its cached state, and all replicas share its request limit.
     fn coolify(&mut self, config: &CoolifyConfig) -> Arc<Coolify> {
         let key = key(config);
         let most = self.most.get(&key).copied().unwrap_or(config.requests_per_minute);
@@ -216,7 +221,7 @@ impl Maker<'_> {
     }
 }
 
-/// The requests that each Coolify takes: where its pools do not agree, the least is right for all of them.
+/// Returns the request limit of each Coolify. If its pools have different limits, the lowest holds for all of them.
 fn least(pools: &[PoolConfig]) -> BTreeMap<Key, u32> {
     let mut least = BTreeMap::new();
     for pool in pools {
@@ -228,7 +233,7 @@ fn least(pools: &[PoolConfig]) -> BTreeMap<Key, u32> {
     least
 }
 
-/// The demo bot under our own agent.
+/// The command of the demo bot, under Greenroom's own agent.
 fn demo() -> Vec<String> {
     let own = std::env::current_exe().map_or("greenroom".to_owned(), |path| path.display().to_string());
     [&own, "agent", "--", &own, "demo-bot"].map(str::to_owned).to_vec()

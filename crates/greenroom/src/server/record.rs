@@ -1,5 +1,5 @@
-//! What the database tells of a server that runs: where it listens, its version, its pools. `greenroom doctor` asks it
-//! there, and other commands see that it runs.
+//! This module keeps a row in the database for each running server: its address, version and pools. `greenroom doctor`
+//! reads the row to find the server, and other commands see from it that a server runs.
 
 use std::time::Duration;
 
@@ -10,9 +10,9 @@ use crate::config::Config;
 use crate::store::{ServerFacts, Store};
 
 const EVERY: Duration = Duration::from_secs(5);
-/// A server whose row is older has been killed, or its database does not answer.
+/// If a server's row is older than this, the server was killed, or its database does not answer.
 pub const ALIVE_WITHIN: Duration = Duration::from_secs(20);
-/// How long the end of a server may take to be told.
+/// The time limit for deleting the row when the server ends.
 const LAST_WORD: Duration = Duration::from_secs(2);
 
 pub fn facts(config: &Config, url: &str, public_url: &str) -> ServerFacts {
@@ -35,7 +35,7 @@ pub async fn record(store: &Store, id: Uuid, facts: &ServerFacts) {
     }
 }
 
-/// Writes the row again and again, and deletes it at the end.
+/// Updates the row regularly, and deletes it at the end.
 pub async fn keep(store: Store, id: Uuid, facts: ServerFacts, ending: CancellationToken) {
     loop {
         tokio::select! {

@@ -1,4 +1,5 @@
-//! Channels by a key, for as long as somebody listens: a message costs only those whom it concerns.
+//! This module keeps one channel per key while it has listeners, so that a message costs only the listeners that it
+//! concerns.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -18,14 +19,14 @@ impl<K: Eq + Hash, T: Clone> Channels<K, T> {
     /// Listens under a key. A listener that is more than `backlog` messages behind misses the oldest.
     pub fn subscribe(&mut self, key: K, backlog: usize) -> broadcast::Receiver<T> {
         let Self(channels) = self;
-        // Channels that nobody listens to any more go when the map would have to grow.
+        // Channels without listeners are removed when the map would have to grow.
         if channels.len() == channels.capacity() && !channels.contains_key(&key) {
             channels.retain(|_, channel| channel.receiver_count() > 0);
         }
         channels.entry(key).or_insert_with(|| broadcast::Sender::new(backlog)).subscribe()
     }
 
-    /// Sends a message to those who listen under a key.
+    /// Sends a message to the listeners under a key.
     pub fn send(&mut self, key: &K, message: &T) {
         if let Some(channel) = self.0.get(key)
             && channel.send(message.clone()).is_err()
@@ -34,7 +35,7 @@ impl<K: Eq + Hash, T: Clone> Channels<K, T> {
         }
     }
 
-    /// Sends a message to everyone who listens.
+    /// Sends a message to all listeners.
     pub fn send_to_all(&mut self, message: &T) {
         self.0.retain(|_, channel| channel.send(message.clone()).is_ok());
     }

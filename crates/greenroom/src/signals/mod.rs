@@ -1,5 +1,5 @@
-//! Signals between the parts of a process, after a change is committed: agents to wake, gates to pass, slots to clear. What is
-//! forgotten here, because the process ends, is found in the store.
+//! Signals connect the parts of a process after a change is committed: they wake agents, the gate, and the clearing of
+//! slots. They only save time. If a signal is lost because the process ends, the keepers find the work in the store.
 //!
 //! - this file: the signals
 //! - [`channels`]: listening under a key
@@ -20,28 +20,28 @@ pub struct Signals(Arc<Inner>);
 
 #[derive(Debug, Default)]
 struct Inner {
-    /// Someone has come to the gate, or has left room behind it.
+    /// A deployment arrived at the gate, or left room there.
     gate: Notify,
-    /// Somebody has begun to wait in the queue.
+    /// A bot joined the queue.
     queue: Notify,
-    /// A slot was given out of a pool that keeps some ready.
+    /// A pool that keeps slots ready gave one to a bot.
     pools: Notify,
     descriptions: PendingWork<HashMap<SlotName, Description>>,
     cleared: PendingWork<Vec<BotId>>,
-    /// What bots were heard to be, for placement's copy in memory.
+    /// Statuses that bots reported, for placement's copy in memory.
     heard: Mutex<Vec<(BotId, Status)>>,
     /// Agents that wait in slots.
     agents: Mutex<Channels<SlotName, ()>>,
 }
 
-/// What waits to be taken.
+/// Items that wait for the task that takes them.
 #[derive(Debug, Default)]
 struct PendingWork<T> {
     items: Mutex<T>,
     added: Notify,
 }
 
-/// What a person is to see of a slot at the provider.
+/// The text that a provider shows for a slot, for people to read.
 #[derive(Clone, Debug)]
 pub struct Description {
     pub pool: String,
@@ -54,7 +54,7 @@ impl<T: Default> PendingWork<T> {
         self.items.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until there are some, and takes them.
+    /// Waits until there are items, and takes them.
     async fn take(&self, is_empty: impl Fn(&T) -> bool) -> T {
         loop {
             let items = std::mem::take(&mut *self.items());
@@ -67,7 +67,7 @@ impl<T: Default> PendingWork<T> {
 }
 
 impl Signals {
-    /// Has everything done that a plan asks for.
+    /// Sends the signals for all actions of a plan.
     pub fn carry_out(&self, actions: Vec<Action>) {
         for action in actions {
             match action {
@@ -85,13 +85,13 @@ impl Signals {
         }
     }
 
-    /// The slot of this bot is to be cleared.
+    /// Asks to clear the slot of this bot.
     pub fn clear(&self, bot: BotId) {
         self.0.cleared.items().push(bot);
         self.0.cleared.added.notify_one();
     }
 
-    /// Hears that a bot is assigned to this slot.
+    /// Receives a message when a bot is assigned to this slot.
     pub fn listen_to_slot(&self, slot: &SlotName) -> broadcast::Receiver<()> {
         self.agents().subscribe(slot.clone(), 1)
     }
@@ -101,7 +101,7 @@ impl Signals {
         self.agents().send(slot, &());
     }
 
-    /// Wakes every agent that waits: it is not known which slots have changed.
+    /// Wakes every waiting agent, because it is not known which slots have changed.
     pub fn wake_all_agents(&self) {
         self.agents().send_to_all(&());
     }
@@ -110,37 +110,37 @@ impl Signals {
         self.0.agents.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A bot was heard to be so.
+    /// Notes the status that a bot reported.
     pub fn hear(&self, bot: BotId, status: Status) {
         self.0.heard.lock().unwrap_or_else(PoisonError::into_inner).push((bot, status));
     }
 
-    /// What bots were heard to be since this was asked last.
+    /// Returns the statuses that bots reported since the last call.
     pub fn take_heard(&self) -> Vec<(BotId, Status)> {
         std::mem::take(&mut *self.0.heard.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Waits until someone comes to the gate, or leaves room behind it.
+    /// Waits until a deployment arrives at the gate, or leaves room there.
     pub async fn gate_changed(&self) {
         self.0.gate.notified().await;
     }
 
-    /// Waits until this process has put somebody into the queue.
+    /// Waits until this process has put a bot into the queue.
     pub async fn queue_joined(&self) {
         self.0.queue.notified().await;
     }
 
-    /// Waits until this process has given out a slot of a pool that keeps some ready.
+    /// Waits until this process has given a bot a slot of a pool that keeps some ready.
     pub async fn pool_below_min_idle(&self) {
         self.0.pools.notified().await;
     }
 
-    /// Waits until slots of bots are to be cleared, and says of which.
+    /// Waits until there are slots to clear, and returns their bots.
     pub async fn bots_to_clear(&self) -> Vec<BotId> {
         self.0.cleared.take(Vec::is_empty).await
     }
 
-    /// Waits until descriptions have changed, and says to what.
+    /// Waits until descriptions have changed, and returns the new ones.
     pub async fn changed_descriptions(&self) -> Vec<Description> {
         self.0.descriptions.take(HashMap::is_empty).await.into_values().collect()
     }

@@ -1,5 +1,6 @@
-//! Everything: every bot ends, and every slot of every pool is deleted, also what only the providers know of. The server
-//! has to be stopped before, because it would make new slots meanwhile.
+//! This module implements `greenroom down`: it ends every bot and deletes every slot of every pool, including resources
+//! that only the providers know. The operator has to stop the server first, because a running server would create new
+//! slots.
 
 use std::collections::BTreeMap;
 
@@ -10,25 +11,25 @@ use crate::store::ServerLock;
 
 const ENDED_BY: &str = "ended by `greenroom down`";
 
-/// Everything that is to go.
+/// Everything that will be removed.
 #[derive(Debug)]
 pub struct Down {
     teardown: Teardown,
-    /// Pools with slots, and how many.
+    /// The pools with slots, and how many slots each has.
     pub slots: BTreeMap<String, usize>,
-    /// Bots that are not at an end.
+    /// How many bots have not ended.
     pub bots: usize,
-    /// What the providers have and no slot knows.
+    /// How many resources the providers have that belong to no slot.
     pub unknown: usize,
     /// Pools whose slots run on machines of Auto Scaling groups. The groups and their machines stay.
     pub on_machines: Vec<String>,
     /// Pools whose provider cannot be reached from here, and why.
     pub unreachable: BTreeMap<String, String>,
-    /// Keeps a server from starting meanwhile.
+    /// Prevents a server from starting in the meantime.
     _lock: Option<ServerLock>,
 }
 
-/// What was done.
+/// The result.
 #[derive(Debug, Default)]
 pub struct Done {
     pub bots: usize,
@@ -36,7 +37,7 @@ pub struct Done {
 }
 
 impl Down {
-    /// Looks at what there is. Refuses while a server runs.
+    /// Reads what there is to remove. Refuses while a server runs.
     pub async fn prepare(config: &Config) -> Result<Self, TeardownError> {
         let store = open(config).await?;
         let running = running(&store).await?;
@@ -52,7 +53,7 @@ impl Down {
                 running.iter().map(|facts| format!("pid {} on {}", facts.pid, facts.host)).collect();
             return Err(TeardownError::ServerRuns(servers.join(", ")));
         }
-        // Nobody else has the file: what an earlier process held, which was killed, is free.
+        // No other process uses the file, so everything that an earlier, killed process held is free.
         if !store.is_shared() {
             store.release_everything(jiff::Timestamp::now()).await?;
         }
@@ -91,7 +92,7 @@ impl Down {
         self.slots.is_empty() && self.bots == 0 && self.unknown == 0 && self.unreachable.is_empty()
     }
 
-    /// Ends and removes all of it.
+    /// Ends all bots and removes all slots.
     pub async fn remove(self) -> Result<Done, TeardownError> {
         let teardown = &self.teardown;
         let names: Vec<String> = self.slots.keys().cloned().collect();
@@ -119,15 +120,15 @@ impl Down {
         Ok(done)
     }
 
-    /// Leaves everything as it is.
+    /// Leaves everything unchanged.
     pub async fn leave(self) {
         self.teardown.end().await;
     }
 }
 
 impl Teardown {
-    /// How much the providers have of this installation that no slot knows. What cannot be listed now is told by the
-    /// removal.
+    /// Returns how many resources of this installation the providers have that belong to no slot. A listing that fails
+    /// now is reported by the removal.
     async fn count_unknown(&self) -> Result<usize, TeardownError> {
         let mut names = std::collections::BTreeSet::new();
         for provider in self.providers.values() {

@@ -1,12 +1,12 @@
-//! Ending slots for good, from the command line: what `greenroom pools remove` and `greenroom down` do. The command works
-//! on the database as a replica does, with the providers of the pools that are to go, and never starts anything. What it
-//! ends goes the same way as in a server: the slot takes no more bots, its bot ends, the provider deletes it and is
-//! looked at, and then the row goes. So it can be interrupted and run again.
+//! This module removes slots for ever, from the command line: it implements `greenroom pools remove` and `greenroom
+//! down`. The command works on the database like a replica, with the providers of the pools to remove, and never starts
+//! anything. It takes the same steps as a server: the slot takes no more bots, its bot ends, the provider deletes the
+//! slot and is checked, and then the row is deleted. So the command can be interrupted and run again.
 //!
-//! - this file: opening, ending bots, removing slots
-//! - [`pools`]: the pools whose slots are to go, and how their providers are reached
+//! - this file: opening the store, ending bots, removing slots
+//! - [`pools`]: the pools to remove, and how to reach their providers
 //! - [`pool`]: one pool that left the configuration
-//! - [`down`]: everything at once
+//! - [`down`]: all pools at once
 
 pub mod down;
 pub mod pool;
@@ -41,9 +41,9 @@ use crate::server::{self, pools as configured, record};
 use crate::signals::Signals;
 use crate::store::{Holder, ServerFacts, ServerLock, SlotRow, Store, StoreError, StoreInspection};
 
-/// So many slots are removed at once.
+/// How many slots are removed at once.
 const AT_ONCE: usize = 16;
-/// How often a slot that cannot be removed is tried.
+/// How many attempts a slot gets.
 const ATTEMPTS: u32 = 3;
 const AGAIN: Duration = Duration::from_secs(1);
 
@@ -79,7 +79,7 @@ pub enum TeardownError {
     Store(#[from] StoreError),
 }
 
-/// The parts of a server that end slots.
+/// The parts of a server that remove slots.
 pub struct Teardown {
     store: Store,
     lifecycle: Lifecycle,
@@ -96,15 +96,15 @@ impl std::fmt::Debug for Teardown {
     }
 }
 
-/// What came of removing slots.
+/// The result of removing slots.
 #[derive(Debug, Default)]
 pub struct Removed {
     pub slots: usize,
-    /// Those that are still there, and why.
+    /// Slots that still exist, and why.
     pub left: BTreeMap<SlotName, String>,
 }
 
-/// Opens a database that is there and of this version.
+/// Opens an existing database of this version.
 async fn open(config: &Config) -> Result<Store, TeardownError> {
     let url = config.database.expose_secret();
     let Some(StoreInspection { store, found, known }) = Store::inspect(url).await? else {
@@ -117,8 +117,8 @@ async fn open(config: &Config) -> Result<Store, TeardownError> {
     Ok(Store::open(url).await?)
 }
 
-/// The servers that run on a database, as far as can be known from here. One of this machine whose process is gone was
-/// killed.
+/// Returns the servers that run on a database, as far as this machine can know. A server of this machine whose process
+/// no longer exists was killed.
 async fn running(store: &Store) -> Result<Vec<ServerFacts>, StoreError> {
     let rows = store.servers_seen_within(record::ALIVE_WITHIN).await?;
     let lives = |facts: &ServerFacts| {
@@ -166,14 +166,14 @@ impl Teardown {
         Ok(Self { store, lifecycle, placement, deployment, providers, ending, living })
     }
 
-    /// Gives everything back.
+    /// Ends the lease and closes the store.
     async fn end(self) {
         self.ending.cancel();
         let _ = self.living.await;
         self.store.close().await;
     }
 
-    /// Lets the slots of a pool take no more bots.
+    /// Stops giving bots to the slots of a pool.
     async fn drain(&self, pool: &str) -> Result<(), StoreError> {
         for slot in self.store.slots_of_pool(pool).await? {
             self.placement.report(slot.name, SlotEvent::Drain).await?;
@@ -181,14 +181,14 @@ impl Teardown {
         Ok(())
     }
 
-    /// Ends a bot at once: it is `completed`, `stopped`. True when it was not at an end before.
+    /// Ends a bot at once: it becomes `completed`, `stopped`. True when it had not ended before.
     async fn end_bot(&self, id: BotId, message: &str) -> Result<bool, TeardownError> {
         let Some(bot) = self.store.bot(id).await?.filter(|bot| !bot.status.is_ended()) else { return Ok(false) };
         let stopped = self.lifecycle.stop(bot.user_id, id).await?;
         if stopped.bot.status == Status::Stopping {
             let given_up = Ending::GivenUp { bot: id, overdue: Overdue::StopGrace, error: Some(message.to_owned()) };
             match self.placement.end(given_up).await {
-                // It ended by itself meanwhile.
+                // The bot ended by itself in the meantime.
                 Ok(_) | Err(LifecycleError::BotEnded { .. }) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -196,7 +196,7 @@ impl Teardown {
         Ok(true)
     }
 
-    /// The slots of pools whose bots are not at an end.
+    /// Returns the slots of pools whose bots have not ended.
     async fn busy(&self, pools: &[String]) -> Result<Vec<(SlotRow, BotId)>, StoreError> {
         let mut busy = Vec::new();
         for slot in self.slots(pools).await? {
@@ -216,7 +216,7 @@ impl Teardown {
         Ok(slots)
     }
 
-    /// Removes the slots of pools that have no bot, or one that is at an end; those of living bots are left.
+    /// Removes the slots of pools that have no bot, or one that has ended. Slots of running bots stay.
     async fn remove_free(&self, pools: &[String]) -> Result<Removed, TeardownError> {
         let mut removed = Removed::default();
         for attempt in 0..ATTEMPTS {
@@ -225,7 +225,7 @@ impl Teardown {
             free.retain(|slot| !busy.contains(&slot.name));
             if attempt > 0 && !free.is_empty() {
                 tokio::time::sleep(AGAIN).await;
-                // One that was away for a moment may be back.
+                // A provider that was unavailable for a moment may answer again.
                 for pool in pools {
                     self.deployment.ping(pool).await;
                 }
@@ -249,13 +249,13 @@ impl Teardown {
         Ok(removed)
     }
 
-    /// Removes one slot. Why it is still there, if it is.
+    /// Removes one slot. Returns why it still exists, if it does.
     async fn remove_slot(&self, slot: SlotRow) -> Result<Option<String>, TeardownError> {
         let name = slot.name.clone();
         if slot.status != SlotStatus::Draining {
             self.placement.report(name.clone(), SlotEvent::Drain).await?;
         }
-        // Nobody starts it any more: whoever has the pool is not running.
+        // No server starts this slot any more: no running server has its pool.
         let mut tx = self.store.begin().await?;
         tx.forget_deployment(&name).await?;
         tx.commit().await?;
@@ -271,7 +271,7 @@ impl Teardown {
         Ok(Some(message.unwrap_or_else(|| "somebody else works on it".to_owned())))
     }
 
-    /// Removes what the providers have of this installation and no slot knows. What cannot be removed is told.
+    /// Removes resources of this installation that belong to no slot. Returns those that could not be removed.
     async fn remove_unknown(&self) -> Result<Removed, StoreError> {
         let mut removed = Removed::default();
         for (pool, provider) in self.providers.iter() {
@@ -295,13 +295,13 @@ impl Teardown {
     }
 }
 
-/// What is still there, as an error.
+/// Returns an error that lists the slots that still exist.
 fn still_there(left: &BTreeMap<SlotName, String>) -> TeardownError {
     let lines: Vec<String> = left.iter().map(|(slot, message)| format!("  {slot}: {message}")).collect();
     TeardownError::Left(format!("{} could not be removed; run the command again:\n{}", left.len(), lines.join("\n")))
 }
 
-/// The lock of an SQLite file; `None` when a server has it.
+/// Takes the lock of an SQLite file; `None` when a server has it.
 async fn lock(config: &Config) -> Result<Option<Option<ServerLock>>, StoreError> {
     match ServerLock::take(config.database.expose_secret()).await {
         Ok(lock) => Ok(Some(lock)),

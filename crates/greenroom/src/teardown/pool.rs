@@ -1,5 +1,5 @@
-//! One pool that left the configuration: its slots are deleted by what the database keeps of its provider, and then its
-//! row.
+//! This module removes one pool that left the configuration. It deletes the pool's slots with the provider settings
+//! that the database keeps, and then the pool's row.
 
 use std::time::Duration;
 
@@ -7,32 +7,32 @@ use super::{Teardown, TeardownError, lock, open, pools, running, still_there};
 use crate::config::Config;
 use crate::store::{Changed, PoolRow, ServerLock};
 
-/// How often it is looked whether bots have ended.
+/// How often to check whether bots have ended.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 const ENDED_BY: &str = "ended by `greenroom pools remove`";
 
-/// A pool that can be removed, and what is left of it.
+/// A pool that can be removed, and how many slots and bots it still has.
 #[derive(Debug)]
 pub struct PoolRemoval {
     teardown: Teardown,
     pool: PoolRow,
     pub slots: usize,
-    /// Slots whose bots are not at an end.
+    /// Slots whose bots have not ended.
     pub busy: usize,
     has_server: bool,
-    /// Keeps a server from starting meanwhile.
+    /// Prevents a server from starting in the meantime.
     _lock: Option<ServerLock>,
 }
 
 impl PoolRemoval {
-    /// Looks at the pool, and refuses what must not be removed.
+    /// Reads the pool, and refuses if it must not be removed.
     pub async fn prepare(config: &Config, name: &str) -> Result<Self, TeardownError> {
         if config.pools.iter().any(|pool| pool.name == name) {
             return Err(TeardownError::Configured(name.to_owned()));
         }
         let (store, lock) = (open(config).await?, lock(config).await?);
         let mut running = running(&store).await?;
-        // The row of a server that was killed is not deleted.
+        // The row of a killed server still exists.
         if lock.is_some() && !store.is_shared() {
             running.clear();
         }
@@ -45,7 +45,7 @@ impl PoolRemoval {
         let kept = store.kept_pools().await?.into_iter().find(|kept| kept.name == name).ok_or_else(no_pool)?;
         let restored = match pools::restore(&pool, &kept, &config.pools) {
             Ok(restored) => vec![restored],
-            // Without slots there is nothing to ask a provider for.
+            // Without slots, no provider is needed.
             Err(_) if pool.slots == 0 => Vec::new(),
             Err(error) => return Err(error),
         };
@@ -57,18 +57,18 @@ impl PoolRemoval {
         Ok(Self { teardown, pool, slots, busy, has_server, _lock: lock.flatten() })
     }
 
-    /// The provider's kind.
+    /// The kind of the provider.
     pub fn provider(&self) -> &str {
         &self.pool.provider
     }
 
-    /// Removes the slots and then the pool. With `force` bots are ended; otherwise their end is waited for, and `waiting`
-    /// is told how many there are whenever that changes.
+    /// Removes the slots and then the pool. With `force`, bots are ended; otherwise this waits until they end, and
+    /// calls `waiting` with their number whenever it changes.
     pub async fn remove(self, force: bool, mut waiting: impl FnMut(usize)) -> Result<usize, TeardownError> {
         let Self { teardown, pool, has_server, .. } = &self;
         let names = [pool.name.clone()];
         let now = jiff::Timestamp::now();
-        // A server that never started with the new configuration has not taken it out.
+        // If no server has started with the new configuration, the pool's row still counts as configured.
         let mut tx = teardown.store.begin_changing(&Changed::everything(), now).await?;
         tx.unconfigure_pool(&pool.name).await?;
         tx.commit().await?;

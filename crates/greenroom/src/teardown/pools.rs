@@ -1,5 +1,5 @@
-//! The pools whose slots are to go, and how their providers are reached: by the configuration, or by what the database
-//! keeps of a pool that left it.
+//! This module finds the pools to remove and reaches their providers: by the configuration, or by the settings that the
+//! database keeps of a pool that left it.
 
 use std::path::PathBuf;
 
@@ -12,7 +12,7 @@ use crate::config::provider::{ProviderConfig, Size};
 use crate::server::pools as configured;
 use crate::store::{KeptPool, PoolRow};
 
-/// A pool as the database keeps it.
+/// Returns a pool as the database keeps it.
 pub fn restore(row: &PoolRow, kept: &KeptPool, configured: &[PoolConfig]) -> Result<PoolConfig, TeardownError> {
     let provider: KeptProvider = serde_json::from_str(&kept.settings).unwrap_or_default();
     let size = |slots: i64| u32::try_from(slots).unwrap_or(u32::MAX);
@@ -38,7 +38,7 @@ pub fn restore(row: &PoolRow, kept: &KeptPool, configured: &[PoolConfig]) -> Res
     })
 }
 
-/// Processes can only be ended where they are.
+/// Checks that the pool's processes are on this machine: they can only be ended there.
 pub fn on_this_machine(row: &PoolRow, provider: &ProviderConfig) -> Result<(), TeardownError> {
     if !matches!(provider, ProviderConfig::Process(_)) || row.host == configured::host(provider) || row.slots == 0 {
         return Ok(());
@@ -47,7 +47,7 @@ pub fn on_this_machine(row: &PoolRow, provider: &ProviderConfig) -> Result<(), T
     Err(TeardownError::Elsewhere { pool: row.name.clone(), host })
 }
 
-/// A pool that is configured at the same address has the same secret.
+/// Returns the secret of a configured pool at the same address, which is the same secret.
 fn secret_of_another(kept: &KeptProvider, kind: &str, configured: &[PoolConfig]) -> Option<String> {
     let is = |key: &str, value: &str| kept.section.get(key).and_then(|kept| kept.as_str()) == Some(value);
     configured.iter().find_map(|pool| match &pool.provider {
@@ -61,7 +61,7 @@ fn secret_of_another(kept: &KeptProvider, kind: &str, configured: &[PoolConfig])
     })
 }
 
-/// Where slots that are processes have their folders.
+/// The folder for slots that are processes.
 pub fn folder(kept: &KeptPool) -> Option<PathBuf> {
     serde_json::from_str::<KeptProvider>(&kept.settings).ok()?.folder
 }

@@ -1,5 +1,6 @@
-//! One connection: requests come in by hyper, answers go out for as long as their reader takes them, and the end is
-//! orderly. What an answer takes up is held until it is written, not only until it is made.
+//! This module serves one connection. Hyper reads the requests, answers are written as long as the client reads them,
+//! and the connection ends in order. The reservation that an answer holds is kept until the answer is written, not only
+//! until it is made.
 
 mod pieces;
 mod timed_stream;
@@ -32,30 +33,30 @@ use timed_stream::TimedStream;
 use crate::api::caller::Peer;
 use crate::api::middleware::HeldReservation;
 
-/// What hyper buffers of a head, and of answers before it waits for them to be written.
+/// The buffer size for the head of a request, and for answers before hyper waits until they are written.
 const BUFFER: usize = 16 * 1024;
-/// How many connections that were idle have a request answered at once. Others wait their turn with their request in the
-/// socket, where it costs the server nothing.
+/// How many connections that were idle may have a request answered at once. Other requests wait in the socket, where
+/// they cost the server nothing.
 pub const TURNS: usize = 1_024;
-/// A request that takes longer, such as an agent's that waits for a bot, gives its turn to the next.
+/// A request that takes longer, such as a waiting agent's, gives its turn to the next connection.
 const LONGEST_TURN: Duration = Duration::from_millis(250);
-/// A connection is idle when no request has come for so long.
+/// A connection without a request for this long is idle.
 const IDLE_AFTER: Duration = Duration::from_millis(50);
 
-/// How long things may take.
+/// The time limits of a connection.
 #[derive(Clone, Copy, Debug)]
 pub struct Times {
-    /// To send the head of a request, and to stay open without one.
+    /// For the head of a request, and for an open connection without a request.
     pub head: Duration,
-    /// The same while nearly as many connections are open as may be.
+    /// The same while nearly the largest number of connections is open.
     pub head_when_crowded: Duration,
-    /// For the reader of an answer to take anything of it.
+    /// For a client that reads nothing of an answer.
     pub write: Duration,
     /// The same once the server stops.
     pub last_write: Duration,
-    /// For a request that has arrived to be seen, once the server stops.
+    /// Once the server stops: for the server to see a request that has arrived.
     pub last_arrival: Duration,
-    /// For requests that have arrived to be answered, once the server stops.
+    /// Once the server stops: for answering the requests that have arrived.
     pub stop: Duration,
 }
 
@@ -74,20 +75,20 @@ impl Default for Times {
 
 type Connection<S> = http1::Connection<TokioIo<TimedStream>, S>;
 
-/// What a connection's parts know of each other.
+/// The state that the parts of a connection share.
 #[derive(Debug, Default)]
 struct Shared {
     /// Requests whose head has arrived and whose answer is not written.
     requests: Arc<AtomicUsize>,
     arrived: Notify,
-    /// What was handed to hyper and is not written. It is free when all of it is.
+    /// Answers that hyper has and that are not written yet. Their reservations are released when all are written.
     unwritten: Mutex<Vec<Answering>>,
     /// Whether an answer was ready to be written.
     has_answered: AtomicBool,
     is_stopping: AtomicBool,
 }
 
-/// A request that is being answered, and what its answer takes up.
+/// A request that is being answered, and the reservation that its answer holds.
 #[derive(Debug)]
 struct Answering {
     requests: Arc<AtomicUsize>,
@@ -124,10 +125,10 @@ impl Shared {
     }
 }
 
-/// Serves a connection until it ends. False when the server stopped and a request had to be cut.
+/// Serves a connection until it ends. False when the server stopped and a request was cut.
 ///
-/// Hyper and its buffers are set up when a request arrives, and put away when the connection has been idle for a moment: a
-/// connection that waits costs a tenth of one that is served.
+/// Hyper and its buffers are created when a request arrives, and dropped when the connection has been idle for a
+/// moment. So an idle connection costs a tenth of an active one.
 pub async fn serve(
     stream: TcpStream,
     peer: IpAddr,
@@ -163,9 +164,9 @@ enum Served {
     Ended { was_cut: bool },
 }
 
-/// Waits until there is something to read. False when nothing comes in time, or nothing more will come.
+/// Waits until there is something to read. False when nothing arrives in time, or when nothing more can arrive.
 async fn request_arrives(stream: &TcpStream, times: &Times, head: Duration, stopping: &CancellationToken) -> bool {
-    // A new stream says that it is readable before anything has come: only a look tells.
+    // A new stream reports that it is readable before anything has arrived, so this peeks at a byte.
     let mut byte = [0];
     let arrived = tokio::select! {
         arrived = tokio::time::timeout(head, stream.peek(&mut byte)) => arrived,
@@ -202,7 +203,7 @@ async fn serve_requests(
             None => {
                 let parts = connection.into_parts();
                 let TimedStream { stream, already_read, .. } = parts.io.into_inner();
-                // What hyper has read came before what it has not.
+                // The bytes that hyper has read come before those that it has not.
                 let already_read = [parts.read_buf, already_read].concat().into();
                 return Served::Idle(Idle { stream, already_read });
             }
@@ -213,7 +214,7 @@ async fn serve_requests(
     Served::Ended { was_cut }
 }
 
-/// Returns `None` when every request has been answered and no other has come for a moment.
+/// Returns `None` when every request is answered and no other request arrives for a moment.
 async fn until_idle<C>(connection: &mut C, shared: &Shared, turn: Option<OwnedSemaphorePermit>) -> Option<C::Output>
 where
     C: Future + Unpin,
@@ -237,14 +238,14 @@ where
     .await
 }
 
-/// Answers what has arrived when the server stops, and no more. False when the time for it ran out.
+/// Once the server stops: answers the requests that have arrived, and no more. False when the time ran out.
 async fn finish<S>(mut connection: Pin<&mut Connection<S>>, shared: &Shared, times: &Times) -> bool
 where
     S: HttpService<Incoming, ResBody = Body>,
     S::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
     let end = Instant::now() + times.stop;
-    // What lies in the socket has arrived, and is seen within a moment.
+    // Bytes in the socket have already arrived, and are seen within a moment.
     let arrival = tokio::time::sleep(times.last_arrival);
     tokio::pin!(arrival);
     while !shared.has_requests() {
@@ -297,7 +298,7 @@ mod tests {
     const LARGE: usize = 4 * 1024 * 1024;
     const WRITE: Duration = Duration::from_millis(1_500);
 
-    /// A connection to a server with a large answer, whose reader keeps little of what it does not read.
+    /// A connection to a server with a large answer, and a client that buffers little of what it does not read.
     async fn connected() -> (TcpStream, JoinHandle<bool>) {
         let router = Router::new().route("/", get(|| async { vec![b'x'; LARGE] }));
         connected_to(router, Arc::new(Semaphore::new(TURNS))).await
@@ -315,7 +316,7 @@ mod tests {
         (client, tokio::spawn(serving))
     }
 
-    /// Reads until the last answer's body is `body`.
+    /// Reads until the body of the last answer is `body`.
     async fn expect(client: &mut TcpStream, body: &str) {
         let mut answer = Vec::new();
         while !answer.ends_with(format!("\r\n\r\n{body}").as_bytes()) {
@@ -337,7 +338,7 @@ mod tests {
         client.write_all((request("first") + &request("second")).as_bytes()).await.unwrap();
         expect(&mut client, "second").await;
         tokio::time::sleep(IDLE_AFTER * 3).await;
-        // Half a head is there when the connection would become idle.
+        // Half of a request's head has arrived at the moment when the connection would become idle.
         let third = request("third");
         let (begin, rest) = third.split_at(10);
         client.write_all((request("before") + begin).as_bytes()).await.unwrap();

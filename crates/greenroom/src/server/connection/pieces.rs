@@ -1,4 +1,4 @@
-//! The body of an answer, in pieces.
+//! This module sends the body of an answer in pieces.
 
 use std::pin::Pin;
 use std::sync::{Arc, PoisonError};
@@ -9,10 +9,11 @@ use hyper::body::{Frame, SizeHint};
 
 use super::{Answering, Shared};
 
-/// An answer is handed to hyper in pieces, so that it does not buffer the whole of it.
+/// The size of a piece. Hyper gets an answer in pieces, so that it does not buffer the whole answer.
 const PIECE: usize = 32 * 1024;
 
-/// The body of an answer, in pieces. When hyper has taken the last one, what it takes up is held until it is written.
+/// The body of an answer, in pieces. After hyper has taken the last piece, the answer's permits are held until it is
+/// written.
 #[derive(Debug)]
 pub(super) struct Pieces {
     pub body: Body,

@@ -1,4 +1,4 @@
-//! A connection's stream, with time limits for writing.
+//! This module adds time limits for writing to the stream of a connection.
 
 use std::io;
 use std::pin::Pin;
@@ -13,15 +13,15 @@ use tokio::time::Sleep;
 
 use super::{Shared, Times};
 
-/// A stream that ends when its peer takes nothing of what is written for too long. A slow reader is served: the kernel tells of
-/// progress by the third of its buffer, so that 30 s are 3 KiB a second.
+/// A stream that ends when its client reads nothing for too long. A slow client is still served: the kernel reports
+/// progress for each third of its buffer, so a limit of 30 s means 3 KiB per second.
 pub(super) struct TimedStream {
     pub stream: TcpStream,
-    /// What was read of it before, and belongs to the next request.
+    /// Bytes that were already read and belong to the next request.
     pub already_read: Bytes,
     pub shared: Arc<Shared>,
     pub times: Times,
-    /// Set while the peer takes nothing.
+    /// Set while the client reads nothing.
     pub waiting: Option<WriteDeadline>,
 }
 
@@ -31,7 +31,7 @@ pub(super) struct WriteDeadline {
 }
 
 impl TimedStream {
-    /// What came of an attempt to write, unless it is too late.
+    /// Returns the result of an attempt to write, or an error when the time limit has passed.
     fn progress<T>(&mut self, cx: &mut Context<'_>, attempt: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if attempt.is_ready() {
             self.waiting = None;
