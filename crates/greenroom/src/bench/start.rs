@@ -131,7 +131,7 @@ async fn on(database: &Database, folder: &Path, options: &Options, containers: O
     // The folders of slots are below the server's current folder.
     let server = ServerProcess::start_in(&spec, Some(folder)).await?;
     let measured = measure(&server, database, &address, &mut ways, options.bots, containers).await;
-    // All slots are ready first, so that no slot is made during the measurement.
+    // Slots that are still being made become ready first, so that the deletion removes all of them.
     for way in &ways {
         if let How::Slot { pool, .. } = &way.how {
             server.until_idle(database, pool, i64::from(SLOTS)).await?;

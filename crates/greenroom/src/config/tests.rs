@@ -138,7 +138,7 @@ fn a_coolify_pool_takes_its_address_and_token_from_the_environment() {
     assert!(missing[0].contains("`pool.0.coolify.api_url` is missing"));
     let variables = [("COOLIFY_API_URL", "http://coolify/api/v1"), ("COOLIFY_API_TOKEN", "t")];
     assert!(has_token(&load(file, &variables, &[]).unwrap().pools[0]));
-    // Also if the pool itself comes from the environment. The errors then still name the variables.
+    // Also if the pool itself comes from the environment. A setting under its own name takes precedence.
     let mut variables = variables.to_vec();
     variables.extend([
         ("GREENROOM_POOL__0__NAME", "meet"),

@@ -104,7 +104,7 @@ impl Book {
         }
     }
 
-    /// An empty book of the same kind, for another budget.
+    /// The book for another budget: the same database, or a new book of this process.
     fn other(&self) -> Self {
         match self {
             Book::Store(store) => Book::Store(store.clone()),

@@ -93,7 +93,7 @@ impl Found {
 /// The result of a stop, and how certain it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stopped {
-    /// The provider was told that it stopped. The server inspects the slot before it relies on this.
+    /// The provider's system reports the end. The server inspects the slot before it relies on this.
     Reported,
     /// The provider has checked that nothing runs any more.
     Seen,

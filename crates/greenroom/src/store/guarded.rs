@@ -1,6 +1,6 @@
 //! Protects the tables that placement keeps in memory. A statement that writes one of them runs only in a transaction
-//! that replaces placement's token. Any other transaction refuses it. The compiler finds these statements by their
-//! text.
+//! that replaces placement's token. Any other transaction refuses it. A constant function finds these statements by
+//! their text at compile time.
 
 /// The tables on which placement decides.
 pub const TABLES: [&str; 7] = ["slots", "pools", "queue", "users", "api_keys", "idempotency_keys", "open_bots"];

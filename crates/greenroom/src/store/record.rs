@@ -12,8 +12,8 @@ use uuid::Uuid;
 use super::sql::Row;
 use super::{Actor, Kind, StoreError};
 
-/// A struct, one field for each column: the macro that lists the columns in a statement, and the function that reads the
-/// struct from a row. A field has the name of its column, unless it says otherwise:
+/// Declares a struct with one field for each column. It also makes the macro that lists the columns in a statement, and
+/// the function that reads the struct from a row. A field has the name of its column, unless it names another:
 ///
 /// ```ignore
 /// record! {
@@ -26,8 +26,8 @@ use super::{Actor, Kind, StoreError};
 /// }
 /// ```
 ///
-/// `to` is read from the column `to_status`, `host` from an expression under that name, and `active` by a function that
-/// is given the row and the name of the column. For a struct of another module the fields stand without their types.
+/// `to` is read from the column `to_status`, and `host` from an expression under that name. A function that gets the
+/// row and the name of the column reads `active`. For a struct of another module the fields have no types.
 macro_rules! record {
     (
         $(#[$meta:meta])*

@@ -43,7 +43,8 @@ fn awaits_clearing(row: &Row, unsettled: &'static str) -> Result<bool, StoreErro
 
 /// Statuses in which a slot may have a bot.
 const MAY_HAVE_A_BOT: &str = words!(SlotStatus::Creating, SlotStatus::Busy, SlotStatus::Draining);
-/// The same without slots that are being removed. Work on such a slot is in progress, or it has to be recovered.
+/// The same without slots that are being removed. In these statuses a slot has work in progress, or it must be
+/// recovered.
 const BEING_USED: &str = words!(SlotStatus::Creating, SlotStatus::Busy);
 
 macro_rules! sql_of_slots {

@@ -16,7 +16,7 @@ record! {
         pub name: String,
         pub image_url: Option<String>,
         pub max_concurrent_bots: i64,
-        /// No bot of the user gets a lower number than this priority.
+        /// The lowest priority number that the user's bots may have. A lower number goes first.
         pub min_priority: i64,
         pub data: Map<String, Value>,
         pub created_at: Timestamp,

@@ -21,7 +21,7 @@ use attacks::Attack;
 use probe::Latencies;
 use server::Server;
 
-/// How many seconds the latencies are measured alone, for each second of an attack.
+/// The latencies are measured alone for this part of an attack's time: one half.
 const BASELINE_SHARE: u32 = 2;
 /// How long the server has to answer normally again after an attack.
 const SETTLES_WITHIN: Duration = Duration::from_secs(10);

@@ -1,4 +1,4 @@
-//! Checks Coolify for the operator: the connection, the token, the server and the rights.
+//! Checks Coolify for the operator: the connection, the token, the project, the environment and the server.
 
 use reqwest::StatusCode;
 use serde_json::Value;

@@ -127,7 +127,7 @@ impl Coolify {
         ask.at.elapsed() > self.pace.ended_within / ASKED_AGAIN
     }
 
-    /// If the application does not exist any more, the next list shows it.
+    /// Requests a stop. A missing application is no error: the next list shows that it is gone.
     async fn ask_to_stop(&self, application: &Application, asks: &mut Asks) -> Result<(), ProviderError> {
         // Images stay, because the next start needs them.
         let path = format!("applications/{}/stop?docker_cleanup=false", application.uuid);

@@ -36,8 +36,8 @@ impl Ec2Provider {
         Self { pool }
     }
 
-    /// Waits until the agent of a runner has taken its bot. An earlier call picked up the runner, but its process died
-    /// or its answer was lost. The agent gets as much time as in a first call.
+    /// Waits for the agent of a runner to take its bot, and returns whether it did. An earlier call picked up the
+    /// runner, but its process died or its answer was lost. The agent gets as much time as in a first call.
     async fn has_taken(&self, runner: Runner, spec: &Spec) -> Result<bool, AwsError> {
         let deadline = Instant::now() + self.pool.settings().pace.registration;
         let (mut found, run_id) = (runner.clone(), runner.run_id);

@@ -48,7 +48,7 @@ pub struct Evaluation {
 
 impl Evaluation {
     /// Whether Nomad is about to decide something. A postponed evaluation decides nothing before its time. An example
-    /// is a check in a day whether a node is back. It never decides about a job with a count of 0.
+    /// is a check in a day whether a node is back. For a job with a count of 0 it decides nothing at all.
     pub fn is_open(&self) -> bool {
         // Go writes an unset time as the first second of year 1.
         let is_put_off = self.wait_until.as_deref().is_some_and(|time| !time.is_empty() && !time.starts_with("0001-"));
