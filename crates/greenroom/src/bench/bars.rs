@@ -1,4 +1,4 @@
-//! Bar charts as SVG: two or more figures beside each other, once for each case.
+//! Draws bar charts as SVG: two or more bars beside each other, for each case.
 
 use std::fmt::Write;
 
@@ -102,7 +102,8 @@ mod tests {
         for part in [">32 clients<", ">256 clients<", ">Greenroom<", ">a &lt; b<", ">6,000<", ">8,000<"] {
             assert!(svg.contains(part), "{part} in {svg}");
         }
-        // The background is a rectangle too. The largest bar is as high as the chart, another in proportion.
+        // The background is a rectangle too. The largest bar has the height of the chart, and the others are in
+        // proportion.
         assert_eq!(svg.matches("<rect").count(), 5);
         assert!(svg.contains("height=\"292.0\"") && svg.contains("height=\"73.0\""), "{svg}");
     }

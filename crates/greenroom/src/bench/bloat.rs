@@ -1,5 +1,5 @@
-//! Placement while somebody holds a transaction open, as a forgotten session or a long report does: vacuum cannot remove
-//! dead rows meanwhile. The rate in the last minute of the hold, beside the rate before it.
+//! Measures placement while a transaction stays open, as a forgotten session or a long report does. Vacuum cannot
+//! remove dead rows meanwhile. It compares the rate in the last minute of the open transaction with the rate before it.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -12,12 +12,12 @@ use super::fixture::PlacementFixture;
 use super::load::Work;
 use super::svg::{Line, Plot, Scale};
 
-/// What is compared with the time before: the last so long of the hold.
+/// The last part of the open transaction, which is compared with the time before it.
 const LAST: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// A database of a PostgreSQL on which another may be created.
+    /// A PostgreSQL database, on whose server another one may be created.
     pub database: String,
     pub slots: u32,
     pub clients: usize,
@@ -82,14 +82,14 @@ async fn measure(options: &Options, fixture: &mut PlacementFixture) -> Done {
     Ok(())
 }
 
-/// Pairs in a second, for each interval that was measured as a whole.
+/// Pairs per second, for each interval that was measured completely.
 fn rates(counts: &[u64], interval: Duration, time: Duration) -> Vec<f64> {
     let whole = (time.as_secs_f64() / interval.as_secs_f64()).floor().max(1.0) as usize;
     let seconds = interval.min(time).as_secs_f64();
     counts.iter().take(whole).map(|count| *count as f64 / seconds).collect()
 }
 
-/// The rates of the last minute, or of the last interval where that is longer.
+/// The rates of the last minute, or of the last interval if that is longer.
 fn last_part(rates: &[f64], interval: Duration) -> &[f64] {
     let intervals = (LAST.as_secs_f64() / interval.as_secs_f64()).round().max(1.0) as usize;
     &rates[rates.len().saturating_sub(intervals)..]

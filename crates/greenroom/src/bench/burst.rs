@@ -1,6 +1,6 @@
-//! Many more requests at once than there are slots: most wait in the queue, and each bot that is placed ends at once, so
-//! that the queue drains. Counted are errors and doubles, connections to the database, and the server's memory. Beside
-//! it, the same server with as many clients as keep it busy, which never wait.
+//! Measures many more requests at once than there are slots. Most bots wait in the queue, and each placed bot ends at
+//! once, so that the queue becomes empty. It counts errors, doubles, connections to the database, and the server's
+//! memory. It compares the rate with that of the same server under enough clients to keep it busy, which never wait.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -16,13 +16,13 @@ use super::fixture::PlacementFixture;
 use super::load::Work;
 use super::usage;
 
-/// Who measures the rate without a queue.
+/// The number of clients that measure the rate without a queue.
 const STEADY_CLIENTS: usize = 32;
 const SAMPLE: Duration = Duration::from_millis(10);
 
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// A database of a PostgreSQL on which another may be created; SQLite without.
+    /// A PostgreSQL database, on whose server another one may be created. SQLite if absent.
     pub database: Option<String>,
     pub requests: usize,
     pub slots: u32,
@@ -113,7 +113,7 @@ async fn measure(options: &Options, fixture: &mut PlacementFixture) -> Done {
     Ok(())
 }
 
-/// Looks again and again how many connections to a database there are.
+/// Repeatedly reads the number of connections to a database.
 struct ConnectionSampler {
     stop: Arc<AtomicBool>,
     most: Arc<AtomicI64>,
@@ -141,7 +141,7 @@ impl ConnectionSampler {
         Ok(Self { stop, most, work })
     }
 
-    /// The most that there were.
+    /// The highest number of connections.
     async fn stop(self) -> Done<i64> {
         self.stop.store(true, Ordering::Relaxed);
         self.work.await??;

@@ -1,5 +1,5 @@
-//! A lean HTTP client: one connection, one request at a time, no more than the server's answers need. It shares the
-//! machine with the server, so every microsecond it takes is one that the server has not.
+//! A small HTTP client: one connection, one request at a time, and only the features that the server's answers need. It
+//! shares the machine with the server, so its own processor time must be low.
 
 use std::io;
 use std::net::SocketAddr;
@@ -12,13 +12,13 @@ use uuid::Uuid;
 
 use super::Done;
 
-/// An answer with a bot in it.
+/// An answer that contains a bot.
 #[derive(Debug, Deserialize)]
 pub struct HttpResponse {
     pub bot: Bot,
 }
 
-/// As much of a bot as is looked at.
+/// The fields of a bot that the benchmarks read.
 #[derive(Debug, Deserialize)]
 pub struct Bot {
     pub id: Uuid,
@@ -66,7 +66,7 @@ impl Client {
         Ok(serde_json::from_slice(body)?)
     }
 
-    /// Sends a request and reads its answer, whatever it is. Fails only when the connection does.
+    /// Sends a request and reads its answer, whatever its status is. Fails only if the connection fails.
     pub async fn call(&mut self, call: &str, token: &str, key: Option<&str>, body: &str) -> io::Result<Raw<'_>> {
         self.stream.write_all(request(call, token, key, body).as_bytes()).await?;
         self.buffer.clear();
@@ -99,7 +99,7 @@ impl Client {
         if !head.contains(" 200 ") {
             return Err(format!("GET /events answered {head}").into());
         }
-        // Where the stream stands comes first: from here on nothing is missed.
+        // The server first sends the position of the stream: from here on no event is missed.
         while !stream.line().await?.starts_with("id:") {}
         Ok(stream)
     }
@@ -112,7 +112,7 @@ pub struct Event {
     pub kind: String,
 }
 
-/// `GET /events`. The server writes each event as one chunk, so lines are never cut by the encoding.
+/// The `GET /events` stream. The server writes each event as one chunk, so that the encoding never splits a line.
 #[derive(Debug)]
 pub struct EventStream {
     stream: TcpStream,

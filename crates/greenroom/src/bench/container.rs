@@ -1,5 +1,5 @@
-//! A Docker Engine to measure on: an image of this very program with the libraries that it has loaded, and containers of
-//! it as `docker run` makes them. All of it is gone afterwards.
+//! A Docker Engine for measurements: an image of this program with its loaded libraries, and containers like those of
+//! `docker run`. Everything is removed afterwards.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use futures_util::TryStreamExt;
 use super::Done;
 use crate::providers::docker::engine::Engine;
 
-/// Where this program is in the image.
+/// The path of this program in the image.
 pub const PROGRAM: &str = "/greenroom";
 
 #[derive(Debug)]
@@ -24,7 +24,7 @@ pub struct Containers {
 }
 
 impl Containers {
-    /// Brings the image to the engine.
+    /// Sends the image to the engine.
     pub async fn make(host: Option<&str>) -> Done<Self> {
         let engine = Engine::new(host);
         let name = format!("greenroom-bench-{}", uuid::Uuid::new_v4().simple());
@@ -34,7 +34,7 @@ impl Containers {
         Ok(Self { engine, image: format!("{name}:1") })
     }
 
-    /// The address of the host that containers reach, unless another is known.
+    /// The address at which containers reach the host, unless the operator gives another.
     pub async fn gateway(&self) -> Done<String> {
         let bridge = self.engine.docker().await?.inspect_network("bridge", None).await?;
         let configured = bridge.ipam.and_then(|ipam| ipam.config).unwrap_or_default();
@@ -42,7 +42,7 @@ impl Containers {
         gateway.ok_or_else(|| "the engine's bridge has no gateway: say --address".into())
     }
 
-    /// Runs this program's bot in a container of its own, as `docker run` does. Answers with the container.
+    /// Runs this program's bot in a new container, as `docker run` does. Returns the container's id.
     pub async fn run(&self, data: &str) -> Done<String> {
         let docker = self.engine.docker().await?;
         let body = ContainerCreateBody {
@@ -68,7 +68,7 @@ impl Containers {
     }
 }
 
-/// An archive of this program and of the libraries that it has loaded.
+/// An archive of this program and its loaded libraries.
 fn archive() -> Done<Vec<u8>> {
     let mut files = BTreeSet::from([(PathBuf::from(PROGRAM), std::env::current_exe()?)]);
     for line in std::fs::read_to_string("/proc/self/maps")?.lines() {
@@ -76,7 +76,7 @@ fn archive() -> Done<Vec<u8>> {
             files.insert((path.into(), path.into()));
         }
     }
-    // The program asks for the loader by this name, which may be a link elsewhere.
+    // The program needs the loader under this name, which may be a link.
     for loader in ["/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-aarch64.so.1"] {
         if Path::new(loader).exists() {
             files.insert((loader.into(), loader.into()));
@@ -93,7 +93,7 @@ fn archive() -> Done<Vec<u8>> {
 
 const BLOCK: usize = 512;
 
-/// Adds a file to an archive in the format of POSIX.
+/// Adds a file to an archive in the POSIX format.
 fn add(archive: &mut Vec<u8>, name: &Path, content: &[u8]) -> Done {
     let name = name.to_string_lossy();
     let name = name.trim_start_matches('/').as_bytes();
@@ -108,7 +108,7 @@ fn add(archive: &mut Vec<u8>, name: &Path, content: &[u8]) -> Done {
     put(116, b"0000000\0");
     put(124, format!("{:011o}\0", content.len()).as_bytes());
     put(136, b"00000000000\0");
-    // The sum is made with blanks in its own place.
+    // The checksum is computed with blanks in its own place.
     put(148, b"        ");
     put(156, b"0");
     put(257, b"ustar\x0000");

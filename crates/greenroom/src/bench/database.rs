@@ -1,5 +1,5 @@
-//! A database for one measurement. It is new, and it is removed afterwards. The benchmarks read and write it by plain
-//! SQL, past the store: the schema is all that they know of it.
+//! A new database for one measurement, which is removed afterwards. The benchmarks use plain SQL and not the store:
+//! they depend only on the schema.
 
 use sqlx::{AssertSqlSafe, Connection, PgConnection, SqliteConnection};
 use uuid::Uuid;
@@ -9,16 +9,16 @@ use super::Done;
 #[derive(Debug)]
 pub struct Database {
     pub url: String,
-    /// The database of the same PostgreSQL from which this one was created. `None` for SQLite.
+    /// The database on the same PostgreSQL through which this one was created. `None` for SQLite.
     server: Option<String>,
 }
 
-/// What a pool is filled with.
+/// The slots that fill a pool.
 #[derive(Clone, Debug)]
 pub struct IdleSlots<'a> {
     pub pool: &'a str,
     pub count: i64,
-    /// The attributes of the slots, as the schema stores them, in turn. Empty: the defaults of the schema.
+    /// The attributes of the slots as the schema stores them, used in turn. Empty: the defaults of the schema.
     pub attribute_sets: &'a [String],
 }
 
@@ -50,7 +50,7 @@ impl Database {
         Ok(())
     }
 
-    /// The one number that a query answers with.
+    /// The number that a query returns.
     pub async fn number(&self, sql: impl Into<String>) -> Done<i64> {
         let sql = AssertSqlSafe(sql.into());
         Ok(if self.is_postgres() {
@@ -60,7 +60,7 @@ impl Database {
         })
     }
 
-    /// The texts in the one column that a query answers with.
+    /// The texts that a query returns, in one column.
     pub async fn texts(&self, sql: impl Into<String>) -> Done<Vec<String>> {
         let sql = AssertSqlSafe(sql.into());
         Ok(if self.is_postgres() {
@@ -70,13 +70,13 @@ impl Database {
         })
     }
 
-    /// Fills a pool with hot slots in which an agent is taken to wait. No server may run on the database meanwhile, and
-    /// one must have run before, so that the schema and the pool are there.
+    /// Fills a pool with hot slots, as if an agent waited in each. No server may run on the database meanwhile. One
+    /// must have run before, so that the schema and the pool exist.
     pub async fn fill(&self, slots: &IdleSlots<'_>) -> Done {
         let sql = fill_statements(slots, self.is_postgres());
         self.execute(sql).await?;
         if self.is_postgres() {
-            // Only what was filled: a table that was analysed while it was empty is taken to stay empty.
+            // Only the filled table: PostgreSQL would treat a table that it analysed while empty as still empty.
             self.execute("ANALYZE slots").await?;
         }
         Ok(())
@@ -118,7 +118,7 @@ impl Database {
     }
 }
 
-/// Only columns without a default are named, so that most changes of the schema do not matter here.
+/// It names only columns without a default, so that most changes of the schema do not matter here.
 fn fill_statements(slots: &IdleSlots<'_>, is_postgres: bool) -> String {
     let IdleSlots { pool, count, attribute_sets } = slots;
     let (numbers, now, padded) = if is_postgres {

@@ -1,6 +1,7 @@
-//! Two servers on one database under load. Again and again the one that has the turn to place is killed in the middle of it, and
-//! started anew. Clients whose connection breaks send the same request, with the same Idempotency-Key, to the other server.
-//! Nothing that was acknowledged may be lost, nothing may be doubled, and the longest time without any answer is measured.
+//! Measures two servers on one database under load. Again and again, the server that has the turn to place is killed
+//! during its turn, and restarted. Clients whose connection breaks send the same request, with the same
+//! Idempotency-Key, to the other server. No acknowledged bot may be lost or doubled. The longest time without any
+//! answer is measured.
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
@@ -15,27 +16,27 @@ use super::load::{LoadProcess, LoadReport, Work};
 use super::server::{ServerProcess, ServerSpec};
 use super::usage;
 
-/// Before the first kill and after the last start.
+/// The time before the first kill and after the last start.
 const MARGIN: Duration = Duration::from_secs(2);
-/// How long a server in its turn is looked for.
+/// How long the search for a server with the turn may take.
 const FOUND_WITHIN: Duration = Duration::from_secs(20);
 
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// A database of a PostgreSQL on which another may be created.
+    /// A PostgreSQL database, on whose server another one may be created.
     pub database: String,
     pub slots: u32,
     pub clients: usize,
     pub kills: usize,
-    /// From the time that a server serves again to the next kill.
+    /// The time from when a server is ready again to the next kill.
     pub pause: Duration,
     pub json: bool,
 }
 
-/// What is wrong at the end.
+/// The errors found after the run.
 #[derive(Debug)]
 struct Losses {
-    /// Bots that were acknowledged and are not there, or are not at an end.
+    /// Acknowledged bots that do not exist, or have not ended.
     lost: usize,
     /// Slots that had two bots, and meetings with more than one.
     doubled: u64,
@@ -49,7 +50,7 @@ pub async fn run(options: &Options) -> Done {
 }
 
 async fn measure(options: &Options, fixture: &mut PlacementFixture) -> Done {
-    // The same load without kills, for as long as a kill takes: what the pause is measured beside.
+    // The same load without kills, for as long as a kill takes, as the reference for the pause.
     let mut servers = vec![fixture.start_server().await?, fixture.start_server().await?];
     let calm_time = MARGIN * 2;
     let spec = fixture.load(&servers, options.clients, Work::Place { time: calm_time, interval: None, retry: true });
@@ -86,8 +87,8 @@ async fn measure(options: &Options, fixture: &mut PlacementFixture) -> Done {
     Ok(())
 }
 
-/// Stops the server that has the turn, and says which one that is. It is stopped before its turn is looked up again, so that the
-/// turn cannot end between the look and the kill.
+/// Suspends the server that has the turn, and returns its index. The server is suspended before its turn is checked
+/// again, so that the turn cannot end between the check and the kill.
 async fn stop_in_turn(fixture: &PlacementFixture, servers: &[ServerProcess]) -> Done<usize> {
     let deadline = Instant::now() + FOUND_WITHIN;
     while Instant::now() < deadline {

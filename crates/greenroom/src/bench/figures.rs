@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// The value below which `share` of all lie.
+/// The value below which this share of all values lies.
 pub fn percentile(values: &[f64], share: f64) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);

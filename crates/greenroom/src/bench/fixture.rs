@@ -1,4 +1,4 @@
-//! What a benchmark of placement runs on: a database with a filled pool, users, and servers on it.
+//! The fixture of placement benchmarks: a database with a filled pool and users, and servers on it.
 
 use std::time::Duration;
 
@@ -10,9 +10,9 @@ use super::load::{LoadProcess, LoadReport, LoadSpec, Work};
 use super::server::{PoolSpec, ServerProcess, ServerSpec, filled_database};
 use super::usage::{self, Postgres};
 
-/// Meetings of one run of the load generator, so that no two runs have one in common.
+/// The number of meetings for one run of the load generator, so that no two runs share a meeting.
 const MEETINGS_PER_RUN: u64 = 100_000_000;
-/// What a user may have at once. Each client has a user of its own, so that limits are counted and keys are looked up.
+/// The limit of bots for each user. Each client has its own user, so that limits are counted and keys are looked up.
 const BOTS_PER_USER: i64 = 5;
 
 #[derive(Debug)]
@@ -30,7 +30,7 @@ pub struct PlacementFixture {
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct CpuPerPair {
     pub servers_us: f64,
-    /// `None` on SQLite, or when PostgreSQL runs elsewhere.
+    /// `None` on SQLite, or if PostgreSQL runs on another machine.
     pub postgres_us: Option<f64>,
     pub load_us: f64,
 }
@@ -79,7 +79,7 @@ impl PlacementFixture {
         }
     }
 
-    /// Places for a while, and checks that nothing was lost or doubled.
+    /// Places bots for a while, and checks that none was lost or doubled.
     pub async fn place(
         &mut self,
         servers: &[ServerProcess],
@@ -93,7 +93,7 @@ impl PlacementFixture {
         Ok(measured)
     }
 
-    /// Runs a load generator, and counts the processor time of everybody meanwhile.
+    /// Runs a load generator, and counts the processor time of all processes meanwhile.
     pub async fn run(&self, servers: &[ServerProcess], spec: &LoadSpec) -> Done<(LoadReport, CpuPerPair)> {
         let of_servers = || servers.iter().filter_map(|server| usage::cpu_of(server.pid)).sum::<Duration>();
         let of_postgres = || self.postgres.map(Postgres::cpu);
@@ -109,7 +109,7 @@ impl PlacementFixture {
         Ok((report, cpu))
     }
 
-    /// Everything is at rest: all slots idle, no bot open.
+    /// Checks that all slots are idle and no bot is open.
     pub async fn check(&self) -> Done {
         self.database.check_at_rest(i64::from(self.slots)).await
     }

@@ -1,7 +1,7 @@
-//! Finding one that fits where one in a hundred does. The store finds it in the transaction that also admits and places
-//! the bot: measured is the whole of `POST /bots`, for any slot, for one in a hundred, and for one in a hundred of many
-//! more. Beside it, in the same run, the way over SQS and DynamoDB: messages are received, deleted, looked at and sent
-//! back until one fits, and that is claimed by a conditional update.
+//! Measures how fast a slot that fits is found, where one in a hundred fits. The store finds it in the transaction that
+//! also admits and places the bot. So the whole of `POST /bots` is measured: for any slot, for one in a hundred, and
+//! for one in a hundred of many more. It is compared, in the same run, with SQS and DynamoDB. There messages are
+//! received, deleted, checked and sent back until one fits, and a conditional update claims it.
 
 use std::time::{Duration, Instant};
 
@@ -18,19 +18,19 @@ use super::load::shared::meeting;
 use super::server::{AttributesSpec, PoolSpec, ServerProcess, ServerSpec, filled_database};
 
 const CLASS: &str = "large";
-/// One in so many fits.
+/// One slot in this number fits.
 const KINDS: i64 = 100;
 
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// A database of a PostgreSQL on which another may be made; SQLite without.
+    /// A PostgreSQL database, on whose server another one may be created. SQLite if absent.
     pub database: Option<String>,
-    /// Where SQS and DynamoDB are, if not at AWS; nothing is measured there without a region.
+    /// The address of SQS and DynamoDB, if they are not at AWS. Without a region they are not measured.
     pub endpoint: Option<String>,
     pub region: Option<String>,
-    /// How many slots there are in the store.
+    /// The numbers of slots in the store.
     pub slots: Vec<i64>,
-    /// How many runners there are in the queue.
+    /// The number of runners in the queue.
     pub runners: i64,
     pub picks: usize,
 }
@@ -64,7 +64,7 @@ fn print(what: &str, of: i64, times: &[f64]) {
     println!("{what:<42} {of:>8} {:>9.2} {:>9.2}", median(times), percentile(times, 0.99));
 }
 
-/// What the slots of one kind have: of each class there is one in a hundred.
+/// The attributes of the slots of one kind. One in a hundred slots has each class.
 fn attributes(number: i64) -> AttributesSpec {
     AttributesSpec {
         resource_class: Some(class_name(number)),
@@ -88,7 +88,7 @@ async fn in_store(database: &Database, pool: &PoolSpec, picks: usize) -> Done<(V
     let server = ServerProcess::start(&ServerSpec::new(database, vec![pool.clone()])).await?;
     let key = server.create_users(1, 1_000_000).await?.remove(0);
     let mut client = Client::connect(server.address).await?;
-    // No more than there are, of any and of those that fit.
+    // No more than there are, both of all slots and of those that fit.
     let picks = picks.min(usize::try_from(i64::from(pool.slots) / KINDS)?.saturating_sub(1)).max(1);
     let (mut any, mut one) = (Vec::new(), Vec::new());
     for number in 0..picks as u64 {
@@ -99,7 +99,7 @@ async fn in_store(database: &Database, pool: &PoolSpec, picks: usize) -> Done<(V
     Ok((any, one))
 }
 
-/// Asks for a bot that gets a slot at once, and says how long that took.
+/// Requests a bot that gets a slot at once, and returns how long that took.
 async fn place(client: &mut Client, database: &Database, key: &str, number: u64, class: Option<i64>) -> Done<f64> {
     let mut body = json!({"meeting_url": format!("https://meet.google.com/{}", meeting(number))});
     if let Some(class) = class {
@@ -117,7 +117,7 @@ async fn place(client: &mut Client, database: &Database, key: &str, number: u64,
     Ok(took)
 }
 
-/// What a runner has: one in a hundred is of the type that is wanted.
+/// The attributes of a runner. One in a hundred has the required type.
 fn runner(number: i64) -> Attributes {
     let name = if number % KINDS == KINDS / 2 { "c6i.large" } else { "m6i.large" };
     Attributes {
@@ -129,7 +129,7 @@ fn runner(number: i64) -> Attributes {
     }
 }
 
-/// The times, and how many messages were looked at for each on the way.
+/// The times, and the average number of messages that were checked for each.
 async fn over_queue(options: &Options, region: &str) -> Done<(Vec<f64>, f64)> {
     let name = format!("greenroom-bench-{}", Uuid::new_v4().simple());
     let class = Class {
@@ -150,7 +150,7 @@ async fn over_queue(options: &Options, region: &str) -> Done<(Vec<f64>, f64)> {
         subnets: Vec::new(),
         zones: Vec::new(),
         classes: vec![class],
-        // So long that nothing ends while it is measured, and as many rounds as it takes.
+        // Long enough that nothing expires during the measurement, with an unlimited number of rounds.
         pace: Pace { announcement: Duration::from_hours(1), rounds: u32::MAX, ..Pace::default() },
         installation: name,
     };

@@ -1,27 +1,27 @@
-//! Measuring: each figure is taken beside something named, in one run, so that the machine does not matter. The server
-//! and the load generator are processes of their own, started from this program. They are told what to do over their
+//! The benchmarks. Each figure is compared with a named reference in the same run, so that the result depends little on
+//! the machine. The server and the load generator are separate processes of this program. They read their tasks from
 //! standard input, so that no secret is on a command line.
 //!
-//! - [`place`]: the full path of a bot over HTTP, beside pgbench with bare statements on the same PostgreSQL
-//! - [`scale`]: the same on pools of up to a million slots, beside the smallest
-//! - [`burst`]: many more requests at once than there are slots, beside the rate without a queue
-//! - [`bloat`]: placement while a transaction is held open, beside the time before
-//! - [`failover`]: two servers of which one is killed again and again, beside the time without kills
-//! - [`start`]: from the answer to a running command, in a hot slot beside a stopped one and `docker run`
-//! - [`start_burst`]: many commands at once in hot slots, beside `xargs -P`
-//! - [`next`]: from a bot's end to the next in the queue assigned, beside a poll of one second
-//! - [`matching`]: finding one in a hundred that fits, in the store beside the way over SQS and DynamoDB
-//! - [`hostile`]: what others see while a hostile user attacks, beside what they see alone
+//! - [`place`]: the full path of a bot over HTTP, compared with pgbench and plain statements on the same PostgreSQL
+//! - [`scale`]: the same on pools of up to a million slots, compared with the smallest
+//! - [`burst`]: many more requests at once than slots, compared with the rate without a queue
+//! - [`bloat`]: placement while a transaction stays open, compared with the time before
+//! - [`failover`]: two servers, of which one is killed again and again, compared with the time without kills
+//! - [`start`]: from the answer to a running command, in a hot slot compared with a stopped one and `docker run`
+//! - [`start_burst`]: many commands at once in hot slots, compared with `xargs -P`
+//! - [`next`]: from a bot's end to the assignment of the next in the queue, compared with a poll every second
+//! - [`matching`]: a slot that fits, where one in a hundred does, in the store compared with SQS and DynamoDB
+//! - [`hostile`]: the latencies of other users while a hostile user attacks, compared with those without an attack
 //!
-//! and what they share:
+//! The modules that they share:
 //!
 //! - [`fixture`]: a database with a filled pool, its users, and servers on it
-//! - [`server`]: the server under measurement
+//! - [`server`]: the measured server
 //! - [`load`]: the load generator
-//! - [`database`]: a database for one measurement, read and written by plain SQL
-//! - [`pgbench`]: the bare statements that placement is measured beside
+//! - [`database`]: a database for one measurement, used with plain SQL
+//! - [`pgbench`]: the plain statements that placement is compared with
 //! - [`usage`]: processor time and memory of processes
-//! - [`client`]: a lean HTTP client, so that what is measured is the server
+//! - [`client`]: a small HTTP client with low costs of its own
 //! - [`container`]: an image of this program on a Docker Engine
 //! - [`figures`]: medians and percentiles
 //! - [`svg`]: line plots with labelled axes

@@ -1,6 +1,6 @@
-//! From a bot's end to the next in the queue assigned: from the call that tells the end until the other has its slot, beside a
-//! poll of one second that finds the freed slot and gives it to the next. The poll has nothing to do but look, in memory:
-//! it is measured at its best.
+//! Measures the time from a bot's end to the assignment of the next bot in the queue. It begins with the call that
+//! reports the end. It compares this with a poll every second that finds the freed slot and assigns it. The poll only
+//! reads memory, so it is measured at its best.
 
 use std::time::{Duration, Instant};
 
@@ -20,12 +20,12 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// A database of a PostgreSQL on which another may be made; SQLite without.
+    /// A PostgreSQL database, on whose server another one may be created. SQLite if absent.
     pub database: Option<String>,
     pub ends: usize,
 }
 
-/// Looks once in an interval whether a slot was freed, and then gives it to the next.
+/// Checks once per interval whether a slot is free, and then assigns it to the next bot.
 struct Poll {
     freed: mpsc::UnboundedSender<oneshot::Sender<()>>,
 }
@@ -45,7 +45,7 @@ impl Poll {
         Self { freed }
     }
 
-    /// Frees a slot and says how long the next waited for it.
+    /// Frees a slot and returns how long the next bot waited for it.
     async fn next(&self) -> Done<Duration> {
         let (next, assigned) = oneshot::channel();
         let ended = Instant::now();
@@ -90,7 +90,7 @@ async fn on(database: &Database, is_hot: bool, options: &Options) -> Done {
         let _: serde_json::Value = client.send("POST /callback/exited", &token, None, &body, 200).await?;
         has = until_assigned(&mut client, &key, next.id).await?;
         ours.push(milliseconds(asked.elapsed()));
-        // The end comes at a time that the poll knows nothing of.
+        // The end happens at a time that is independent of the poll.
         tokio::time::sleep(POLL.mul_f64((round as f64 * 0.618_033_988_75).fract())).await;
         polled.push(milliseconds(poll.next().await?));
     }
@@ -108,7 +108,7 @@ async fn ask(client: &mut Client, key: &str, number: usize) -> Done<Bot> {
     Ok(client.send::<HttpResponse>("POST /bots", key, None, &body, 201).await?.bot)
 }
 
-/// A bot that ends while its slot is being started would measure something else.
+/// A bot that ends during the start of its slot would measure something else.
 async fn until_started(database: &Database, bot: &Bot) -> Done {
     let deadline = Instant::now() + PATIENCE;
     let started = format!(

@@ -1,4 +1,5 @@
-//! pgbench with the two bare statements of the simplest pool there is, on one table: what Greenroom is measured beside.
+//! Runs pgbench with the two plain statements of the simplest possible pool, on one table. Greenroom's figures are
+//! compared with it.
 
 use std::path::PathBuf;
 use std::process::Stdio;
@@ -10,7 +11,7 @@ use uuid::Uuid;
 use super::Done;
 use super::database::Database;
 
-/// Take the least recently used idle slot, give it back.
+/// Takes the least recently used idle slot, and returns it.
 const ACQUIRE_AND_RELEASE: &str = "\
 \\set bot random(1, 2000000000)
 \\set id 0
@@ -20,7 +21,7 @@ FOR UPDATE SKIP LOCKED) RETURNING id \\aset
 UPDATE bot_pool_slots SET status = 'idle', assigned_bot_id = NULL WHERE id = :id;
 ";
 
-/// The table, and the script that is removed with this.
+/// The table, and the script, which is removed when this is dropped.
 #[derive(Debug)]
 pub struct Pgbench {
     program: String,
@@ -29,7 +30,7 @@ pub struct Pgbench {
 }
 
 impl Pgbench {
-    /// Creates its table in a database of a PostgreSQL.
+    /// Creates the table in a PostgreSQL database.
     pub async fn prepare(program: &str, database: &Database, slots: u32) -> Done<Self> {
         database
             .execute(format!(
@@ -45,7 +46,7 @@ impl Pgbench {
         Ok(Self { program: program.to_owned(), url: database.url.clone(), script })
     }
 
-    /// Transactions in a second, as pgbench says.
+    /// Transactions per second, from the output of pgbench.
     pub async fn run(&self, clients: usize, time: Duration) -> Done<f64> {
         let seconds = time.as_secs().max(1).to_string();
         let output = Command::new(&self.program)

@@ -1,7 +1,7 @@
-//! The full path of a bot over HTTP: key, idempotency, dedupe, limit, bot, slot, event; then its end and the slot's
-//! release. Beside it, pgbench with two bare statements on the same PostgreSQL, or two servers beside one. In alternating
-//! rounds, so that whatever else the machine does meets both. Every answer is checked: no slot is given to two bots, and
-//! nothing is lost.
+//! Measures the full path of a bot over HTTP: key, idempotency, dedupe, limit, bot, slot and event, then its end and
+//! the release of its slot. It compares this with pgbench and two plain statements on the same PostgreSQL, or several
+//! servers with one. The rounds alternate, so that other load on the machine affects both. It checks every answer: no
+//! slot may have two bots, and nothing may be lost.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -20,13 +20,13 @@ use super::server::ServerProcess;
 
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// A database of a PostgreSQL on which another may be created.
+    /// A PostgreSQL database, on whose server another one may be created.
     pub database: String,
     /// Greenroom runs on SQLite, pgbench on PostgreSQL.
     pub is_sqlite: bool,
     pub pgbench: String,
     pub cases: Vec<Case>,
-    /// With more than one, that many servers are measured beside one.
+    /// With more than one, this number of servers is compared with one.
     pub replicas: usize,
     pub rounds: usize,
     pub time: Duration,
@@ -34,7 +34,7 @@ pub struct Options {
     pub svg: Option<PathBuf>,
 }
 
-/// So many slots and so many clients.
+/// A number of slots and a number of clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Case {
     pub slots: u32,
@@ -58,9 +58,9 @@ impl FromStr for Case {
 struct Measured {
     #[serde(flatten)]
     case: Case,
-    /// Pairs in a second.
+    /// Pairs per second.
     greenroom: f64,
-    /// Of pgbench, or of one server where several are measured.
+    /// The rate of pgbench, or of one server if several are measured.
     beside: f64,
     ratio: f64,
     post_p50_ms: f64,
@@ -124,7 +124,7 @@ async fn measure(options: &Options, case: Case) -> Done<Measured> {
     measured
 }
 
-/// What the rounds gave, without the first, which warms up.
+/// The results of the rounds, without the first one, which warms up.
 #[derive(Default)]
 struct Rounds {
     ours: Vec<f64>,
@@ -189,7 +189,7 @@ async fn beside_pgbench(options: &Options, case: Case, fixture: &mut PlacementFi
     measured
 }
 
-/// All servers run all the time; in the rounds of one server the others have nothing to do.
+/// All servers run all the time. In the rounds of one server the others are idle.
 async fn beside_one_server(options: &Options, case: Case, fixture: &mut PlacementFixture) -> Done<Measured> {
     let mut servers = Vec::new();
     for _ in 0..options.replicas {

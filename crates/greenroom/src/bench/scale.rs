@@ -1,5 +1,6 @@
-//! How placement gets on as a pool grows: the same clients on pools of more and more slots, beside the smallest. Each
-//! size has a database of its own, filled before; sizes take turns, so that whatever else the machine does meets all.
+//! Measures placement as a pool grows: the same clients on larger and larger pools, compared with the smallest one.
+//! Each size has its own database, which is filled before. The sizes take turns, so that other load on the machine
+//! affects all of them.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,12 +12,12 @@ use super::figures::{median, milliseconds};
 use super::fixture::{CpuPerPair, PlacementFixture};
 use super::svg::{Line, Plot, Scale, shown};
 
-/// Each turn begins with a load that is not counted, because its server has just been started.
+/// Each turn begins with a load that is not counted, because its server has just started.
 const WARM_UP: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// A database of a PostgreSQL on which others may be created; SQLite without.
+    /// A PostgreSQL database, on whose server others may be created. SQLite if absent.
     pub database: Option<String>,
     pub slots: Vec<u32>,
     pub clients: usize,
@@ -29,7 +30,7 @@ pub struct Options {
 struct Size {
     fixture: PlacementFixture,
     rates: Vec<f64>,
-    /// How long its server took until it served, in milliseconds.
+    /// How long its server took until it was ready, in milliseconds.
     starts: Vec<f64>,
     cpu: Vec<CpuPerPair>,
 }

@@ -1,5 +1,5 @@
-//! The server under measurement, as a process of its own: `greenroom bench serve`, started from this very program. What
-//! it needs to know goes over its standard input, and it ends when that is closed.
+//! The measured server, which runs as a separate process of this program, `greenroom bench serve`. It reads its
+//! settings from standard input, and ends when that is closed.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -30,13 +30,13 @@ const STARTS_WITHIN: Duration = Duration::from_secs(120);
 const STOPS_WITHIN: Duration = Duration::from_secs(60);
 const SLOTS_READY_WITHIN: Duration = Duration::from_secs(180);
 
-/// What a server is told.
+/// The settings of a server.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ServerSpec {
     pub database: String,
-    /// The address of this machine to listen at.
+    /// The local address to listen on.
     pub host: String,
-    /// 0 for any that is free.
+    /// 0 for any free port.
     pub port: u16,
     pub admin_token: String,
     pub concurrent_deployments: u32,
@@ -55,7 +55,7 @@ pub struct PoolSpec {
     pub attributes: AttributesSpec,
 }
 
-/// What new slots of a pool have. All pools of a benchmark but `match` have slots without any.
+/// The attributes of a pool's new slots. Only the benchmark `match` has slots with attributes.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct AttributesSpec {
     pub resource_class: Option<String>,
@@ -66,7 +66,7 @@ pub struct AttributesSpec {
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum ProviderSpec {
-    /// Nothing is behind a slot: what is measured is the server.
+    /// Slots run nothing, so that only the server is measured.
     None,
     Process {
         command: Vec<String>,
@@ -78,7 +78,7 @@ pub enum ProviderSpec {
     },
 }
 
-/// What a server says when it serves.
+/// A server's message that it is ready.
 #[derive(Debug, Serialize, Deserialize)]
 struct Serving {
     address: SocketAddr,
@@ -98,7 +98,7 @@ impl ServerSpec {
 }
 
 impl PoolSpec {
-    /// A pool of hot slots with nothing behind them.
+    /// A pool of hot slots that run nothing.
     pub fn hot(slots: u32) -> Self {
         Self {
             name: POOL.to_owned(),
@@ -142,12 +142,12 @@ impl PoolSpec {
     }
 }
 
-/// A server that runs.
+/// A running server.
 #[derive(Debug)]
 pub struct ServerProcess {
     pub address: SocketAddr,
     pub pid: u32,
-    /// How long it took until it served.
+    /// How long it took until it was ready.
     pub ready_in: Duration,
     spec: ServerSpec,
     child: Child,
@@ -160,7 +160,7 @@ impl ServerProcess {
         let begun = Instant::now();
         let mut command = Command::new(std::env::current_exe()?);
         command.args(["bench", "serve"]).stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
-        // A line for each bot would be measured too, and that the provider lists nothing is meant.
+        // A log line for each bot would be measured too. The provider's error for its list is intended.
         command.env("RUST_LOG", "error");
         if let Some(folder) = folder {
             command.current_dir(folder);
@@ -182,7 +182,7 @@ impl ServerProcess {
         Self::start_in(spec, None).await
     }
 
-    /// Ends it in order.
+    /// Stops it normally.
     pub async fn stop(mut self) -> Done {
         self.signal(nix::sys::signal::Signal::SIGTERM)?;
         let ended = tokio::time::timeout(STOPS_WITHIN, self.child.wait()).await;
@@ -199,13 +199,13 @@ impl ServerProcess {
         Ok(self.child.kill().await?)
     }
 
-    /// Calls the API of operators.
+    /// Calls the operators' API.
     pub async fn admin(&self, call: &str, body: &str, expected: u16) -> Done<Value> {
         let mut client = Client::connect(self.address).await?;
         client.send(call, &self.spec.admin_token, None, body, expected).await
     }
 
-    /// Creates users and answers with their keys.
+    /// Creates users and returns their keys.
     pub async fn create_users(&self, count: usize, max_concurrent_bots: i64) -> Done<Vec<String>> {
         let mut client = Client::connect(self.address).await?;
         let mut keys = Vec::with_capacity(count);
@@ -218,7 +218,7 @@ impl ServerProcess {
         Ok(keys)
     }
 
-    /// Waits until a pool has so many slots that are ready.
+    /// Waits until a pool has this number of idle slots.
     pub async fn until_idle(&self, database: &Database, pool: &str, slots: i64) -> Done {
         let deadline = Instant::now() + SLOTS_READY_WITHIN;
         let ready = format!("SELECT COUNT(*) FROM slots WHERE pool = '{pool}' AND status = 'idle'");
@@ -231,13 +231,13 @@ impl ServerProcess {
         Ok(())
     }
 
-    /// Deletes all slots, at their provider too, and stops.
+    /// Deletes all slots, also at their provider, and stops.
     pub async fn delete_slots_and_stop(self, database: &Database) -> Done {
         for pool in &self.spec.pools {
             self.admin(&format!("PATCH /admin/pools/{}", pool.name), "{\"min_idle\": 0}", 200).await?;
         }
         for slot in database.texts("SELECT name FROM slots").await? {
-            // One that went by itself meanwhile is not found.
+            // A slot that was removed meanwhile is not found.
             let mut client = Client::connect(self.address).await?;
             client.call(&format!("DELETE /admin/slots/{slot}"), &self.spec.admin_token, None, "").await?;
         }
@@ -268,10 +268,10 @@ pub async fn filled_database(postgres: Option<&str>, pool: &PoolSpec, attribute_
     }
 }
 
-/// `greenroom bench serve`: serves as its standard input says, until that is closed or a signal comes.
+/// `greenroom bench serve`: serves with the settings from standard input, until that is closed or a signal arrives.
 pub async fn serve() -> Done {
     crate::telemetry::log();
-    // First, so that no signal comes too early.
+    // First, so that no signal arrives too early.
     let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
     let mut input = BufReader::new(tokio::io::stdin());
     let mut line = String::new();
@@ -332,7 +332,7 @@ impl Provider for NoProvider {
         Ok(Stopped::Seen)
     }
 
-    /// Refused, so that nobody concludes that a slot is gone.
+    /// An error, so that the server does not conclude that a slot is gone.
     async fn list(&self) -> Result<Vec<Found>, ProviderError> {
         Err(ProviderError::permanent("it runs nothing, and so has nothing to list"))
     }

@@ -1,6 +1,6 @@
-//! From the answer to `POST /bots` to the bot's command running: in a hot slot, whose agent waits for it, beside a
-//! stopped slot, which is started for it, and on Docker beside `docker run` of the same image. The command is this
-//! program, which says by a datagram that it runs.
+//! Measures the time from the answer to `POST /bots` until the bot's command runs. It compares a hot slot, in which an
+//! agent waits, with a stopped slot, which is started for the bot. On Docker it also compares `docker run` of the same
+//! image. The command is this program, which sends a datagram when it runs.
 
 use std::net::UdpSocket;
 use std::path::Path;
@@ -18,30 +18,30 @@ use super::database::Database;
 use super::figures::{milliseconds, percentile};
 use super::server::{PoolSpec, ProviderSpec, ServerProcess, ServerSpec};
 
-/// How long one may take before the measurement is given up.
+/// How long one start may take before the measurement fails.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Of each pool.
+/// The number of slots of each pool.
 const SLOTS: u32 = 2;
 
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// A database of a PostgreSQL on which another may be made; SQLite without.
+    /// A PostgreSQL database, on whose server another one may be created. SQLite if absent.
     pub database: Option<String>,
     pub bots: usize,
     pub json: bool,
-    /// Slots are containers there, and not processes.
+    /// If set, slots are containers of this engine and not processes.
     pub docker: Option<DockerOptions>,
 }
 
 #[derive(Clone, Debug)]
 pub struct DockerOptions {
-    /// As the docker command finds it without.
+    /// The address of the engine. If absent, the one that the docker command would use.
     pub host: Option<String>,
-    /// Where containers reach this machine; the gateway of the engine's bridge without.
+    /// The address at which containers reach this machine. If absent, the gateway of the engine's bridge.
     pub address: Option<String>,
 }
 
-/// The bot that is started: tells that it runs, and ends, with a reason because it joins no meeting.
+/// The bot that is started. It reports that it runs, and ends with a reason, because it joins no meeting.
 pub fn report_start() -> ExitCode {
     let send = || -> Option<()> {
         let data: Value = serde_json::from_str(&std::env::var("BOT_DATA").ok()?).ok()?;
@@ -71,7 +71,7 @@ pub async fn run(options: &Options) -> Done {
 
 fn pool(name: &str, platform: Platform, is_hot: bool, provider: &ProviderSpec) -> PoolSpec {
     PoolSpec {
-        // Containers have the names of their slots, and others may be on the same engine.
+        // Containers have the names of their slots, and the engine may have other containers.
         name: format!("{name}-{}", &Uuid::new_v4().simple().to_string()[..8]),
         platform: platform.as_str().to_owned(),
         min_idle: SLOTS,
@@ -82,7 +82,7 @@ fn pool(name: &str, platform: Platform, is_hot: bool, provider: &ProviderSpec) -
     }
 }
 
-/// What a slot runs: this program, as agent and as bot.
+/// The command of a slot: this program, as agent and as bot.
 fn provider(containers: Option<&Containers>) -> Done<ProviderSpec> {
     let command = |own: &str| [own, "agent", "--", own, "bench", "bot"].map(str::to_owned).to_vec();
     Ok(match containers {
@@ -95,7 +95,7 @@ fn provider(containers: Option<&Containers>) -> Done<ProviderSpec> {
     })
 }
 
-/// A way to start a bot, and how long each start took.
+/// A way to start a bot, and the durations of its starts.
 struct Way {
     name: &'static str,
     how: How,
@@ -105,7 +105,7 @@ struct Way {
 enum How {
     /// In a slot of this pool, by a bot at this meeting.
     Slot { pool: String, meeting: &'static str },
-    /// In a container of its own.
+    /// In a new container.
     Container,
 }
 
@@ -128,10 +128,10 @@ async fn on(database: &Database, folder: &Path, options: &Options, containers: O
         ways.push(way("docker run", How::Container));
     }
     let spec = ServerSpec { host: address.clone(), ..ServerSpec::new(database, vec![hot, stopped]) };
-    // Slots have their folders below the server's current one.
+    // The folders of slots are below the server's current folder.
     let server = ServerProcess::start_in(&spec, Some(folder)).await?;
     let measured = measure(&server, database, &address, &mut ways, options.bots, containers).await;
-    // The last ones are made ready first, and then nobody makes any more.
+    // Slots that are still being made become ready first, so that the deletion removes all of them.
     for way in &ways {
         if let How::Slot { pool, .. } = &way.how {
             server.until_idle(database, pool, i64::from(SLOTS)).await?;
@@ -155,7 +155,7 @@ async fn measure(
     let mut client = Client::connect(server.address).await?;
     let socket = tokio::net::UdpSocket::bind(format!("{address}:0")).await?;
     let report_to = socket.local_addr()?.to_string();
-    // The first of each makes what is made once, and is not counted.
+    // The first start of each way also does one-time work, and is not counted.
     for round in 0..=bots {
         for way in ways.iter_mut() {
             let took = match (&way.how, containers) {
@@ -185,7 +185,7 @@ async fn measure(
     Ok(())
 }
 
-/// Waits for a bot's word, and says how long it took.
+/// Waits for a bot's datagram, and returns how long it took.
 async fn heard(socket: &tokio::net::UdpSocket, bot: Uuid, begun: Instant) -> Done<Duration> {
     let mut word = [0; 64];
     let length = tokio::time::timeout(PATIENCE, socket.recv(&mut word)).await??;

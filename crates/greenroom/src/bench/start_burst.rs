@@ -1,6 +1,6 @@
-//! Many bots at once in hot slots of the provider `process`, each with a real agent: from the first request until the
-//! commands of all bots run. Beside it, the same commands started by `xargs -P`, which has nothing else to do. Both in
-//! turn, and each command tells by a datagram that it runs.
+//! Measures many bots at once in hot slots of the provider `process`, each with a real agent, from the first request
+//! until the commands of all bots run. It compares this with the same commands started by `xargs -P`, which does
+//! nothing else. Both run in turn, and each command sends a datagram when it runs.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -20,12 +20,12 @@ use super::load::{LoadProcess, LoadSpec, Work, start::heard};
 use super::server::{POOL, PoolSpec, ProviderSpec, ServerProcess, ServerSpec};
 
 const RUN_WITHIN: Duration = Duration::from_secs(120);
-/// Slots are made ready so many at a time.
+/// How many slots are made ready at the same time.
 const CONCURRENT_DEPLOYMENTS: u32 = 16;
 
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// A database of a PostgreSQL on which another may be created; SQLite without.
+    /// A PostgreSQL database, on whose server another one may be created. SQLite if absent.
     pub database: Option<String>,
     pub bots: usize,
     pub clients: usize,
@@ -68,7 +68,7 @@ async fn measure(server: &ServerProcess, database: &Database, options: &Options)
     let keys = server.create_users(options.clients, i64::try_from(options.bots)?).await?;
     let signing_secret = database.signing_secret().await?;
     let mut rounds = Rounds::default();
-    // The first round warms both up.
+    // The first round warms up both.
     for round in 0..=options.rounds {
         server.until_idle(database, POOL, i64::try_from(options.bots)?).await?;
         let spec = LoadSpec {
@@ -112,7 +112,7 @@ async fn by_xargs(options: &Options) -> Done<Duration> {
         .arg(own)
         .args(["bench", "bot"])
         .stdin(Stdio::piped())
-        // What the commands print would stand between the figures.
+        // The output of the commands would mix with the figures.
         .stdout(Stdio::null())
         .kill_on_drop(true)
         .spawn()?;

@@ -17,7 +17,7 @@ pub struct Plot {
     pub y_label: String,
     pub x_scale: Scale,
     pub lines: Vec<Line>,
-    /// A vertical line with a word, where something changed.
+    /// Vertical lines with a label, where something changed.
     pub marks: Vec<(f64, String)>,
 }
 
@@ -102,7 +102,7 @@ pub(super) fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
-/// The next of 1, 2, 4, 5 or 8 times a power of ten.
+/// The next larger value that is 1, 2, 4, 5 or 8 times a power of ten.
 pub(super) fn round_up(value: f64) -> f64 {
     if value <= 0.0 {
         return 1.0;
@@ -158,7 +158,7 @@ mod tests {
             assert!(svg.contains(part), "{part} in {svg}");
         }
         assert_eq!(svg.matches("<circle").count(), 3);
-        // Equal factors are equally far apart: the middle is in the middle.
+        // Equal factors have equal distances: the geometric middle is in the middle.
         assert!(svg.contains("<circle cx=\"390.0\""), "{svg}");
         assert!(svg.starts_with("<svg xmlns") && svg.ends_with("</svg>\n") && !svg.contains("NaN"), "{svg}");
     }

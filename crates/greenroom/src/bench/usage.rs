@@ -1,4 +1,4 @@
-//! What processes use of the machine, as `/proc` tells: time on processors, and memory.
+//! Reads the processor time and the memory of processes from `/proc`.
 
 use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
@@ -9,13 +9,13 @@ use super::database::Database;
 /// Linux counts processor time in hundredths of a second.
 const TICK: Duration = Duration::from_millis(10);
 
-/// The processor time of one process, its children that have ended not counted. `None` when it is gone.
+/// The processor time of one process, without its children that have ended. `None` if it is gone.
 pub fn cpu_of(pid: u32) -> Option<Duration> {
     let stat = Stat::read(pid)?;
     Some(TICK * u32::try_from(stat.own_ticks).ok()?)
 }
 
-/// The most memory that a process had resident, in MiB.
+/// The peak of a process's resident memory, in MiB.
 pub fn peak_mib(pid: u32) -> Option<u64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
@@ -23,7 +23,7 @@ pub fn peak_mib(pid: u32) -> Option<u64> {
     Some(kib / 1024)
 }
 
-/// The ports of this machine from which a process has TCP connections.
+/// The local ports of a process's TCP connections.
 pub fn local_ports(pid: u32) -> HashSet<u16> {
     let entries = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
     let links = entries.filter_map(|entry| std::fs::read_link(entry.path()).ok());
@@ -40,25 +40,25 @@ pub fn local_ports(pid: u32) -> HashSet<u16> {
     lines.filter_map(port).collect()
 }
 
-/// A PostgreSQL on this machine: the postmaster and all that it started.
+/// A PostgreSQL on this machine: the postmaster and all its processes.
 #[derive(Clone, Copy, Debug)]
 pub struct Postgres {
     postmaster: u32,
 }
 
 impl Postgres {
-    /// `None` when the server runs elsewhere.
+    /// `None` if the server runs on another machine.
     pub async fn find(database: &Database) -> Done<Option<Self>> {
         let backend = u32::try_from(database.number("SELECT pg_backend_pid()::bigint").await?)?;
         let own = std::process::id();
-        // The backend of that connection may have ended by now, so the postmaster is found by any other.
+        // The backend of that connection may have ended, so any other backend can lead to the postmaster.
         let pids = database.texts("SELECT pid::text FROM pg_stat_activity").await?;
         let pids = pids.iter().filter_map(|pid| pid.parse().ok()).chain([backend]);
         let parents = pids.filter_map(Stat::read).filter(|stat| stat.name == "postgres" && stat.parent != own);
         Ok(parents.map(|stat| Self { postmaster: stat.parent }).next())
     }
 
-    /// The time of all its processes, of those that have ended as well.
+    /// The processor time of all its processes, including those that have ended.
     pub fn cpu(self) -> Duration {
         let all = all_processes();
         let Some(postmaster) = all.get(&self.postmaster) else { return Duration::ZERO };
@@ -89,7 +89,7 @@ impl Stat {
     }
 
     fn parse(line: &str) -> Option<Self> {
-        // The name is in parentheses and may contain some.
+        // The name is in parentheses and may contain parentheses.
         let (begin, end) = (line.find('(')?, line.rfind(')')?);
         let fields: Vec<&str> = line.get(end + 1..)?.split_whitespace().collect();
         let number = |at: usize| fields.get(at)?.parse::<u64>().ok();

@@ -1,5 +1,5 @@
-//! What the slots of a pool have of what a bot can ask for, as it is configured; or, where it is not, as it follows from
-//! what their provider gives them.
+//! The attributes of a pool's slots, which bots can require. They are configured, or follow from the provider's
+//! settings.
 
 use domain::requirements::{MOST, is_class_name};
 use domain::{Attributes, UsageClass};
@@ -50,7 +50,7 @@ fn name(section: &mut Section<'_>, key: &'static str) -> Option<String> {
     None
 }
 
-/// What a slot has that is a process of this machine: all of the machine.
+/// The attributes of a slot that is a process of this machine: those of the whole machine.
 pub fn machine() -> Attributes {
     let cpu = std::thread::available_parallelism().map_or(0, usize::from);
     let memory = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
@@ -60,7 +60,7 @@ pub fn machine() -> Attributes {
     Attributes { cpu: most(cpu as u64), mem: most(kib / 1024), ..Attributes::default() }
 }
 
-/// What follows from the provider: whole processors, and memory.
+/// The attributes that follow from the provider's settings: whole CPUs, and memory.
 fn given(provider: &ProviderConfig) -> Attributes {
     let (cpus, bytes) = match provider {
         ProviderConfig::Docker(config) | ProviderConfig::Swarm(config) => (config.cpus, config.memory),

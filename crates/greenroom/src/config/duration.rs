@@ -1,8 +1,8 @@
-//! Durations as people write them: `90s`, `5m`, `1h30m`, `250ms`.
+//! Reads durations as people write them: `90s`, `5m`, `1h30m`, `250ms`.
 
 use std::time::Duration;
 
-/// Reads a duration; the error says how one is written.
+/// Reads a duration. The error explains the notation.
 pub fn parse(text: &str) -> Result<Duration, String> {
     let wrong = || format!("`{text}` is not a duration; write a number with its unit, such as 250ms, 90s, 5m or 1h30m");
     let mut rest = text.trim();

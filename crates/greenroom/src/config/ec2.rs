@@ -1,5 +1,4 @@
-//! A pool of runners, as it is configured: where its queues, its table and its groups are, what its classes are, and how
-//! long each thing may take.
+//! The settings of an EC2 pool: its queues, its table, its groups, its classes of runners, and its time limits.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
@@ -14,20 +13,20 @@ use super::pool::MOST_SLOTS;
 use super::provider::{Size, address, required};
 use super::section::Section;
 
-/// What a pool has where it names no classes.
+/// The classes of a pool that names none.
 const USUAL_CLASSES: [&str; 4] = ["large", "xlarge", "2xlarge", "4xlarge"];
-/// The families of which a known class is made, in the order of preference.
+/// The instance families of a known class, in the order of preference.
 const USUAL_FAMILIES: [&str; 3] = ["c6i", "m6i", "r6i"];
-/// The longest name of a queue that SQS takes.
+/// The longest name of a queue that SQS accepts.
 const LONGEST_QUEUE: usize = 80;
-/// How long SQS keeps what is announced: the shortest time that it can be told, and some seconds less.
+/// How long SQS keeps an announcement: the shortest time that SQS supports, minus some seconds.
 const LONGEST_ANNOUNCEMENT: Duration = Duration::from_secs(50);
-/// The keeper looks every 5 seconds, and announces again what has less than 10 left.
+/// The keeper runs every 5 seconds, and announces a runner again whose announcement ends in less than 10 seconds.
 const SHORTEST_ANNOUNCEMENT: Duration = Duration::from_secs(20);
-/// The longest time for which SQS holds a message back.
+/// The longest time for which SQS delays a message.
 const LONGEST_REDELIVERY: Duration = Duration::from_mins(15);
 const SHORTEST: Duration = Duration::from_millis(100);
-/// A little less than a provider may take to stop a slot.
+/// A little less than the time that a provider has to stop a slot.
 const LONGEST_STOP: Duration = Duration::from_secs(110);
 const HOUR: Duration = Duration::from_hours(1);
 
@@ -35,7 +34,7 @@ const HOUR: Duration = Duration::from_hours(1);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ec2Config {
     pub region: String,
-    /// Where AWS is, if not where it usually is.
+    /// The address of AWS, if it is not the usual one.
     pub endpoint: Option<String>,
     pub queue_prefix: String,
     pub table: String,
@@ -45,15 +44,15 @@ pub struct Ec2Config {
     /// The smallest first.
     pub classes: Vec<aws::Class>,
     pub pace: aws::Pace,
-    /// What is said of how many there may be of a class; the rest follows from the size of the pool.
+    /// The configured limits of each class. The other limits follow from the size of the pool.
     given: BTreeSet<GivenKey>,
 }
 
-/// A class, and what is said of it.
+/// A class, and the key of a configured limit.
 type GivenKey = (String, &'static str);
 
 impl Ec2Config {
-    /// What its runners may have.
+    /// The attributes that its runners may have.
     pub fn offers(&self) -> Vec<Attributes> {
         let of_class = |class: &aws::Class| {
             let usages = UsageClass::ALL.into_iter().filter(|usage| class.most(*usage) > 0);
@@ -62,7 +61,7 @@ impl Ec2Config {
         self.classes.iter().flat_map(of_class).collect()
     }
 
-    /// The same, for whoever picks up runners.
+    /// The same settings, for the module that picks up runners.
     pub fn settings(&self, installation: &str) -> aws::Settings {
         let Self { region, endpoint, queue_prefix, table, launch_template, subnets, zones, classes, pace, given: _ } =
             self.clone();
@@ -81,13 +80,13 @@ impl Ec2Config {
         }
     }
 
-    /// What tells one set of runners from another.
+    /// Identifies a set of runners.
     pub fn key(&self) -> [&str; 4] {
         [&self.region, self.endpoint.as_deref().unwrap_or_default(), &self.table, &self.queue_prefix]
     }
 
-    /// Makes one of two that share their runners. What follows from the sizes of the pools adds up; of what is said, the larger
-    /// holds.
+    /// Merges the settings of two pools that share their runners. Limits that follow from the pools' sizes add up. Of
+    /// configured limits, the larger one applies.
     pub fn merge(&mut self, other: &Self) {
         for class in &other.classes {
             let Some(own) = self.classes.iter_mut().find(|own| own.name == class.name) else {
@@ -111,13 +110,13 @@ impl Ec2Config {
         sort(&mut self.classes);
     }
 
-    /// In what two contradict each other that share their runners.
+    /// The first contradiction between two pools that share their runners.
     pub fn contradiction(&self, other: &Self) -> Option<String> {
         if self.key() != other.key() {
             let [(region, at, table, prefix), (region_2, at_2, table_2, prefix_2)] =
                 [self, other].map(|one| (&one.region, &one.endpoint, &one.table, &one.queue_prefix));
             let half = (region, at) == (region_2, at_2) && (table == table_2 || prefix == prefix_2);
-            // One would take the other's machines for its own.
+            // Each pool would treat the other's machines as its own.
             return half.then(|| "`table` and `queue_prefix`: set both alike, or none of them".to_owned());
         }
         let is_other = |class: &&aws::Class| {
@@ -190,7 +189,7 @@ fn is_table(name: &str) -> bool {
     (3..=255).contains(&name.len()) && name.bytes().all(fits)
 }
 
-/// A list of names, of which one is such as this.
+/// A list of names. The error shows an example of one.
 fn names(section: &mut Section<'_>, key: &'static str, such_as: &str) -> Option<Vec<String>> {
     section.read(key, "a list of names", |value| {
         let toml::Value::Array(items) = value else { return Err(format!("must be a list, such as [\"{such_as}\"]")) };
@@ -201,7 +200,7 @@ fn names(section: &mut Section<'_>, key: &'static str, such_as: &str) -> Option<
     })
 }
 
-/// A list of known ones, or a table that says what each is; the usual ones without.
+/// A list of known classes, or a table that describes each class. Without the setting, the usual classes.
 fn classes(section: &mut Section<'_>, size: Size, prefix: &str) -> (Vec<aws::Class>, BTreeSet<GivenKey>) {
     let path = section.key_path("classes");
     let given: BTreeMap<String, Tree> = match section.take("classes") {
@@ -226,7 +225,7 @@ fn classes(section: &mut Section<'_>, size: Size, prefix: &str) -> (Vec<aws::Cla
         classes.extend(class(section, name, tree, size, prefix, &mut sizes));
     }
     sort(&mut classes);
-    // What the pool keeps ready is of its smallest class, unless that one says something else.
+    // The pool's idle runners are of its smallest class, unless the class has its own setting.
     for (index, class) in classes.iter_mut().enumerate() {
         if index == 0 && !sizes.contains(&(class.name.clone(), "min_idle")) {
             class.min_idle = size.min_idle;
@@ -239,7 +238,7 @@ fn classes(section: &mut Section<'_>, size: Size, prefix: &str) -> (Vec<aws::Cla
     (classes, sizes)
 }
 
-/// A class, and into `given` what is said of how many of it there may be.
+/// Reads a class, and adds its configured limits to `given`.
 fn class(
     section: &mut Section<'_>,
     name: String,
@@ -264,7 +263,7 @@ fn class(
         Some((_, cpu, mem)) => (*cpu, *mem),
         None => (0, 0),
     };
-    // What is not known by its name says all of itself, and what says nothing was meant to be known.
+    // A class without a known name must have all three settings. With none of them, its name is probably mistyped.
     if known.is_none() && !["cpu", "mem", "instance_types"].iter().all(|key| own.has(key)) {
         let known = aws::KNOWN_CLASSES.map(|(name, ..)| name).join(", ");
         own.complain(format!(

@@ -1,5 +1,6 @@
-//! The provider of a pool as the database keeps it: its section of the configuration without secrets, so that its slots
-//! can be deleted when the pool is no longer configured. A secret is asked for again.
+//! The provider settings of a pool that the database stores: its section of the configuration without secrets. With
+//! them the pool's slots can be deleted after the pool was removed from the configuration. The operator must give the
+//! secrets again.
 
 use std::path::{Path, PathBuf};
 
@@ -11,26 +12,26 @@ use super::layers::{Origin, Tree};
 use super::provider::{self, ProviderConfig, Size};
 use super::section::Section;
 
-/// Keys of a provider's section that hold secrets, and the variable that gives each to a command.
+/// The keys of a provider's section that contain secrets, and the variable that gives each secret to a command.
 const SECRETS: [(&str, &str, &str); 2] =
     [("coolify", "api_token", "COOLIFY_API_TOKEN"), ("nomad", "token", "NOMAD_TOKEN")];
-/// Variables of slots may be secrets, and nobody needs them to delete a slot.
+/// Variables of slots may be secrets, and the deletion of a slot does not need them.
 const NOT_KEPT: &str = "env";
 
-/// What is kept of a pool's provider.
+/// The stored settings of a pool's provider.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct KeptProvider {
     /// Its section of the configuration.
     pub section: Map<String, Value>,
-    /// The keys that were set and are not kept.
+    /// The secret keys that were set, whose values are not stored.
     pub secrets: Vec<String>,
-    /// Where slots that are processes have their folders.
+    /// The folder of slots that are processes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub folder: Option<PathBuf>,
 }
 
-/// Why a provider cannot be had from what is kept.
+/// Why a provider cannot be restored from the stored settings.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum NotRestored {
     #[error(
@@ -47,7 +48,7 @@ pub enum NotRestored {
 }
 
 impl KeptProvider {
-    /// What is to be kept of a provider's section.
+    /// The part of a provider's section to store.
     pub fn of(kind: &str, tree: Option<&Tree>) -> Self {
         let mut kept = Self::default();
         let Some(Tree::Table(entries)) = tree else { return kept };
@@ -61,7 +62,7 @@ impl KeptProvider {
         kept
     }
 
-    /// The same, with where its slots really are.
+    /// The same settings, with the actual place of the slots.
     pub fn located(mut self, provider: &ProviderConfig, host: Option<&str>, folder: &Path) -> Self {
         match provider {
             ProviderConfig::Process(_) => self.folder = Some(folder.to_owned()),
@@ -73,7 +74,7 @@ impl KeptProvider {
         self
     }
 
-    /// The provider, as it was configured. `secret` gives what is not kept, by the name of its variable.
+    /// The provider as it was configured. `secret` returns a secret by the name of its variable.
     pub fn restore(
         &self,
         pool: &str,

@@ -1,5 +1,5 @@
-//! Where settings come from, in rising order: the file, the environment, the flags. Each value keeps its origin, so
-//! that a complaint can say where to look.
+//! The sources of settings, in rising order: the file, the environment, the flags. Each value keeps its source, so that
+//! an error can name it.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -61,7 +61,7 @@ impl Tree {
         }
     }
 
-    /// What is at a path of keys.
+    /// The value at a path of keys.
     fn at(&self, path: &[&str]) -> Option<&Tree> {
         match (self, path.split_first()) {
             (tree, None) => Some(tree),
@@ -70,7 +70,7 @@ impl Tree {
         }
     }
 
-    /// Puts a value at a path, over what is there. A number in the path counts in a list.
+    /// Sets the value at a path and replaces the old one. A number in the path is an index of a list.
     pub fn set(&mut self, path: &[&str], value: toml::Value, origin: Origin) -> Result<(), String> {
         let Some((first, rest)) = path.split_first() else {
             *self = Self::from_value(value, &origin);
@@ -103,12 +103,12 @@ impl Tree {
     }
 }
 
-/// The variables of a slot's own environment: not settings of the server.
+/// Variables of a slot's own environment, which are not settings of the server.
 const OF_SLOTS: [&str; 5] =
     ["GREENROOM_URL", "GREENROOM_SLOT", "GREENROOM_SLOT_TOKEN", "GREENROOM_RUNNER_TOKEN", "GREENROOM_CONTAINER_ID"];
-/// Says where the file is, and is read before it.
+/// Names the file, and is read before the file.
 const OF_CLI: [&str; 1] = ["GREENROOM_CONFIG"];
-/// What Kubernetes sets in every container beside a service that is named `greenroom`.
+/// Whether Kubernetes sets this variable, which it does in every container beside a service with the name `greenroom`.
 fn is_of_kubernetes(name: &str, value: &str) -> bool {
     let Some(rest) = name.strip_prefix("GREENROOM_") else { return false };
     match rest.strip_prefix("PORT") {
@@ -124,13 +124,13 @@ fn is_setting(name: &str, value: &str) -> bool {
     !OF_SLOTS.contains(&name) && !OF_CLI.contains(&name) && !is_of_kubernetes(name, value)
 }
 
-/// Paths in the order in which they can be placed: the tenth of a list comes after the ninth.
+/// A sort key for paths, so that the tenth entry of a list comes after the ninth.
 fn countable(path: &str) -> Vec<(usize, &str)> {
     path.split("__").map(|part| (part.parse().unwrap_or(0), part)).collect()
 }
 
-/// Lays the environment over `tree`: the older names first, then those of the settings themselves. A variable that
-/// cannot be placed is told.
+/// Adds the environment to `tree`: first the older names of variables, then the names of the settings. Reports a
+/// variable that fits no setting.
 pub fn lay_environment(tree: &mut Tree, variables: &BTreeMap<String, String>, complaints: &mut Vec<String>) {
     for (name, value) in variables {
         lay_older_name(tree, name, value, complaints);
@@ -147,13 +147,13 @@ pub fn lay_environment(tree: &mut Tree, variables: &BTreeMap<String, String>, co
             complaints.push(format!("the environment variable {name} cannot be placed: {sentence}"));
         }
     }
-    // Last, because the pools that they are about may come from the environment too.
+    // Last, because their pools may come from the environment too.
     for (name, value) in variables {
         lay_older_name_of_pools(tree, name, value);
     }
 }
 
-/// Lays a flag `--set path.to.key=value` over `tree`.
+/// Adds a flag `--set path.to.key=value` to `tree`.
 pub fn lay_flag(tree: &mut Tree, assignment: &str, complaints: &mut Vec<String>) {
     let Some((path, value)) = assignment.split_once('=') else {
         complaints.push(format!("--set {assignment} has no `=`; write --set key=value"));
@@ -165,8 +165,7 @@ pub fn lay_flag(tree: &mut Tree, assignment: &str, complaints: &mut Vec<String>)
     }
 }
 
-/// A value without a type: lists and tables as TOML writes them, everything else as text that is read where its type
-/// is known.
+/// A value without a type. Lists and tables are TOML. Everything else is text, which is parsed where its type is known.
 fn plain(text: &str) -> toml::Value {
     if text.starts_with('[') || text.starts_with('{') {
         let read: Result<toml::Table, _> = format!("value = {text}").parse();
@@ -177,7 +176,7 @@ fn plain(text: &str) -> toml::Value {
     toml::Value::String(text.to_owned())
 }
 
-/// The names under which older deployments set the same things. Times are in milliseconds there.
+/// Variables with the names that older deployments use. Their times are in milliseconds.
 fn lay_older_name(tree: &mut Tree, name: &str, value: &str, complaints: &mut Vec<String>) {
     let times = ["DEFAULT_QUEUE_TIMEOUT", "MAX_QUEUE_TIMEOUT", "POLL_INTERVAL", "SLOT_RECOVERY_INTERVAL_MS"];
     if times.contains(&name) && value.parse::<u64>().is_err() {
@@ -212,10 +211,10 @@ fn lay_older_name_of_pools(tree: &mut Tree, name: &str, value: &str) {
     let Some(Tree::List(pools)) = entries.get_mut("pool") else { return };
     for pool in pools.iter_mut().filter(|pool| applies(pool)) {
         if matches!(pool.at(path), Some(Tree::Leaf(_, Origin::Variable(_)))) {
-            // Set under its own name, which is above this one.
+            // The setting's own name is set, and takes precedence.
             continue;
         }
-        // A pool is a table, in which a path without numbers can always be placed.
+        // A pool is a table, and a path without numbers always fits into it.
         let _ = pool.set(path, value.clone(), Origin::Variable(name.to_owned()));
     }
 }

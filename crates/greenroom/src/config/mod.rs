@@ -1,15 +1,15 @@
-//! The configuration: file, environment and flags in rising order, read by type and checked as a whole. Everything
-//! that is wrong with it is told at once, each in one sentence.
+//! The configuration, from the file, the environment and the flags in rising order. It is read by type and checked as a
+//! whole. All errors are reported together, each in one sentence.
 //!
 //! - this file: the configuration itself
-//! - [`layers`]: where settings come from
-//! - [`section`]: reading them by type
-//! - [`pool`]: the slots of a platform on a provider
-//! - [`provider`]: what makes these slots
-//! - [`ec2`]: the one of them that has runners
-//! - [`kept`]: what the database keeps of it
-//! - [`attributes`]: what they have of what a bot can ask for
-//! - [`duration`]: `90s`, `5m`
+//! - [`layers`]: the sources of settings
+//! - [`section`]: reads settings by type
+//! - [`pool`]: the pools
+//! - [`provider`]: the providers of pools
+//! - [`ec2`]: the settings of the EC2 provider
+//! - [`kept`]: the provider settings that the database stores
+//! - [`attributes`]: the attributes of slots
+//! - [`duration`]: durations such as `90s` and `5m`
 
 pub mod attributes;
 pub mod duration;
@@ -36,40 +36,40 @@ use pool::PoolConfig;
 use provider::ProviderConfig;
 use section::Section;
 
-/// The file that is read when none is named.
+/// The file that is read if the operator names none.
 pub const DEFAULT_FILE: &str = "greenroom.toml";
 
 #[derive(Clone, Debug)]
 pub struct Config {
     pub listen: String,
-    /// How bots reach the server; made from the address it listens on when absent.
+    /// The address at which bots reach the server. If absent, it is derived from the listen address.
     pub public_url: Option<String>,
-    /// May hold a password.
+    /// May contain a password.
     pub database: SecretString,
     pub redis: Option<SecretString>,
-    /// What bots are given of Redis; nothing when absent.
+    /// The Redis URL that bots get. If absent, they get none.
     pub bots_redis: Option<SecretString>,
     pub admin_token: Option<SecretString>,
     pub deadlines: Deadlines,
-    /// In which order bots of one priority are served.
+    /// The order of service for bots with the same priority.
     pub queue_order: QueueOrder,
     pub limits: LimitsConfig,
     /// On each host.
     pub max_concurrent_deployments: u32,
-    /// How long a pull may stand still.
+    /// How long a pull may make no progress.
     pub pull_stall: Duration,
     pub max_recovery_attempts: u32,
     pub pools: Vec<PoolConfig>,
-    /// Whether the pools were configured, or are the defaults.
+    /// Whether the pools are configured. If false, they are the defaults.
     pub has_own_pools: bool,
     /// The file it came from, if any.
     pub file: Option<PathBuf>,
 }
 
-/// How much the server takes on at once; past it requests are refused with 503 `overloaded`.
+/// The limits of the server's load. Above them the server refuses requests with 503 `overloaded`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LimitsConfig {
-    /// Connections of everyone together.
+    /// Connections of all clients together.
     pub connections: u32,
     /// Open event streams of one user.
     pub streams_per_key: u32,
@@ -83,17 +83,17 @@ impl Default for LimitsConfig {
     }
 }
 
-/// What to read a configuration from.
+/// The sources of a configuration.
 #[derive(Clone, Debug, Default)]
 pub struct Sources {
-    /// A file that was named. Without one, [`DEFAULT_FILE`] is read if it is there.
+    /// The file that the operator named. Without it, [`DEFAULT_FILE`] is read if it exists.
     pub file: Option<PathBuf>,
     pub variables: BTreeMap<String, String>,
     /// `key=value`, as from `--set`.
     pub flags: Vec<String>,
 }
 
-/// Everything that is wrong with a configuration.
+/// All errors in a configuration.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Complaints(pub Vec<String>);
 
@@ -309,7 +309,7 @@ fn read_pools(
 }
 
 impl Config {
-    /// Where the database is, without who speaks to it and how.
+    /// The address of the database, without the user, the password and the parameters.
     pub fn database_shown(&self) -> String {
         let url = self.database.expose_secret();
         let url = url.split(['?', '#']).next().unwrap_or_default();

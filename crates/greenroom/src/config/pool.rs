@@ -1,4 +1,4 @@
-//! Pools as they are configured: the slots of one platform on one provider.
+//! The pools, as configured. A pool has the slots of one platform on one provider.
 
 use std::time::Duration;
 
@@ -15,35 +15,35 @@ const IDLE_TIMEOUT: Duration = Duration::from_mins(30);
 
 #[derive(Clone, Debug)]
 pub struct PoolConfig {
-    /// Slots are `pool-<name>-001` and on.
+    /// The slots have the names `pool-<name>-001` and so on.
     pub name: String,
     pub platform: Platform,
     pub provider: ProviderConfig,
-    /// What the database keeps of the provider.
+    /// The provider settings that the database stores.
     pub kept: KeptProvider,
     pub max_slots: u32,
     pub min_idle: u32,
     pub standby: Standby,
     pub recycle_after: u32,
-    /// What its slots have of what a bot can ask for.
+    /// The attributes of its slots.
     pub attributes: Attributes,
-    /// For how long an idle slot may be given out; for ever without.
+    /// How long an idle slot may be assigned. Without it, there is no limit.
     pub expire_after: Option<Duration>,
-    /// How long a hot slot above `min_idle` may be idle before it is stopped; for ever without.
+    /// How long a hot slot above `min_idle` may be idle before it is stopped. Without it, there is no limit.
     pub idle_timeout: Option<Duration>,
 }
 
-/// What an idle slot is. Where slots are provisioned per bot, nothing is started ahead, whatever is configured: agents wait
-/// on runners, which belong to no slot until a bot needs one.
+/// The state of an idle slot. If slots are provisioned per bot, nothing is started ahead, whatever is configured:
+/// agents wait on runners, which belong to no slot until a bot needs one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standby {
     /// Started for each bot.
     Stopped,
-    /// Hot: an agent waits inside.
+    /// Hot: an agent waits in the slot.
     Running,
 }
 
-/// What serves when nothing is configured: a pool for each platform, whose slots run the demo bot.
+/// The pools if none is configured: one for each platform, whose slots run the demo bot.
 pub fn defaults() -> Vec<PoolConfig> {
     Platform::ALL
         .map(|platform| PoolConfig {
@@ -62,7 +62,7 @@ pub fn defaults() -> Vec<PoolConfig> {
         .to_vec()
 }
 
-/// Reads one `[[pool]]`. `None` when what is missing makes it no pool; the complaints say what.
+/// Reads one `[[pool]]`. `None` if required settings are missing, which the complaints name.
 pub fn read(index: usize, tree: Tree, complaints: &mut Vec<String>) -> Option<PoolConfig> {
     let mut section = Section::new(&format!("pool.{index}"), tree, complaints);
     let name = section.text("name");

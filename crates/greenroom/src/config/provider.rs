@@ -1,4 +1,4 @@
-//! What makes a pool's slots, as it is configured: one section for each kind of provider, read by its own types.
+//! The provider of a pool, as configured. Each kind of provider has its own section with its own types.
 
 use std::collections::BTreeMap;
 
@@ -9,11 +9,11 @@ use super::ec2::{self, Ec2Config};
 use super::layers::Tree;
 use super::section::Section;
 
-/// Docker takes no less, in MiB.
+/// The least memory that Docker accepts, in MiB.
 const LEAST_MEMORY: u64 = 6;
 const MIB: u64 = 1024 * 1024;
 
-/// What makes a pool's slots, and what it has to know for it.
+/// The provider of a pool's slots, with its settings.
 #[derive(Clone, Debug)]
 pub enum ProviderConfig {
     Process(ProcessConfig),
@@ -26,13 +26,13 @@ pub enum ProviderConfig {
 
 #[derive(Clone, Debug, Default)]
 pub struct ProcessConfig {
-    /// What a slot runs; the demo bot without.
+    /// The command of a slot. Without it, a slot runs the demo bot.
     pub command: Option<Vec<String>>,
-    /// The user that slots run as; the server's own without.
+    /// The user that slots run as. Without it, slots run as the server's user.
     pub user: Option<String>,
 }
 
-/// How large the pool is.
+/// The size of the pool.
 #[derive(Clone, Copy, Debug)]
 pub struct Size {
     pub max_slots: u32,
@@ -42,10 +42,10 @@ pub struct Size {
 /// For `docker` and `swarm`.
 #[derive(Clone, Debug, Default)]
 pub struct DockerConfig {
-    /// Where the engine is; as the docker command finds it without.
+    /// The address of the engine. Without it, the engine that the docker command would use.
     pub host: Option<String>,
     pub image: String,
-    /// What runs instead of the image's own entry point and command.
+    /// Replaces the image's entry point and command.
     pub command: Option<Vec<String>>,
     pub network: Option<String>,
     pub cpus: Option<f64>,
@@ -72,13 +72,13 @@ pub struct NomadConfig {
     pub ca_cert: Option<String>,
     pub client_cert: Option<String>,
     pub client_key: Option<String>,
-    /// The name in the certificate of the servers, where that is not the host of the address.
+    /// The name in the servers' certificate, if it differs from the host of the address.
     pub tls_server_name: Option<String>,
 }
 
 #[derive(Clone, Debug)]
 pub struct CoolifyConfig {
-    /// With or without its `/api/v1`.
+    /// With or without `/api/v1`.
     pub api_url: String,
     pub api_token: SecretString,
     pub project_uuid: String,
@@ -91,7 +91,7 @@ pub struct CoolifyConfig {
     /// In bytes.
     pub memory: Option<u64>,
     pub env: BTreeMap<String, String>,
-    /// How many requests a minute it takes.
+    /// How many requests per minute Coolify accepts.
     pub requests_per_minute: u32,
 }
 
@@ -111,12 +111,12 @@ impl ProviderConfig {
         self.kind().as_str()
     }
 
-    /// Whether a slot gets what it runs on only when it has a bot.
+    /// Whether a slot gets its machine only when it has a bot.
     pub fn provisioned_per_bot(&self) -> bool {
         self.kind().provisioned_per_bot()
     }
 
-    /// The attributes that it can provision for a bot. `None` where its slots have attributes of their own.
+    /// The attributes that it can provision for a bot. `None` if its slots have fixed attributes.
     pub fn provisionable(&self) -> Option<Vec<Attributes>> {
         match self {
             ProviderConfig::Ec2(config) => Some(config.offers()),
@@ -124,7 +124,7 @@ impl ProviderConfig {
         }
     }
 
-    /// The image that its slots run, where there is such a thing.
+    /// The image of its slots, if it uses images.
     pub fn image(&self) -> Option<String> {
         match self {
             ProviderConfig::Process(_) | ProviderConfig::Ec2(_) => None,
@@ -144,8 +144,8 @@ impl ProviderConfig {
     }
 }
 
-/// Reads the section of the pool's own provider; that of another is an unknown key. `None` when what is missing makes it
-/// none.
+/// Reads the section of the pool's own provider. A section of another provider is an unknown key. `None` if required
+/// settings are missing.
 pub fn read(section: &mut Section<'_>, index: usize, kind: ProviderKind, size: Size) -> Option<ProviderConfig> {
     let Some(tree) = section.take(kind.as_str()) else {
         if kind == ProviderKind::Process {
@@ -167,7 +167,7 @@ pub fn read(section: &mut Section<'_>, index: usize, kind: ProviderKind, size: S
     provider
 }
 
-/// What cannot be done without.
+/// Reads a required setting, and reports it if it is missing.
 pub(super) fn required<T>(
     section: &mut Section<'_>,
     key: &'static str,
@@ -246,7 +246,7 @@ fn nomad(section: &mut Section<'_>) -> Option<NomadConfig> {
     })
 }
 
-/// Whether it is a name that a certificate can be for, and no address.
+/// Whether it is a name that a certificate can contain, and not an IP address.
 fn is_name(name: &str) -> bool {
     let fits = |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '.' | '-' | '_');
     name.chars().all(fits) && name.parse::<std::net::IpAddr>().is_err()
@@ -278,9 +278,9 @@ fn coolify(section: &mut Section<'_>) -> Option<CoolifyConfig> {
     })
 }
 
-/// An image's name and tag. A tag in the name is one, unless another is said.
+/// The name and the tag of an image. `tag` takes precedence over a tag in the name.
 fn parted(image: String, tag: Option<String>) -> (String, String) {
-    // A colon before the last slash is that of a registry's port.
+    // A colon before the last slash belongs to the port of a registry.
     let at =
         image.rfind('@').or_else(|| image.rfind(':').filter(|colon| image.rfind('/').is_none_or(|at| at < *colon)));
     match (tag, at) {
@@ -322,7 +322,7 @@ fn cpus(section: &mut Section<'_>) -> Option<f64> {
     })
 }
 
-/// In bytes: a number is of MiB, a text has its unit, as Docker writes it.
+/// An amount of memory in bytes. A number is in MiB; a text has a unit, in Docker's notation.
 fn memory(section: &mut Section<'_>) -> Option<u64> {
     section.read("memory", "an amount of memory", |value| {
         let bytes = match value {
@@ -349,7 +349,7 @@ fn in_bytes(text: &str) -> Option<u64> {
     number.parse::<u64>().ok()?.checked_mul(unit)
 }
 
-/// Variables of the slots' environment, beside those that every slot has.
+/// Variables of the slots' environment, in addition to those that every slot has.
 fn environment(section: &mut Section<'_>) -> BTreeMap<String, String> {
     let path = section.key_path("env");
     let entries = match section.take("env") {

@@ -1,5 +1,5 @@
-//! Reading settings by their type. Nothing is refused at once: every complaint is gathered, so that a person mends
-//! all of them in one go.
+//! Reads settings by their type. It collects all errors and does not stop at the first one, so that the operator can
+//! fix them together.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::duration;
 use super::layers::{Origin, Tree};
 
-/// A table of settings that is being read. What nobody asked for is an unknown key.
+/// A table of settings that is being read. A key that is never read is an unknown key.
 #[derive(Debug)]
 pub struct Section<'a> {
     path: String,
@@ -38,13 +38,13 @@ impl<'a> Section<'a> {
         Section::new(&path, tree, self.complaints)
     }
 
-    /// A section whose tree was taken before.
+    /// A section from a tree that was taken before.
     pub fn own(&mut self, key: &str, tree: Tree) -> Section<'_> {
         let path = self.key_path(key);
         Section::new(&path, tree, self.complaints)
     }
 
-    /// The entries of a list of tables; `None` when the key is absent.
+    /// The entries of a list of tables. `None` if the key is absent.
     pub fn list(&mut self, key: &'static str) -> Option<Vec<Tree>> {
         match self.take(key)? {
             Tree::List(items) => Some(items),
@@ -64,12 +64,12 @@ impl<'a> Section<'a> {
         self.entries.contains_key(key)
     }
 
-    /// A key as it is set, without reading it.
+    /// The value of a key, without marking it as read.
     pub fn peek(&self, key: &str) -> Option<&Tree> {
         self.entries.get(key)
     }
 
-    /// The whole of a key, whatever it is.
+    /// The whole value of a key, of any type.
     pub fn take(&mut self, key: &'static str) -> Option<Tree> {
         self.asked.push(key);
         self.entries.remove(key)
@@ -83,7 +83,7 @@ impl<'a> Section<'a> {
         })
     }
 
-    /// A list of words that are not empty.
+    /// A list of texts that are not empty.
     pub fn texts(&mut self, key: &'static str) -> Option<Vec<String>> {
         const WANTED: &str = "must be a list of words, such as [\"greenroom-agent\", \"--\", \"my-bot\"]";
         self.read(key, "a list of words", |value| {
@@ -98,7 +98,7 @@ impl<'a> Section<'a> {
         self.read_duration(key, default, false)
     }
 
-    /// A duration of which 0 means that there is none.
+    /// A duration. 0 means that there is none.
     pub fn duration_or_never(&mut self, key: &'static str, default: Duration) -> Option<Duration> {
         Some(self.read_duration(key, default, true)).filter(|duration| !duration.is_zero())
     }
@@ -131,7 +131,7 @@ impl<'a> Section<'a> {
         .unwrap_or(default)
     }
 
-    /// One of a few words.
+    /// One of several fixed words.
     pub fn word<T: Copy>(&mut self, key: &'static str, choices: &[(&'static str, T)]) -> Option<T> {
         self.read(key, "a word", |value| {
             let text = value.as_str().unwrap_or_default();
@@ -174,7 +174,7 @@ impl<'a> Section<'a> {
         if self.path.is_empty() { key.to_owned() } else { format!("{}.{key}", self.path) }
     }
 
-    /// Tells every key that nobody asked for.
+    /// Reports every key that was not read.
     pub fn finish(self) {
         for (key, tree) in &self.entries {
             let path = self.key_path(key);
@@ -193,7 +193,7 @@ fn origin(tree: &Tree) -> Option<&Origin> {
     }
 }
 
-/// The known key that a mistyped one was probably meant to be.
+/// The known key that the operator probably meant by a mistyped one.
 fn nearest(key: &str, known: &[&'static str]) -> Option<&'static str> {
     known
         .iter()

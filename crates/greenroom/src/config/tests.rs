@@ -1,4 +1,4 @@
-//! The configuration as people get it right and wrong.
+//! Tests of the configuration, with valid and invalid settings.
 
 #![allow(clippy::unwrap_used)]
 
@@ -138,7 +138,7 @@ fn a_coolify_pool_takes_its_address_and_token_from_the_environment() {
     assert!(missing[0].contains("`pool.0.coolify.api_url` is missing"));
     let variables = [("COOLIFY_API_URL", "http://coolify/api/v1"), ("COOLIFY_API_TOKEN", "t")];
     assert!(has_token(&load(file, &variables, &[]).unwrap().pools[0]));
-    // Also when the pool itself comes from the environment, under whose own names they stay.
+    // Also if the pool itself comes from the environment. A setting under its own name takes precedence.
     let mut variables = variables.to_vec();
     variables.extend([
         ("GREENROOM_POOL__0__NAME", "meet"),
@@ -255,7 +255,7 @@ fn the_name_in_a_certificate_is_a_name_and_for_addresses_with_certificates() {
 fn the_variables_of_a_slot_and_of_kubernetes_are_not_taken_for_settings() {
     let variables = [("GREENROOM_URL", "http://x"), ("GREENROOM_SLOT", "pool-zoom-001"), ("GREENROOM_SLOT_TOKEN", "t")];
     assert!(load("", &variables, &[]).is_ok());
-    // What Kubernetes sets beside a service of this name.
+    // The variables that Kubernetes sets for a service with this name.
     let variables = [
         ("GREENROOM_SERVICE_HOST", "10.0.0.1"),
         ("GREENROOM_SERVICE_PORT_HTTP", "7700"),
@@ -383,7 +383,7 @@ fn pools_that_share_their_runners_agree_on_what_these_are() {
     assert!(errors.contains("`one` and `other` share their runners, but do not agree on the times"), "{errors}");
     let errors = both("classes = { large = { cpu = 3 } }").unwrap_err().join("\n");
     assert!(errors.contains("do not agree on cpu, mem and instance_types of the class large"), "{errors}");
-    // Half of a place in common: one would take the other's machines for its own.
+    // Two pools share only one of the two: each would treat the other's machines as its own.
     for (key, other_key) in [("table", "queue_prefix"), ("queue_prefix", "table")] {
         let elsewhere: String = PLACE
             .lines()
@@ -396,7 +396,7 @@ fn pools_that_share_their_runners_agree_on_what_these_are() {
         let errors = load(&(pool("one", "") + &other), &[], &[]).unwrap_err().join("\n");
         assert!(errors.contains("`table` and `queue_prefix`"), "{other_key}: {errors}");
     }
-    // What follows from the pools' sizes adds up, and what is said holds.
+    // Values that follow from the pools' sizes add up. Configured values stay.
     let (mut one, other) = (ec2(PLACE).unwrap(), ec2(PLACE).unwrap());
     one.merge(&other);
     assert_eq!((one.classes.len(), one.classes[0].max, one.classes[0].min_idle), (4, 40, 6));

@@ -1,5 +1,5 @@
-//! The requests that a provider takes in a while, shared by everyone who asks it: all pools and all replicas. Who waits
-//! waits in the queue; what frees a slot goes first, and the last of the budget is kept for it.
+//! Limits how many requests a provider gets in a period. All pools and all replicas share the limit. Callers wait in a
+//! queue. Requests that free a slot go first, and the last part of the budget is reserved for them.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,22 +12,22 @@ use tokio::time::Instant;
 use super::ProviderError;
 use crate::store::{LONGEST_HOLD, Store, StoreError, Turn};
 
-/// A request may arrive later than it was made: the time that is looked back on is longer by a thirtieth.
+/// A request may arrive later than it was counted, so the period is longer by one thirtieth.
 const MARGIN: u32 = 30;
 
-/// What a request is for, the most urgent first.
+/// The purpose of a request, the most urgent first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Urgency {
     /// It frees a slot.
     Free,
-    /// Somebody waits for it.
+    /// A caller waits for the result.
     Wanted,
-    /// It only shows something to a person.
+    /// It only updates a text for a person.
     Shown,
 }
 
 impl Urgency {
-    /// How many of a budget may be used for it, while the rest is kept for what is more urgent.
+    /// How many requests of a budget this purpose may use. The rest is reserved for more urgent ones.
     fn share(self, most: u32) -> u32 {
         match self {
             Urgency::Free => most,
@@ -37,7 +37,7 @@ impl Urgency {
     }
 }
 
-/// A budget of so many requests in so long.
+/// A budget of a number of requests per period.
 #[derive(Clone, Debug)]
 pub struct Budget(Arc<Inner>);
 
@@ -48,19 +48,19 @@ struct Inner {
     most: u32,
     time: Duration,
     next: AtomicU64,
-    /// Who of this process waits, in the order in which they go.
+    /// The callers of this process that wait, in the order of their turns.
     queue: Mutex<BTreeSet<(Urgency, u64)>>,
     moved: Notify,
-    /// Until when nobody asks, as far as this process knows: whether or not it could tell the others.
+    /// Until when this process sends no request. It is set even if the other replicas could not be informed.
     held_until: Mutex<Option<Instant>>,
 }
 
-/// Where requests are counted.
+/// Where the requests are counted.
 #[derive(Debug)]
 enum Book {
     /// For all replicas.
     Store(Store),
-    /// For this process alone, where there is no database.
+    /// For this process alone, if there is no database.
     Own(Mutex<Own>),
 }
 
@@ -74,7 +74,7 @@ impl Own {
         let now = Instant::now();
         self.made.retain(|made| now - *made < time);
         let most = usize::try_from(most.max(1)).unwrap_or(usize::MAX);
-        // The one that has to be forgotten before there is room.
+        // The request that must expire before there is room.
         match self.made.len().checked_sub(most).and_then(|index| self.made.get(index)) {
             Some(made) => Turn::In((*made + time - now).max(Duration::from_millis(1))),
             None => {
@@ -104,7 +104,7 @@ impl Book {
         }
     }
 
-    /// Another of the same kind, for something else.
+    /// The book for another budget: the same database, or a new book of this process.
     fn other(&self) -> Self {
         match self {
             Book::Store(store) => Book::Store(store.clone()),
@@ -141,7 +141,7 @@ impl Inner {
         held?.checked_duration_since(Instant::now()).filter(|wait| !wait.is_zero())
     }
 
-    /// A turn, if there is one. While the provider has had enough nobody need ask the others.
+    /// Takes a turn if one is available. While the provider's hold lasts, it does not ask the database.
     async fn take_turn(&self, most: u32) -> Result<Turn, StoreError> {
         if let Some(wait) = self.held() {
             return Ok(Turn::Delayed(wait));
@@ -155,12 +155,12 @@ impl Inner {
 }
 
 impl Budget {
-    /// The budget of this name, of so many requests in so long.
+    /// The budget with this name, which all processes on the database share.
     pub fn new(store: Store, name: String, most: u32, time: Duration) -> Self {
         Self::counted_in(Book::Store(store), name, most, time)
     }
 
-    /// The same for a process that has no database to share it by.
+    /// A budget for a process without a database.
     pub fn in_process(name: String, most: u32, time: Duration) -> Self {
         Self::counted_in(Book::Own(Mutex::default()), name, most, time)
     }
@@ -170,8 +170,7 @@ impl Budget {
         Self(Arc::new(Inner { book, name, most, time: time + time / MARGIN, next, queue, moved, held_until }))
     }
 
-    /// A budget within this one, of so many requests in so long for this alone. Whoever takes one of it takes one of the
-    /// whole too.
+    /// A budget within this one, with a lower limit of its own. Each of its requests also counts in the whole budget.
     pub fn part(&self, of: &str, most: u32, time: Duration) -> Self {
         let Inner { book, name, .. } = &*self.0;
         Self::counted_in(book.other(), format!("{name} {of}"), most, time)
@@ -185,7 +184,7 @@ impl Budget {
         loop {
             let moved = inner.moved.notified();
             tokio::pin!(moved);
-            // From here on it is not missed.
+            // From here on the waiter receives every notification.
             moved.as_mut().enable();
             if inner.queue().first() != Some(&ticket.at) {
                 moved.await;
@@ -195,7 +194,7 @@ impl Budget {
             match inner.take_turn(most).await {
                 Ok(Turn::Now) => return Ok(()),
                 Ok(Turn::In(wait) | Turn::Delayed(wait)) => {
-                    // Somebody more urgent may come meanwhile.
+                    // A more urgent caller may arrive meanwhile.
                     tokio::select! {
                         () = tokio::time::sleep(wait) => {}
                         () = moved => {}
@@ -208,21 +207,21 @@ impl Budget {
         }
     }
 
-    /// How many of this process wait for a turn.
+    /// How many callers of this process wait for a turn.
     pub fn waiting(&self) -> usize {
         self.0.queue().len()
     }
 
-    /// For how long nobody asks because the provider has had enough, as far as this process knows; `None` when it has not.
+    /// How long the provider's hold still lasts, as far as this process knows. `None` if there is no hold.
     pub fn held(&self) -> Option<Duration> {
         self.0.held()
     }
 
-    /// Nobody asks for so long, in whatever process: the provider has had enough. No answer holds for longer than the
-    /// longest hold.
+    /// Stops requests of all processes for this time, because the provider asked for it. The longest hold limits the
+    /// time.
     pub async fn hold_back(&self, time: Duration) {
         let time = time.min(LONGEST_HOLD);
-        // First here, where it cannot fail.
+        // First in this process, where it cannot fail.
         self.0.hold_until(Instant::now() + time);
         metrics::counter!("greenroom_provider_throttled_total", "budget" => self.0.name.clone()).increment(1);
         if let Err(error) = self.0.book.hold_back(&self.0.name, time).await {

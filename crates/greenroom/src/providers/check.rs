@@ -1,24 +1,24 @@
-//! What a provider says of itself when a person has it examined.
+//! The results of a provider's checks, which the operator reads.
 
 use super::ProviderError;
 
-/// How something was found to be.
+/// The verdict of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     Good,
-    /// Good to know, and nothing to mend.
+    /// Useful to know. The operator need not act.
     Note,
-    /// It works, but not as well as it could, or not for as many.
+    /// It works, but not as well as it could, or not for all slots.
     Doubtful,
     Bad,
 }
 
-/// One thing that was looked at.
+/// The result of one check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Check {
     pub what: &'static str,
     pub verdict: Verdict,
-    /// A sentence for a person; the provider's own words where something is wrong.
+    /// A sentence for a person. For a problem, the provider's own error text.
     pub found: String,
 }
 
@@ -39,7 +39,7 @@ impl Check {
         Self { what, verdict: Verdict::Bad, found: found.into() }
     }
 
-    /// Good with these words, or bad with the provider's.
+    /// Good with this text, or bad with the provider's error.
     pub fn of(what: &'static str, found: Result<String, ProviderError>) -> Self {
         match found {
             Ok(found) => Self::good(what, found),

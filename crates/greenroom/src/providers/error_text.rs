@@ -1,13 +1,14 @@
-//! How errors of all kinds are told.
+//! Writes errors as text for operators. Libraries name their own parts in their errors, which does not help an
+//! operator.
 
-/// What libraries say of a connection that does not come about, and what people say.
+/// Pairs of a library's text for a failed connection and a plain text for it.
 const PLAIN: [(&str, &str); 3] = [
     ("Error in the hyper legacy client: ", ""),
     ("client error (Connect)", "cannot connect"),
     ("client error (SendRequest)", "the connection broke"),
 ];
 
-/// An error with all that it stems from: "client error" or "error sending request" alone explains nothing.
+/// The text of an error with all its causes. "client error" or "error sending request" alone explains nothing.
 pub fn with_causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -18,7 +19,7 @@ pub fn with_causes(error: &dyn std::error::Error) -> String {
         }
         cause = error.source();
     }
-    // The names of libraries and of their parts tell an operator nothing.
+    // Names of libraries and of their parts do not help an operator.
     for (theirs, ours) in PLAIN {
         text = text.replace(theirs, ours);
     }

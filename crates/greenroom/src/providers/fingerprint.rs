@@ -1,8 +1,9 @@
-//! What stands for the recipe by which something was made.
+//! A short text that identifies the recipe of a slot. The provider compares fingerprints to find slots with old
+//! settings.
 
 use sha2::{Digest, Sha256};
 
-/// Short enough for a label. Two recipes that differ in anything have different ones.
+/// Short enough for a label. Different recipes have different fingerprints.
 pub fn fingerprint(recipe: &str) -> String {
     let digest = Sha256::digest(recipe.as_bytes());
     digest.iter().take(6).map(|byte| format!("{byte:02x}")).collect()
@@ -12,7 +13,7 @@ pub fn fingerprint(recipe: &str) -> String {
 mod tests {
     use super::*;
 
-    /// What runs is replaced when its fingerprint changes, so it may never change by itself.
+    /// A slot is replaced when its fingerprint changes, so it must never change without a change of the recipe.
     #[test]
     fn the_same_recipe_has_the_same_fingerprint_in_every_version() {
         assert_eq!(fingerprint("bot"), fingerprint("bot"));

@@ -1,21 +1,21 @@
-//! The last of what was written, as much as is worth keeping.
+//! Keeps the last part of a log, as much as is useful. The server stores it with a failed start.
 
 use jiff::Timestamp;
 
 use super::LogLine;
 
-/// Longer ones are cut at their beginning.
+/// Longer texts are cut at the beginning.
 pub const MOST_BYTES: usize = 8 * 1024;
 const MOST_LINES: usize = 50;
 
-/// The last lines of a text that can be kept; `None` when there is nothing in it.
+/// The last lines of a text, up to the limit. `None` if the text is empty.
 pub fn lines(text: &str) -> Option<String> {
     let text = text.replace('\0', " ");
     let mut from = text.len().saturating_sub(MOST_BYTES);
     while !text.is_char_boundary(from) {
         from += 1;
     }
-    // What was cut is not shown as a line.
+    // A line that was cut is not shown.
     let whole =
         if from == 0 { &text[..] } else { text[from..].split_once('\n').map_or(&text[from..], |(_, rest)| rest) };
     let lines: Vec<&str> = whole.trim_end().lines().collect();
@@ -23,12 +23,12 @@ pub fn lines(text: &str) -> Option<String> {
     Some(kept.join("\n")).filter(|text| !text.trim().is_empty())
 }
 
-/// The lines of a text whose times are not known.
+/// The lines of a text without timestamps.
 pub fn untimed(text: &str) -> Vec<LogLine> {
     text.lines().map(|line| LogLine { at: None, text: line.to_owned() }).collect()
 }
 
-/// The lines of a text in which each begins with its time and a blank, as Docker writes them.
+/// The lines of a text in which each line begins with a timestamp and a blank, as Docker writes them.
 pub fn timed(text: &str) -> Vec<LogLine> {
     let line = |line: &str| match line.split_once(' ').unwrap_or((line, "")) {
         (time, text) if let Ok(at) = time.parse::<Timestamp>() => LogLine { at: Some(at), text: text.to_owned() },

@@ -1,18 +1,18 @@
-//! What makes, starts, stops and deletes slots. Each call can be made twice without harm, by the slot's name and
-//! generation, and its errors say whether trying again may help and keep the provider's own words.
+//! The interface of providers, which make, start, stop and delete slots. Each call is safe to repeat, because it names
+//! the slot and its generation. Each error has the provider's own text, and says whether a retry may help.
 //!
 //! - this file: the interface
-//! - [`check`]: what a provider says of itself when it is examined
-//! - [`process`]: each slot a child process on this machine
-//! - [`docker`]: each slot a container of one Docker Engine
-//! - [`swarm`]: each slot a service of a swarm, with one replica or none
-//! - [`nomad`]: each slot a job of Nomad, with one allocation or none
-//! - [`coolify`]: each slot an application of Coolify
-//! - [`ec2`]: each slot a place for a runner on EC2
-//! - [`last`]: as much of a log as is worth keeping
-//! - [`fingerprint`]: what stands for the recipe by which something was made
-//! - [`message`]: how errors are told
-//! - [`budget`]: the requests that a provider takes in a minute, shared by all replicas
+//! - [`check`]: the results of a provider's checks
+//! - [`process`]: each slot is a child process on this machine
+//! - [`docker`]: each slot is a container of one Docker Engine
+//! - [`swarm`]: each slot is a service of a swarm, with one replica or none
+//! - [`nomad`]: each slot is a job of Nomad, with one allocation or none
+//! - [`coolify`]: each slot is an application of Coolify
+//! - [`ec2`]: each slot is a place for a runner on EC2
+//! - [`last`]: keeps the last part of a log
+//! - [`fingerprint`]: identifies the recipe of a slot
+//! - [`error_text`]: writes errors as text for operators
+//! - [`budget`]: limits the requests to a provider, for all replicas together
 
 pub mod budget;
 pub mod check;
@@ -39,22 +39,22 @@ use check::Check;
 pub use crate::store::{Image, LogLine, Pulled};
 pub(crate) use error_text::with_causes;
 
-/// What is to run in a slot.
+/// The slot that a provider makes or starts, and what runs in it.
 #[derive(Clone)]
 pub struct Spec {
     pub slot: SlotName,
     pub generation: i64,
-    /// The connection that it is started for; a slot that runs under the same one is left running.
+    /// The connection that it is started for. A slot that already runs for the same connection is left running.
     pub connection: Option<String>,
-    /// Set in the environment of what runs.
+    /// The environment of the slot's command.
     pub environment: BTreeMap<String, String>,
-    /// Whether what an earlier bot left is removed before the start.
+    /// Whether the files of an earlier bot are removed before the start.
     pub fresh: bool,
-    /// What its bot asks of it.
+    /// The requirements of the bot.
     pub requirements: Option<Requirements>,
 }
 
-/// The environment has tokens in it, so only its names are shown.
+/// The environment contains tokens, so only the names of its variables are shown.
 impl std::fmt::Debug for Spec {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { slot, generation, connection, environment, fresh, requirements } = self;
@@ -65,17 +65,17 @@ impl std::fmt::Debug for Spec {
     }
 }
 
-/// What a provider has under the name of a slot.
+/// The provider's object for a slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
     pub slot: SlotName,
-    /// Whether something runs in it.
+    /// Whether a process runs in it.
     pub running: bool,
-    /// Whether the provider says that what runs is not well.
+    /// Whether the provider reports that it is not well.
     pub unwell: bool,
-    /// How it is, in the provider's own words.
+    /// Its state, in the provider's own words.
     pub state: String,
-    /// What a person is shown of it, where the provider can say.
+    /// The description for people, if the provider stores one.
     pub description: Option<String>,
 }
 
@@ -84,22 +84,22 @@ impl Found {
         Self { slot, running, unwell: false, state: state.into(), description: None }
     }
 
-    /// Whether something runs in it, and is not known to be unwell.
+    /// Whether a process runs in it and the provider does not report it as unwell.
     pub fn is_well(&self) -> bool {
         self.running && !self.unwell
     }
 }
 
-/// That a slot was stopped, and how that is known.
+/// The result of a stop, and how certain it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stopped {
-    /// Somebody says so: it is looked at before it is believed.
+    /// The provider's system reports the end. The server inspects the slot before it relies on this.
     Reported,
-    /// The provider has looked itself, and there is nothing any more.
+    /// The provider has checked that nothing runs any more.
     Seen,
 }
 
-/// How far a pull has come, for whoever looks.
+/// The progress of a pull, for any number of readers.
 #[derive(Debug)]
 pub struct Progress(Mutex<Step>);
 
@@ -107,7 +107,7 @@ pub struct Progress(Mutex<Step>);
 #[derive(Debug)]
 struct Step {
     pulled: Pulled,
-    /// What the provider said last.
+    /// The provider's last message.
     message: Option<String>,
     changed_at: Instant,
 }
@@ -126,7 +126,7 @@ impl Progress {
         }
     }
 
-    /// Keeps what the provider says. The same words again are no progress.
+    /// Stores the provider's message. The same message again does not count as progress.
     pub fn say(&self, message: String) {
         let mut step = self.step();
         if step.message.as_ref() != Some(&message) {
@@ -138,7 +138,7 @@ impl Progress {
         self.step().pulled
     }
 
-    /// Waits until nothing has changed for so long, and says what was said last.
+    /// Waits until the progress has not changed for this time, and returns the last message.
     pub async fn stalled(&self, stall: Duration) -> Option<String> {
         loop {
             let changed_at = self.step().changed_at;
@@ -158,46 +158,48 @@ impl Progress {
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{message}")]
 pub struct ProviderError {
-    /// The provider's own words.
+    /// The provider's own error text.
     pub message: String,
-    /// Whether trying again may help.
+    /// Whether a retry may help.
     pub retryable: bool,
-    /// Whether there is no room for a bot of these requirements now: it waits in the queue, not at the gate.
+    /// Whether there is no capacity for a bot with these requirements now. The bot then waits in the queue, not at the
+    /// gate.
     pub lacks_capacity: bool,
-    /// Whether the provider could not be reached at all: this says nothing about the slot.
+    /// Whether the provider could not be reached at all. Such an error says nothing about the slot.
     pub is_unavailable: bool,
 }
 
 impl ProviderError {
-    /// Too many requests, a timeout, an error of the provider's own.
+    /// Too many requests, a timeout, or an internal error of the provider.
     pub fn transient(message: impl Into<String>) -> Self {
         Self { message: without_nul(message.into()), retryable: true, lacks_capacity: false, is_unavailable: false }
     }
 
-    /// The provider cannot be reached: nobody listens, the connection broke, or a proxy says that it is down.
+    /// The provider cannot be reached: the connection was refused or broke, or a proxy reports that the provider is
+    /// down.
     pub fn unavailable(message: impl Into<String>) -> Self {
         Self { is_unavailable: true, ..Self::transient(message) }
     }
 
-    /// All that would do is taken, and there can be no more of it.
+    /// All suitable capacity is in use, and no more can be added.
     pub fn no_capacity(message: impl Into<String>) -> Self {
         Self { lacks_capacity: true, ..Self::transient(message) }
     }
 
-    /// What stays wrong however often it is tried, such as a bad image name.
+    /// An error that a retry cannot fix, such as a bad image name.
     pub fn permanent(message: impl Into<String>) -> Self {
         Self { retryable: false, ..Self::transient(message) }
     }
 }
 
-/// Words as they can be kept: no database takes a NUL in a text.
+/// The text without NUL, which no database accepts in a text.
 fn without_nul(message: String) -> String {
     if message.contains('\0') { message.replace('\0', " ") } else { message }
 }
 
 #[async_trait]
 pub trait Provider: Send + Sync + std::fmt::Debug {
-    /// The image that its slots run and the host that it must be on, where there is such a thing.
+    /// The image of the slots and the host that needs it, if the provider uses images.
     fn image(&self) -> Option<Image> {
         None
     }
@@ -207,77 +209,77 @@ pub trait Provider: Send + Sync + std::fmt::Debug {
         Ok(true)
     }
 
-    /// Brings the image to the host, and tells how far it has come. Called by one at a time.
+    /// Pulls the image to the host and reports the progress. Only one caller at a time calls it.
     async fn pull_image(&self, _progress: &Progress) -> Result<(), ProviderError> {
         Ok(())
     }
 
-    /// Whether a slot's environment stays as it was when the slot was made. Then it has neither a bot's data nor a token
-    /// that ends with the slot's generation in it, and its agent fetches its bot.
+    /// Whether a slot keeps the environment that it was made with. Its environment then contains neither a bot's data
+    /// nor a token that ends with the slot's generation, and its agent fetches its bot.
     fn keeps_environment(&self) -> bool {
         false
     }
 
-    /// Whether a slot is something at the provider while it has no bot. Otherwise that there is nothing of it is as it
-    /// should be.
+    /// Whether a slot exists at the provider while it has no bot. If false, a missing slot is normal.
     fn makes_ahead(&self) -> bool {
         true
     }
 
-    /// Whether the provider itself starts again what has ended. Then a bot whose slot does not run may go on elsewhere.
+    /// Whether the provider itself restarts a slot that has ended. Then a bot whose slot does not run may continue
+    /// elsewhere.
     fn restarts_slots(&self) -> bool {
         false
     }
 
-    /// What stands for the image, the command and all else of the configuration that its slots are started with. One that was
-    /// started with another is replaced while it is idle.
+    /// Identifies the image, the command and all other settings that slots are started with. A slot with another recipe
+    /// is replaced while it is idle.
     fn recipe(&self) -> Option<String> {
         None
     }
 
-    /// Makes the slot, so that a start finds it; what is there already is left as it is. Nothing runs in it yet. Answers
-    /// with the provider's own name for it.
+    /// Makes the slot, so that a start finds it. It changes nothing if the slot exists, and starts nothing. Returns the
+    /// provider's own name for the slot.
     async fn create(&self, spec: &Spec) -> Result<String, ProviderError>;
 
-    /// Makes the slot run, and makes it first if it is not there. Answers with the provider's own name for it.
+    /// Starts the slot, and makes it first if it does not exist. Returns the provider's own name for it.
     async fn start(&self, spec: &Spec) -> Result<String, ProviderError>;
 
-    /// Ends everything that runs in the slot. With `fresh`, what it left is removed.
+    /// Ends everything that runs in the slot. With `fresh`, it also removes the bot's files.
     async fn stop(&self, slot: &SlotName, fresh: bool) -> Result<Stopped, ProviderError>;
 
     /// Ends everything that runs in the slot and removes the slot itself.
     async fn delete(&self, slot: &SlotName) -> Result<(), ProviderError>;
 
-    /// Everything that the provider has of this installation, in whatever pool, and nothing of anyone else's. An error is
-    /// never an empty list.
+    /// All slots of this installation at the provider, in every pool, and nothing of other owners. If the list cannot
+    /// be read completely, this is an error, never an empty list.
     async fn list(&self) -> Result<Vec<Found>, ProviderError>;
 
-    /// What the provider has under this name now; `None` when there is nothing for certain.
+    /// The slot's current state at the provider. `None` only if the slot certainly does not exist.
     async fn inspect(&self, slot: &SlotName) -> Result<Option<Found>, ProviderError>;
 
-    /// The last lines that what runs or ran in the slot has written, where the provider has them.
+    /// The last lines of output of the slot's current or last run, if the provider has them.
     async fn last_lines(&self, _slot: &SlotName) -> Result<Option<String>, ProviderError> {
         Ok(None)
     }
 
-    /// What was printed in the slot since it was started last, as much of it as the provider has, with times where it
-    /// knows them. It may hold lines of earlier bots where a slot serves several.
+    /// The output of the slot since its last start, as far as the provider has it, with timestamps if it knows them. It
+    /// may contain lines of earlier bots if a slot serves several.
     async fn log(&self, slot: &SlotName) -> Result<Vec<LogLine>, ProviderError> {
         Ok(self.last_lines(slot).await?.map(|text| last::untimed(&text)).unwrap_or_default())
     }
 
-    /// Answers when the provider can be asked for something.
+    /// Checks that the provider answers requests.
     async fn ping(&self) -> Result<(), ProviderError> {
         Ok(())
     }
 
-    /// Examines the provider for a person: whether it is there and takes us, whether the image is there, whether there is
-    /// room for so many slots.
+    /// Checks the provider for the operator: the connection and the credentials, the image, and room for this number of
+    /// slots.
     async fn check(&self, _slots: u32) -> Vec<Check> {
         vec![Check::of("reachable", self.ping().await.map(|()| "it answers".to_owned()))]
     }
 
-    /// Shows a person what the slot is doing, where the provider can. Best effort.
+    /// Shows a person the activity of the slot, if the provider can. Errors are ignored.
     async fn describe(&self, _slot: &SlotName, _description: &str) {}
 }
 

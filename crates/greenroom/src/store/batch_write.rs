@@ -1,5 +1,6 @@
-//! What a plan changes, written at once: on PostgreSQL one statement, which is one round trip and its own transaction; on
-//! SQLite one transaction of prepared statements. Either tests the token first and writes nothing if it is another.
+//! Writes all changes of a plan at once. On PostgreSQL this is one statement, which is one round trip and one
+//! transaction. On SQLite it is one transaction of prepared statements. Both check the token first, and write nothing
+//! if it has changed.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -20,30 +21,30 @@ use super::row_locations::{self, RowLocation};
 use super::sqlite_writer::{SqlitePart, SqliteWrite};
 use super::{Store, StoreError, Tx, TxInner, measured};
 
-/// What came of writing a plan.
+/// The result of writing a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Applied {
     Committed,
-    /// The token was another: somebody else has changed something.
+    /// The token has changed: another process or transaction has changed something.
     Stale,
-    /// The token was the same, and a bot, a deployment or a key was not as planned.
+    /// The token is the same, but a bot, a deployment or a key was not as planned.
     Conflict,
 }
 
-/// The error by which PostgreSQL gives up a batch.
+/// The error code with which PostgreSQL aborts a batch.
 const CONFLICT: &str = "GR001";
 const UNIQUE_VIOLATION: &str = "23505";
 
-/// Parts that others must wait for: a slot or a bot has at most one deployment, so the old one goes first.
+/// Parts that must run before others. A slot or a bot has at most one deployment, so the old one must be deleted first.
 const DELETED_DEPLOYMENTS: [&str; 4] =
     ["given_up_deployments", "returned_deployments", "cancelled_deployments", "released_deployments"];
 
-/// What a plan changes, ready to be sent.
+/// The changes of a plan, ready to be sent.
 #[derive(Debug)]
 pub struct PreparedWrite {
     statement: Statement,
     has_events: bool,
-    /// Slots that PostgreSQL tells the location of.
+    /// The slots whose locations PostgreSQL returns.
     located: Vec<SlotName>,
 }
 
@@ -53,28 +54,28 @@ enum Statement {
     Postgres(Arc<str>, PgArguments),
 }
 
-/// What PostgreSQL has written, and where the token and the used slots are now.
+/// What PostgreSQL has written, with the new locations of the token and the used slots.
 struct WrittenRows {
     applied: Applied,
     token: Option<RowLocation>,
     slots: Vec<RowLocation>,
 }
 
-/// The right to write a plan that nobody else can make stale.
+/// The right to write a plan that no other writer can make stale.
 #[derive(Debug)]
 pub struct HeldToken(HeldInner);
 
 #[derive(Debug)]
 enum HeldInner {
-    /// The turn of the one writer.
+    /// The turn of the only writer.
     Sqlite(WriteTurn),
     /// A transaction that has locked the token.
     Postgres(Tx),
 }
 
 impl Store {
-    /// Puts a plan that was made under the token `before` into one statement. The token is `after` once it is written.
-    /// `journal` says what was changed, if there is anybody to tell.
+    /// Prepares a plan that was made under the token `before`. The write sets the token to `after`. `journal` describes
+    /// the changes for other replicas, if there are any.
     pub fn prepare(
         &self,
         changes: &Changes,
@@ -92,13 +93,13 @@ impl Store {
         let located: Vec<SlotName> = used_slots(changes).map(|slot| slot.name.clone()).collect();
         let known = &self.placement.locations;
         let (slots, token) = (known.of_slots(located.iter()), known.of_token());
-        // The other slots go where this write does not tell.
+        // The statement does not return the locations of the other slots.
         known.forget_slots(changes.slots.iter().filter(|(_, change)| !change.only_use_changed).map(|(name, _)| name));
         let parts = parts(changes, details, (before, after), journal, Some(slots), now);
         Ok(PreparedWrite { statement: for_postgres(parts, before, after, token)?, has_events, located })
     }
 
-    /// Holds the token: from here on nobody else can change what a plan is made on.
+    /// Locks the token. From here on no other writer can change the facts that a plan uses.
     pub async fn hold_token(&self) -> Result<HeldToken, StoreError> {
         Ok(HeldToken(match &self.pools {
             Pools::Sqlite { turns, .. } => {
@@ -108,7 +109,7 @@ impl Store {
         }))
     }
 
-    /// Writes it if the token is still the one that it was planned on.
+    /// Writes the plan if the token is still the one that the plan was made under.
     pub async fn write(
         &self,
         PreparedWrite { statement, has_events, located }: PreparedWrite,
@@ -179,7 +180,7 @@ fn failed(source: sqlx::Error) -> StoreError {
     StoreError::call("placement.apply", source)
 }
 
-/// Texts of statements that were made before. There are few: one for each set of parts that plans consist of.
+/// The texts of statements that were built before. There are few: one for each combination of parts in a plan.
 static TEXTS: LazyLock<Mutex<HashMap<Vec<&'static str>, Arc<str>>>> = LazyLock::new(Mutex::default);
 
 fn known_text(names: Vec<&'static str>, make: impl FnOnce() -> String) -> Arc<str> {
@@ -196,8 +197,8 @@ fn for_sqlite(parts: &[Part<'_>], before: Uuid, after: Uuid) -> Statement {
     Statement::Sqlite(SqliteWrite { before, after, parts: parts.collect() })
 }
 
-/// Tests and replaces the token. The newest version of the row is the one with the highest epoch, however many older ones a
-/// transaction that is held open keeps.
+/// Checks and replaces the token. The newest version of its row has the highest epoch, even if an open transaction
+/// keeps many older versions.
 fn fence() -> String {
     format!(
         "WITH fence AS (
@@ -207,11 +208,11 @@ fn fence() -> String {
     )
 }
 
-/// All parts in one statement. The same parts make the same text, so that it is planned once.
+/// Joins all parts into one statement. The same parts give the same text, so that PostgreSQL plans it once.
 fn postgres_text(parts: &[Part<'_>]) -> String {
     let mut sql = fence();
     let (mut next, mut checks, mut slots) = (4, String::new(), "NULL::tid[]");
-    // PostgreSQL runs parts in no particular order, unless one reads what another returned.
+    // PostgreSQL runs parts in no particular order, unless one reads the result of another.
     let deleted = parts.iter().map(|part| part.name).filter(|name| DELETED_DEPLOYMENTS.contains(name));
     let deleted: String = deleted.map(|name| format!(" AND (SELECT count(*) FROM {name}) >= 0")).collect();
     for part in parts {

@@ -1,4 +1,4 @@
-//! The last of what each bot printed: one row per bot, replaced as a whole.
+//! The last part of each bot's output. Each bot has one row, which is always replaced as a whole.
 
 use domain::{BotId, ConnectionId};
 use jiff::Timestamp;
@@ -8,19 +8,19 @@ use serde_json::json;
 use super::sql::{args, sql};
 use super::{Kind, Run, Store, StoreError, Tx};
 
-/// So much text of a bot's log is kept, without line breaks.
+/// How much text of a bot's log is stored, without line breaks.
 const BYTES_MAX: usize = 64 * 1024;
 const LINES_MAX: usize = 5_000;
 
-/// A line that a bot printed.
+/// A line of a bot's output.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogLine {
-    /// When; `None` where whoever has the line does not know.
+    /// When the bot printed it. `None` if the source of the line does not know.
     pub at: Option<Timestamp>,
     pub text: String,
 }
 
-/// The last lines that a bot printed, oldest first.
+/// The last lines of a bot's output, oldest first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BotLog {
     pub lines: Vec<LogLine>,
@@ -29,7 +29,7 @@ pub struct BotLog {
 }
 
 impl BotLog {
-    /// The part of these lines that can be kept: the last 64 KiB, without NUL, which no database stores.
+    /// The part of these lines that can be stored: the last 64 KiB, without NUL, which no database stores.
     pub fn bounded(lines: Vec<LogLine>, truncated: bool) -> Self {
         let (mut bytes, mut kept) = (0, Vec::new());
         let all = lines.len();
@@ -49,7 +49,7 @@ impl BotLog {
         Self { truncated: truncated || kept.len() < all, lines: kept }
     }
 
-    /// The last so many lines.
+    /// The last lines, at most this number.
     pub fn last(mut self, lines: usize) -> Self {
         let dropped = self.lines.len().saturating_sub(lines);
         self.lines.drain(..dropped);
@@ -58,7 +58,7 @@ impl BotLog {
 }
 
 impl Store {
-    /// What is kept of a bot's log; `None` when nothing was ever kept.
+    /// The stored log of a bot. `None` if none was ever stored.
     pub async fn bot_log(&self, bot: BotId) -> Result<Option<BotLog>, StoreError> {
         let mut reader = self.reader();
         let row =
@@ -73,7 +73,7 @@ impl Store {
         Ok(self.reader().first(sql, args![bot]).await?.is_some())
     }
 
-    /// Says more of what went wrong with a bot that failed.
+    /// Sets a more detailed error of a failed bot.
     pub async fn set_bot_error(&self, bot: BotId, error: &str) -> Result<(), StoreError> {
         let mut tx = self.begin().await?;
         let sql = sql!("bots.set_error", "UPDATE bots SET error = $2 WHERE id = $1 AND status = 'failed'");
@@ -81,7 +81,7 @@ impl Store {
         tx.commit().await
     }
 
-    /// Keeps a log that the provider gave, unless the bot's agent has sent one.
+    /// Stores a log from the provider, unless the bot's agent has sent one.
     pub async fn keep_provider_log(&self, bot: BotId, log: &BotLog, now: Timestamp) -> Result<(), StoreError> {
         let mut tx = self.begin().await?;
         tx.run(
@@ -99,7 +99,7 @@ impl Store {
 }
 
 impl Tx {
-    /// Replaces a bot's log by the one that its agent has sent.
+    /// Replaces a bot's log with the one that its agent has sent.
     pub async fn replace_bot_log(
         &mut self,
         bot: BotId,
@@ -137,7 +137,7 @@ impl Tx {
             .transpose()
     }
 
-    /// The warnings that a bot's events have.
+    /// The warnings in a bot's events.
     pub async fn warnings_of(&mut self, bot: BotId) -> Result<Vec<String>, StoreError> {
         let sql = sql!("events.warnings", "SELECT reason FROM events WHERE bot_id = $1 AND kind = $2");
         let rows = self.all(sql, args![bot, Kind::Warning.as_str()]).await?;

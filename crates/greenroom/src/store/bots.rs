@@ -1,4 +1,4 @@
-//! Bots: one row each, the single source of truth of its state.
+//! The bots. Each bot has one row, which is the only source of truth of its state.
 
 use domain::lifecycle::Standing;
 use domain::{BotId, ConnectionId, Fault, Platform, Reason, Requirements, ShownStatus, SlotName, Status, UserId};
@@ -26,19 +26,19 @@ record! {
         pub exit_code: Option<i64>,
         pub container_id: Option<String>,
         pub connection_id: Option<ConnectionId>,
-        /// Whether the bot has spoken under its current connection.
+        /// Whether the bot has made a callback under its current connection.
         pub has_session: bool = sessions "(SELECT count(*) FROM sessions WHERE sessions.connection_id = bots.connection_id)",
         pub priority: i64,
         pub queue_timeout_ms: i64,
         pub pool: Option<String>,
         pub slot: Option<SlotName>,
-        /// What it asks of its slot, as it was asked.
+        /// The bot's requirements for its slot, as the user sent them.
         pub requirements: Option<Map<String, Value>>,
         pub config: Map<String, Value>,
         pub metadata: Map<String, Value>,
         pub stop_asked_at: Option<Timestamp>,
         pub start_time: Option<Timestamp>,
-        /// When it was first in the meeting.
+        /// When the bot was first in the meeting.
         pub joined_at: Option<Timestamp>,
         pub end_time: Option<Timestamp>,
         pub created_at: Timestamp,
@@ -47,19 +47,19 @@ record! {
 }
 
 impl BotRow {
-    /// Its status as shown: while it is reserved, whether it waits for a slot or is being deployed in one.
+    /// The bot's status as shown. A reserved bot is shown as waiting for a slot or as being deployed.
     pub fn shown(&self) -> ShownStatus {
         ShownStatus::of(self.status, self.connection_id.is_some(), self.pool.is_some())
     }
 
-    /// What it asks of its slot.
+    /// The bot's requirements for its slot.
     pub fn parsed_requirements(&self) -> Option<Requirements> {
         let asked = self.requirements.clone()?;
-        // What cannot be read was never admitted.
+        // Requirements that cannot be read were never admitted.
         serde_json::from_value(Value::Object(asked)).ok()
     }
 
-    /// What the lifecycle needs to know of it.
+    /// The facts that the lifecycle needs.
     pub fn standing(&self) -> Standing {
         Standing {
             status: self.status,
@@ -70,28 +70,28 @@ impl BotRow {
     }
 }
 
-/// A change of status, with its reason. An error or an exit code that is `None` stays as it is.
+/// A change of status, with its reason. If the error or the exit code is `None`, the stored one stays.
 #[derive(Clone, Debug)]
 pub struct Change {
     pub to: Status,
     pub reason: Option<Reason>,
-    /// Set at an end.
+    /// Set when the bot ends.
     pub fault: Option<Fault>,
     pub error: Option<String>,
     pub exit_code: Option<i64>,
 }
 
-/// Which bots a list shows.
+/// The bots that a list shows.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct BotFilter {
     pub status: Option<ShownStatus>,
     pub platform: Option<Platform>,
-    /// Only those older than this one.
+    /// Only bots older than this one.
     pub before: Option<BotId>,
 }
 
 impl BotFilter {
-    /// An id that is above all others stands for "from the newest on", so that one index range serves both.
+    /// Without `before`, an id above all others means "from the newest on", so that one index range serves both cases.
     fn before(&self) -> BotId {
         self.before.unwrap_or(BotId(Uuid::max()))
     }
@@ -123,8 +123,8 @@ const BOTS_BY_ID: &Sql = sql!(
     ),
 );
 
-/// Some bots of a list, as they were read. Each is taken apart only when it is asked for: its documents may take many times
-/// their text in memory.
+/// A page of a list of bots, as raw rows. Each bot is decoded only when it is read, because its documents may need many
+/// times their text in memory.
 #[derive(Debug)]
 pub struct BotChunk(Vec<Row>);
 
@@ -141,7 +141,7 @@ impl BotChunk {
         self.0.iter().map(bot)
     }
 
-    /// Those that may be waiting for a slot.
+    /// The bots that may be waiting for a slot.
     pub fn reserved(&self) -> Result<Vec<BotId>, StoreError> {
         let mut reserved = Vec::new();
         for row in &self.0 {
@@ -200,7 +200,7 @@ impl Store {
             .map(BotChunk)
     }
 
-    /// Everyone's bots, newest first.
+    /// The bots of all users, newest first.
     pub async fn bots(&self, filter: &BotFilter, limit: i64) -> Result<BotChunk, StoreError> {
         self.reader()
             .all(
@@ -224,7 +224,7 @@ impl Store {
             .map(BotChunk)
     }
 
-    /// A user's bots that are not at an end, newest first, those older than `before`.
+    /// The bots of a user that have not ended, newest first. Only those older than `before`.
     pub async fn open_bots_of(&self, user: UserId, before: Option<BotId>, limit: i64) -> Result<BotChunk, StoreError> {
         self.reader()
             .all(
@@ -260,13 +260,13 @@ impl Store {
         counts(&rows)
     }
 
-    /// Bots that are not at an end.
+    /// The bots that have not ended.
     pub async fn open_bot_ids(&self) -> Result<Vec<BotId>, StoreError> {
         let rows = self.reader().all(sql!("open_bots.ids", "SELECT bot_id FROM open_bots"), vec![]).await?;
         rows.iter().map(|row| row.id("bot_id").map(BotId)).collect()
     }
 
-    /// How many bots there are in each status that is not an end. Ended ones only ever grow, and are not counted.
+    /// How many bots have each open status. Bots that have ended are not counted, because their number only grows.
     pub async fn open_bots_by_status(&self) -> Result<Vec<(ShownStatus, i64)>, StoreError> {
         let rows = self
             .reader()
@@ -293,7 +293,8 @@ impl Tx {
             .transpose()
     }
 
-    /// The bot, held until the transaction ends: what moves it is decided one after the other.
+    /// Reads the bot and locks its row until the transaction ends, so that changes of one bot are decided one after the
+    /// other.
     pub async fn hold_bot(&mut self, id: BotId) -> Result<Option<BotRow>, StoreError> {
         self.first(sql_locking!("bots.hold", "SELECT ", bot_columns!(), " FROM bots WHERE id = $1"), args![id])
             .await?
@@ -302,13 +303,13 @@ impl Tx {
             .transpose()
     }
 
-    /// The bot is at an end.
+    /// Removes the bot from the open bots, because it has ended.
     pub async fn close_bot(&mut self, id: BotId, user: UserId) -> Result<(), StoreError> {
         let close = sql!("open_bots.delete", "DELETE FROM open_bots WHERE user_id = $1 AND bot_id = $2");
         self.run(close, args![user, id]).await
     }
 
-    /// Moves a held bot. `start_time` is when it first started, `end_time` when it ended.
+    /// Changes the status of a locked bot. `start_time` is its first start, `end_time` its end.
     pub async fn move_bot(&mut self, id: BotId, change: &Change, now: Timestamp) -> Result<(), StoreError> {
         let started = (change.to == Status::Starting).then_some(now);
         let ended = change.to.is_ended().then_some(now);
@@ -337,7 +338,7 @@ impl Tx {
         .await
     }
 
-    /// Notes that the bot's user wants it to leave, whatever its state is then.
+    /// Records that the user wants the bot to leave, whatever its status is.
     pub async fn note_stop_asked(&mut self, id: BotId, now: Timestamp) -> Result<(), StoreError> {
         self.run(
             sql!("bots.stop_asked", "UPDATE bots SET stop_asked_at = $2, updated_at = $2 WHERE id = $1"),
@@ -346,7 +347,7 @@ impl Tx {
         .await
     }
 
-    /// Gives a held bot a new connection, outside of any slot; every older one is fenced off from here on.
+    /// Gives a locked bot a new connection without a slot. From now on every older connection is fenced.
     pub async fn connect_bot(&mut self, id: BotId, to: ConnectionId, now: Timestamp) -> Result<(), StoreError> {
         self.run(
             sql!(

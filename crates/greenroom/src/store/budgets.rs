@@ -1,31 +1,30 @@
-//! The requests that a provider takes in a while, in whatever process they are made. Times are by the clock of the
-//! database, in milliseconds.
+//! Counts the requests to a provider, from all processes together. Times use the database's clock, in milliseconds.
 
 use std::time::Duration;
 
 use super::sql::{args, sql};
 use super::{Run, Store, StoreError};
 
-/// When a request may be made.
+/// When a request may be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turn {
     /// Now, and it is counted.
     Now,
-    /// Perhaps after so long: as many as may be were made.
+    /// Perhaps after this time: the limit is reached.
     In(Duration),
-    /// Perhaps after so long: the provider has had enough.
+    /// Perhaps after this time: the provider has asked for a pause.
     Delayed(Duration),
 }
 
-/// Nobody holds back for longer, whatever was answered, and however the clock of the database was set meanwhile.
+/// No hold lasts longer, whatever the provider answered and even if the database's clock changes meanwhile.
 pub const LONGEST_HOLD: Duration = Duration::from_mins(10);
 
 impl Store {
-    /// Takes one of the requests of a budget, unless as many as `most` were made within `time`.
+    /// Takes one request of a budget, unless `most` requests were made within `time`.
     pub async fn take_turn(&self, budget: &str, most: u32, time: Duration) -> Result<Turn, StoreError> {
         let time = whole(time);
         let mut tx = self.begin().await?;
-        // Whoever asks at the same time waits here.
+        // Concurrent callers wait here.
         let row = tx
             .first(
                 sql!(
@@ -46,7 +45,7 @@ impl Store {
         if blocked_until > now {
             let until = blocked_until.min(now.saturating_add(whole(LONGEST_HOLD)));
             if until < blocked_until {
-                // The clock was set back: nobody waits until it is where it was.
+                // The clock was set back. Callers must not wait until it reaches the old time.
                 tx.run(
                     sql!("budgets.hold_less", "UPDATE budgets SET blocked_until = $2 WHERE name = $1"),
                     args![budget, until],
@@ -61,14 +60,14 @@ impl Store {
             args![budget, now - time],
         )
         .await?;
-        // Those of before the clock was set back were made a while ago, and nobody knows when: they count as made now, so that
-        // neither too many are made nor anybody waits for longer than the budget's time.
+        // Requests from before the clock was set back have unknown times. They count as made now. So there are never
+        // too many requests, and no caller waits longer than the budget's period.
         tx.run(
             sql!("budgets.set_back", "UPDATE budget_requests SET at = $2 WHERE budget = $1 AND at > $2"),
             args![budget, now],
         )
         .await?;
-        // The one that has to be forgotten before there is room.
+        // The request that must expire before there is room.
         let last = tx
             .first(
                 sql!(
@@ -93,7 +92,7 @@ impl Store {
         Ok(turn)
     }
 
-    /// Lets nobody take a request of a budget for so long.
+    /// Stops all requests of a budget for this time.
     pub async fn hold_back(&self, budget: &str, time: Duration) -> Result<(), StoreError> {
         let time = whole(time);
         let mut tx = self.begin().await?;
@@ -119,7 +118,7 @@ fn whole(time: Duration) -> i64 {
     i64::try_from(time.as_millis()).unwrap_or(i64::MAX)
 }
 
-/// At least one, so that nobody asks again at once.
+/// At least one millisecond, so that the caller does not ask again at once.
 fn milliseconds(count: i64) -> Duration {
     Duration::from_millis(u64::try_from(count).unwrap_or(0).max(1))
 }

@@ -1,4 +1,5 @@
-//! Many rows: one binary array for each column on PostgreSQL, the values of each row on SQLite.
+//! Many rows as parameters of a statement: one binary array for each column on PostgreSQL, the values of each row on
+//! SQLite.
 
 use std::borrow::Cow;
 
@@ -11,17 +12,17 @@ use uuid::Uuid;
 use super::row_locations::RowLocation;
 use super::sql::sortable;
 
-/// The column of rows that says where they were written last.
+/// The column with the last location of each row.
 pub(super) const LOCATION: &str = "location";
 
-/// The values of one column, a row after the other.
+/// The values of one column, in the order of the rows.
 #[derive(Clone, Debug)]
 pub(super) enum Column<'a> {
     Ids(Vec<Option<Uuid>>),
     Texts(Vec<Option<Cow<'a, str>>>),
     Ints(Vec<Option<i64>>),
     Times(Vec<Option<Timestamp>>),
-    /// Where rows were written last; only PostgreSQL has such locations.
+    /// The last locations of rows. Only PostgreSQL has them.
     Locations(Vec<Option<RowLocation>>),
     /// The same time in every row.
     Now(Timestamp),
@@ -39,7 +40,7 @@ impl Column<'_> {
         }
     }
 
-    /// Its value in row `i`, as PostgreSQL finds it in the parameter `number`.
+    /// The column's value in row `i`, from PostgreSQL's parameter `number`.
     fn postgres_value(&self, number: usize) -> String {
         let index = if matches!(self, Column::Now(_)) { "" } else { "[i]" };
         format!("(${number}::{}){index}", self.postgres_type())
@@ -59,7 +60,7 @@ impl Column<'_> {
         .map_err(sqlx::Error::Encode)
     }
 
-    /// The value of a row, as SQLite keeps it.
+    /// The column's value in a row, as SQLite stores it.
     fn sqlite_value(&self, row: usize) -> Value {
         let text = match self {
             Column::Ints(values) => return values.get(row).copied().flatten().map_or(Value::Null, Value::Integer),
@@ -117,7 +118,7 @@ impl<'a> Rows<'a> {
         self
     }
 
-    /// Where each row was written last, as far as that is known.
+    /// The last location of each row, if known.
     pub fn locations(mut self, locations: Vec<Option<RowLocation>>) -> Self {
         self.columns.push((LOCATION, Column::Locations(locations)));
         self
@@ -142,8 +143,8 @@ impl<'a> Rows<'a> {
         self.count == 0
     }
 
-    /// As a table of PostgreSQL whose parameters begin at `first`. `unnest` of many arrays would keep a table of its own for
-    /// each of them.
+    /// The rows as a table of PostgreSQL whose parameters begin at `first`. `unnest` of many arrays would keep a
+    /// separate table for each of them.
     pub fn postgres(&self, first: usize) -> String {
         let columns: Vec<String> = (self.columns.iter().enumerate())
             .map(|(at, (name, column))| format!("{} AS {name}", column.postgres_value(first + at)))

@@ -1,4 +1,4 @@
-//! Commands to running bots: rows until they are acknowledged, so that none is lost on the way.
+//! The commands to running bots. A command stays a row until the bot acknowledges it, so that no command is lost.
 
 use domain::{Action, BotId, CommandId};
 use jiff::Timestamp;
@@ -18,7 +18,7 @@ record! {
 }
 
 impl Store {
-    /// What the bot has not acknowledged yet, oldest first.
+    /// The commands that the bot has not acknowledged yet, oldest first.
     pub async fn open_commands(&self, bot: BotId) -> Result<Vec<CommandRow>, StoreError> {
         self.reader()
             .all(
@@ -49,7 +49,7 @@ impl Tx {
         .await
     }
 
-    /// Marks commands of this bot as heard, and gives the actions of those that were open.
+    /// Marks commands of this bot as acknowledged, and returns the actions of those that were open.
     pub async fn acknowledge(
         &mut self,
         bot: BotId,
@@ -76,7 +76,7 @@ impl Tx {
         .collect()
     }
 
-    /// Takes back commands of one kind that the bot has not heard, because a newer one says it all.
+    /// Withdraws the open commands of one kind, because a newer command replaces them.
     pub async fn supersede(&mut self, bot: BotId, action: Action) -> Result<(), StoreError> {
         self.run(
             sql!("commands.supersede", "DELETE FROM commands WHERE bot_id = $1 AND action = $2 AND acked_at IS NULL"),

@@ -1,5 +1,6 @@
-//! Opening the database that the URL names. SQLite is one writer and readers on a file in WAL mode, each commit on disk
-//! before it is acknowledged. Users' reads have connections of their own, on PostgreSQL placement and leases too.
+//! Opens the database that the URL names. SQLite has one writer and several readers on a file in WAL mode. Each commit
+//! is on disk before it is acknowledged. Users' reads have their own connections. On PostgreSQL, placement and leases
+//! have too.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -14,29 +15,29 @@ use sqlx::{Connection, Executor};
 use super::StoreError;
 use super::lanes::{Lane, WriteTurns};
 
-/// How long a call may wait for a connection. Under a burst calls wait in the queue; they are not refused.
+/// How long a call may wait for a connection. During a burst, calls wait here and are not refused.
 pub(super) const WAIT_FOR_CONNECTION: Duration = Duration::from_secs(30);
 const TRY_AGAIN: Duration = Duration::from_millis(20);
-/// How many pages the log of SQLite has before they go into the file: 16 MiB.
+/// How many pages SQLite's log has before they are copied to the file: 16 MiB.
 pub(super) const WAL_PAGES: &str = "4000";
-/// For users, and as many for everything else.
+/// For users, and the same number for everything else.
 const SQLITE_READERS: u32 = 4;
-/// Of one process, 8 in all. docs/operations.md says so.
+/// For one process, which has 8 in all. docs/operations.md states this number.
 const FOR_USERS: u32 = 2;
 const FOR_BOTS: u32 = 3;
-/// For its turn or the transaction that it writes in, and for what it reads meanwhile.
+/// One for its turn or its write transaction, and one for its reads meanwhile.
 const FOR_PLACEMENT: u32 = 2;
 const FOR_LEASES: u32 = 1;
-/// A process that hangs in the middle of a transaction must not hold its locks for ever, and a statement that waits for
-/// such a lock must end. And plans: every statement is one that looks up few rows by an index, whatever its parameters
-/// are; a table that has grown since it was analysed would be scanned or hashed as a whole, and a plan made anew for each
-/// call costs more than the call.
+/// A process that hangs inside a transaction must not hold its locks forever, and a statement that waits for such a
+/// lock must end. The other settings fix the plans. Every statement looks up few rows by an index, whatever its
+/// parameters are. Without these settings PostgreSQL would scan or hash a whole table that has grown since it was
+/// analysed. And a new plan for each call costs more than the call.
 const SETTINGS: &str = "SET statement_timeout = '30s'; SET idle_in_transaction_session_timeout = '5s';
                         SET plan_cache_mode = force_generic_plan; SET jit = off;
                         SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off";
-/// Placement reads a row's newest version first, which a bitmap of all versions cannot.
+/// Placement reads a row's newest version first, which a bitmap scan cannot do.
 const PLACEMENT_SETTINGS: &str = "SET enable_bitmapscan = off; SET enable_memoize = off";
-/// A connection that has not been used for so long is tried before it is used.
+/// A connection that was idle for longer is tested before it is used.
 pub(super) const TRUSTED_FOR: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Debug)]
@@ -55,7 +56,7 @@ pub(super) struct PgPools {
 }
 
 impl Pools {
-    /// Gives the connections back. What is under way ends first.
+    /// Closes the connections. Calls in progress end first.
     pub(super) async fn close(&self) {
         match self {
             Pools::Sqlite { writer, readers, users, .. } => {
@@ -83,7 +84,7 @@ impl PgPools {
     }
 }
 
-/// Connects without changing anything; `None` when there is no such file.
+/// Connects without changing anything. `None` if the file does not exist.
 pub(super) async fn connect_to_inspect(url: &str) -> Result<Option<Pools>, StoreError> {
     if !url.starts_with("sqlite:") {
         return connect(url).await.map(Some);
@@ -110,7 +111,7 @@ fn sqlite_options(url: &str) -> Result<SqliteConnectOptions, StoreError> {
         .map_err(|source| StoreError::Url(format!("the SQLite URL cannot be read: {source}")))
 }
 
-/// The file of an SQLite database, which is made if it is not there; `None` of another database.
+/// The file of an SQLite database, which is created if it does not exist. `None` for PostgreSQL.
 pub(super) fn sqlite_file(url: &str) -> Result<Option<PathBuf>, StoreError> {
     if !url.starts_with("sqlite:") {
         return Ok(None);
@@ -130,7 +131,7 @@ pub(super) async fn connect(url: &str) -> Result<Pools, StoreError> {
     }
 }
 
-/// The switch to WAL does not wait for another process that is at it, so it is tried again.
+/// The switch to WAL does not wait for another process that switches, so it is tried again.
 async fn sqlite(url: &str) -> Result<Pools, StoreError> {
     let begun = tokio::time::Instant::now();
     loop {
@@ -149,9 +150,9 @@ async fn sqlite_once(url: &str) -> Result<Pools, StoreError> {
         .journal_mode(SqliteJournalMode::Wal)
         .synchronous(SqliteSynchronous::Full)
         .foreign_keys(true)
-        // Pages that many batches write go from the log into the file once for all of them.
+        // A page that many batches write is copied from the log to the file once for all of them.
         .pragma("wal_autocheckpoint", WAL_PAGES)
-        // A statement that may fail half-way would make a file for each batch.
+        // Without it, a statement that may fail half-way would create a file for each batch.
         .pragma("temp_store", "MEMORY")
         .busy_timeout(WAIT_FOR_CONNECTION);
     keep_private(&options)?;
@@ -162,8 +163,8 @@ async fn sqlite_once(url: &str) -> Result<Pools, StoreError> {
         .acquire_timeout(WAIT_FOR_CONNECTION)
         .idle_timeout(None)
         .max_lifetime(None)
-        // After a failed commit, as on a full disk, the connection may believe that its transaction goes on. As the only
-        // writer it would refuse everything from then on, so it is replaced.
+        // After a failed commit, as on a full disk, the connection may treat its transaction as open. It is the only
+        // writer, and would then refuse every call, so it is replaced.
         .before_acquire(|writer, _| Box::pin(async move { Ok(!writer.is_in_transaction()) }))
         .connect_with(options.clone())
         .await
@@ -175,7 +176,7 @@ async fn sqlite_once(url: &str) -> Result<Pools, StoreError> {
     Ok(Pools::Sqlite { file, writer, turns: Arc::default(), readers, users })
 }
 
-/// The file holds the secret that bots' tokens are made with: only its owner may read it.
+/// The file contains the secret that signs bots' tokens, so only its owner may read it.
 fn keep_private(options: &SqliteConnectOptions) -> Result<(), StoreError> {
     use std::os::unix::fs::OpenOptionsExt;
     let file = options.get_filename();
@@ -195,7 +196,7 @@ async fn postgres(url: &str) -> Result<Pools, StoreError> {
         })?
         .application_name("greenroom");
     let failed = |source| StoreError::call("connect", source);
-    // A pool would try again until its patience ends, and then no longer know why.
+    // A pool would retry until its timeout, and then lose the reason.
     PgConnection::connect_with(&options).await.map_err(failed)?.close().await.map_err(failed)?;
     let pool = PgPoolOptions::new()
         .acquire_timeout(WAIT_FOR_CONNECTION)
@@ -210,7 +211,7 @@ async fn postgres(url: &str) -> Result<Pools, StoreError> {
             connection.execute(PLACEMENT_SETTINGS).await.map(drop)
         })
     });
-    // Each connects when it is used.
+    // Each connects at its first use.
     let of = |connections| pool.clone().max_connections(connections).connect_lazy_with(options.clone());
     Ok(Pools::Postgres(PgPools {
         placement: placement.max_connections(FOR_PLACEMENT).connect_lazy_with(options.clone()),

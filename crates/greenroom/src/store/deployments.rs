@@ -1,5 +1,5 @@
-//! The deploy gates as rows, one gate for each host: who waits, who is behind it, and which replica holds it. What a
-//! dead replica held is released in [`super::replicas`].
+//! The deployments at the gates. Each host has one gate. A deployment waits at the gate or has passed it, and a replica
+//! holds it after that. [`super::replicas`] releases the deployments of a dead replica.
 
 use domain::planner::changes::GateState;
 use domain::{BotId, SlotName};
@@ -15,14 +15,14 @@ record! {
     #[derive(Clone, Debug, PartialEq)]
     pub struct DeploymentRow, columns deployment_columns, read deployment {
         pub slot: SlotName,
-        /// Whose gate it passes.
+        /// The host whose gate it passes.
         pub host: String = host "coalesce(host, '')",
         pub bot_id: Option<BotId>,
         pub active: bool = state via is_active,
         pub asked_at: Timestamp,
         pub timeout_at: Timestamp,
         pub last_error: Option<String>,
-        /// How often it was tried, and gave its place to others meanwhile.
+        /// How often the deployment was tried and went back to the gate.
         pub tries: i64,
     }
 }
@@ -31,7 +31,7 @@ fn is_active(row: &Row, column: &'static str) -> Result<bool, StoreError> {
     Ok(row.text(column)? == state_word(GateState::Active))
 }
 
-/// The word for where a deployment stands at its gate.
+/// The stored text of a deployment's state at its gate.
 pub(super) const fn state_word(state: GateState) -> &'static str {
     match state {
         GateState::Waiting => "waiting",
@@ -40,7 +40,7 @@ pub(super) const fn state_word(state: GateState) -> &'static str {
     }
 }
 
-/// Sends deployments that have passed back to the gate: they may pass again from `until` on.
+/// Sends deployments that have passed back to the gate. They may pass again from `until` on.
 macro_rules! return_to_gate {
     ($until:literal) => {
         concat!("UPDATE deployments SET state = 'again', holder = NULL, replica = NULL, lease_until = ", $until)
@@ -48,7 +48,7 @@ macro_rules! return_to_gate {
 }
 pub(super) use return_to_gate;
 
-/// A pool whose deployments a replica can take, and the image that its slots run.
+/// A pool whose deployments a replica can start, and the image of its slots.
 #[derive(Clone, Debug)]
 pub struct Served {
     pub pool: String,
@@ -61,8 +61,8 @@ macro_rules! served {
     };
 }
 
-/// While somebody pulls the image of a pool, nobody of that pool passes: who waits for an image needs no place behind
-/// the gate. (A lock of a replica of the version before ends by time.)
+/// While a replica pulls the image of a pool, no deployment of that pool passes: it would only wait for the image. (A
+/// lock of a replica of the previous version expires by time.)
 macro_rules! no_pull {
     () => {
         "NOT EXISTS (SELECT 1 FROM image_locks
@@ -71,7 +71,7 @@ macro_rules! no_pull {
     };
 }
 
-/// The first few of a pool that may pass: with a bot, without one, and those whose next try is due.
+/// The first few deployments of a pool that may pass: with a bot, without one, and those whose next try is due.
 macro_rules! first_of_pool {
     ($columns:literal) => {
         concat!(
@@ -87,8 +87,8 @@ macro_rules! first_of_pool {
     };
 }
 
-/// On each host bots before slots that are only made ready; within each, first in first out. Those without a bot leave
-/// one permit free, so that a bot that comes next need not wait until a slot for nobody is ready.
+/// On each host, deployments with a bot pass before those without one; within each group, the first one passes first.
+/// Those without a bot leave one permit free, so that the next bot need not wait for an idle slot to be ready.
 macro_rules! sql_pass {
     ($candidates:expr, $begin:literal, $end:literal) => {
         concat!(
@@ -114,7 +114,7 @@ macro_rules! sql_pass {
 
 const PASS: &Sql = sql!(
     "deployments.pass",
-    // SQLite cannot join each pool with the first of its rows, but can look these up by their names.
+    // SQLite cannot join each pool with the first of its rows, but can find these by their names.
     sqlite: sql_pass!(
         concat!(
             "SELECT pending.slot, pending.bot_id, pending.host, pending.arrival,
@@ -124,8 +124,8 @@ const PASS: &Sql = sql!(
         ),
         "IN (", ")"
     ),
-    // As an array, so that it is picked once, however the rest is planned: picked twice it would let more through than
-    // there is room for. One that is leaving at this moment is passed over.
+    // As an array, so that the rows are picked once, whatever the plan is. If they were picked twice, too many could
+    // pass. A deployment that another transaction removes at this moment is skipped.
     postgres: sql_pass!(
         concat!(
             "SELECT pending.slot, pending.bot_id, pending.host, pending.arrival, pending.is_for_nobody
@@ -137,7 +137,7 @@ const PASS: &Sql = sql!(
 );
 
 impl Store {
-    /// Everyone at the gate and behind it, in the order of arrival.
+    /// All deployments at the gates and behind them, in the order of arrival.
     pub async fn deployments(&self) -> Result<Vec<DeploymentRow>, StoreError> {
         self.reader()
             .all(
@@ -150,7 +150,7 @@ impl Store {
             .collect()
     }
 
-    /// Bots that have waited before the gate longer than they may: for the first time, or to be tried again.
+    /// Deployments of bots that have waited too long at the gate, for their first try or for another.
     pub async fn overdue_deployments(&self, now: Timestamp) -> Result<Vec<DeploymentRow>, StoreError> {
         self.reader()
             .all(
@@ -170,7 +170,7 @@ impl Store {
             .collect()
     }
 
-    /// What went wrong with the last try to start some bots, where one has failed.
+    /// The errors of the last failed start of these bots.
     pub async fn start_errors(&self, bots: &[BotId]) -> Result<Vec<(BotId, String)>, StoreError> {
         let bots: Vec<Value> = bots.iter().map(|bot| json!({ "id": bot })).collect();
         self.reader()
@@ -189,7 +189,7 @@ impl Store {
             .collect()
     }
 
-    /// Whether the slot is at the gate or behind it.
+    /// Whether the slot's deployment is at the gate or behind it.
     pub async fn is_at_gate(&self, slot: &SlotName) -> Result<bool, StoreError> {
         let found = self
             .reader()
@@ -198,7 +198,7 @@ impl Store {
         Ok(found.is_some())
     }
 
-    /// Whether a deployment is still its holder's.
+    /// Whether the holder still has a deployment.
     pub async fn is_held_by(&self, slot: &SlotName, holder: Uuid) -> Result<bool, StoreError> {
         let found = self
             .reader()
@@ -213,7 +213,7 @@ impl Store {
         Ok(found.is_some())
     }
 
-    /// Whether someone is starting this slot.
+    /// Whether a replica is starting this slot.
     pub async fn is_deploying(&self, slot: &SlotName) -> Result<bool, StoreError> {
         let found = self
             .reader()
@@ -227,8 +227,8 @@ impl Store {
 }
 
 impl Tx {
-    /// Lets through as many of the served pools as there is room for on their hosts, first in first out, and gives them
-    /// to `holder`, who is part of `replica`.
+    /// Passes as many deployments of the served pools as their hosts have permits for, first in first out. It gives
+    /// them to `holder`, which is work of `replica`.
     pub async fn pass_gate(
         &mut self,
         max: i64,
@@ -237,7 +237,7 @@ impl Tx {
         replica: Uuid,
         now: Timestamp,
     ) -> Result<Vec<DeploymentRow>, StoreError> {
-        // One look at the gates at a time, in whatever process.
+        // Only one process at a time reads the gates.
         self.run(
             sql!(
                 "deployments.gate",
@@ -258,7 +258,7 @@ impl Tx {
         self.all(PASS, args![max, holder, now, replica, served]).await?.iter().map(deployment).collect()
     }
 
-    /// Keeps what was said of a deployment last. False when it is no longer the holder's.
+    /// Stores the last error of a deployment. False if the holder does not have it any more.
     pub async fn note_error(&mut self, slot: &SlotName, holder: Uuid, last_error: &str) -> Result<bool, StoreError> {
         let noted = self
             .first(
@@ -273,8 +273,8 @@ impl Tx {
         Ok(noted.is_some())
     }
 
-    /// Gives a place behind the gate to others until then, because the start failed and is tried again. False when the
-    /// deployment is no longer the holder's.
+    /// Sends a deployment back to the gate until then, because its start failed and is tried again. False if the holder
+    /// does not have it any more.
     pub async fn step_back(
         &mut self,
         slot: &SlotName,
@@ -296,8 +296,8 @@ impl Tx {
         Ok(stepped.is_some())
     }
 
-    /// Gives a place behind the gate to others while somebody else pulls the image: no failure, and not counted as a
-    /// try. The gate leaves the pool out until the pull is over.
+    /// Sends a deployment back to the gate while another process pulls the image. This is no failure and does not count
+    /// as a try. The gate skips the pool until the pull ends.
     pub async fn step_back_for_image(
         &mut self,
         slot: &SlotName,
@@ -317,7 +317,7 @@ impl Tx {
         Ok(stepped.is_some())
     }
 
-    /// Has what waits of a pool pass the gate of another host from now on: that of its configuration.
+    /// Moves the waiting deployments of a pool to the gate of the host in its configuration.
     pub async fn move_deployments(&mut self, pool: &str, host: &str) -> Result<(), StoreError> {
         self.fill_in_pools().await?;
         for state in [GateState::Waiting, GateState::Retry].map(state_word) {
@@ -333,7 +333,7 @@ impl Tx {
         Ok(())
     }
 
-    /// Replicas of the version before do not say of which pool a deployment is.
+    /// Replicas of the previous version do not store a deployment's pool.
     pub(super) async fn fill_in_pools(&mut self) -> Result<(), StoreError> {
         self.run(
             sql!(
@@ -349,7 +349,8 @@ impl Tx {
         .await
     }
 
-    /// Has the first of a pool that step back tried again now, no more than `most`: something may have come free for them.
+    /// Makes the first deployments of a pool that wait for their next try due now, at most `most` of them, because
+    /// capacity may be free again.
     pub async fn hurry_gate(&mut self, pool: &str, now: Timestamp, most: i64) -> Result<(), StoreError> {
         self.run(
             sql!(
@@ -363,7 +364,8 @@ impl Tx {
         .await
     }
 
-    /// Cancels the deployments of bots that wait before the gate, and returns these bots: for them nothing was begun.
+    /// Cancels the deployments of these bots that wait at the gate, and returns their bots: nothing was started for
+    /// them.
     pub async fn cancel_pending_deployments(&mut self, bots: &[BotId]) -> Result<Vec<BotId>, StoreError> {
         if bots.is_empty() {
             return Ok(Vec::new());
@@ -384,7 +386,7 @@ impl Tx {
         .collect()
     }
 
-    /// Forgets the deployment of a slot that nobody is to start any more.
+    /// Deletes the deployment of a slot that must not be started any more.
     pub async fn forget_deployment(&mut self, slot: &SlotName) -> Result<(), StoreError> {
         self.run(sql!("deployments.forget", "DELETE FROM deployments WHERE slot = $1"), args![slot]).await
     }

@@ -1,39 +1,39 @@
-//! What can go wrong with the store, in its callers' terms.
+//! The errors of the store, in terms that its callers use.
 
 /// A failed call to the database.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// The database cannot be reached or has no connection to spare: trying again later may help.
+    /// The database cannot be reached or has no free connection. A retry may help.
     #[error("the database does not answer ({call}): {source}")]
     Unavailable { call: &'static str, source: sqlx::Error },
 
-    /// The database answered, and refused.
+    /// The database answered with a refusal.
     #[error("the database refused {call}: {source}")]
     Refused { call: &'static str, source: sqlx::Error },
 
-    /// A stored value is not what the code that wrote it would have written.
+    /// A stored value is not one that this program writes.
     #[error(
         "the database is inconsistent: in the table {table}, column {column} of the row {row} holds {found} ({call})"
     )]
     Inconsistent { call: &'static str, table: String, column: &'static str, row: String, found: String },
 
-    /// What was to be written did not fit, however often it was decided anew.
+    /// A write did not fit, even after several new decisions.
     #[error("{call} was given up: {why}")]
     Conflict { call: &'static str, why: String },
 
-    /// A fault in Greenroom's own code: the database has nothing to do with it.
+    /// An error in Greenroom's own code, not in the database.
     #[error("a fault in Greenroom itself ({call}): {why}")]
     Internal { call: &'static str, why: String },
 
-    /// The part that was asked has ended, because the server stops.
+    /// The called part has ended, because the server stops.
     #[error("the server is stopping ({call})")]
     Stopping { call: &'static str },
 
-    /// The database URL is not one that can be opened.
+    /// The database URL cannot be opened.
     #[error("{0}")]
     Url(String),
 
-    /// Another server has the SQLite file.
+    /// Another server uses the SQLite file.
     #[error(
         "another greenroom server{} uses the database {database}; stop it first, or give this one a database of its \
          own (several servers share a PostgreSQL)",
@@ -41,7 +41,7 @@ pub enum StoreError {
     )]
     InUse { pid: Option<u32>, database: String },
 
-    /// The database was made by a newer version; it has not been touched.
+    /// A newer version made the database. This version has not changed it.
     #[error(
         "the database is at schema version {found}, which is newer than the {known} that this version of greenroom \
          knows; it was not touched. Start the newer greenroom instead."
@@ -55,17 +55,17 @@ impl StoreError {
         StoreError::Unavailable { call, source: sqlx::Error::Protocol("no answer in time".to_owned()) }
     }
 
-    /// A fault in Greenroom's own code.
+    /// An error in Greenroom's own code.
     pub fn internal(call: &'static str, why: impl std::fmt::Display) -> Self {
         StoreError::Internal { call, why: why.to_string() }
     }
 
-    /// A task that did not come to its end: it panicked, or the server stops.
+    /// A task that did not finish: it panicked, or the server stops.
     pub fn ended(call: &'static str, error: &tokio::task::JoinError) -> Self {
         if error.is_cancelled() { StoreError::Stopping { call } } else { StoreError::internal(call, error) }
     }
 
-    /// The same once more, for another caller that waited for the same call.
+    /// A copy of the error, for another caller that waited for the same call.
     pub fn copy(&self) -> Self {
         let copied = |source: &sqlx::Error| sqlx::Error::Protocol(source.to_string());
         match self {
@@ -84,7 +84,7 @@ impl StoreError {
         }
     }
 
-    /// A failed call to placement's connection of SQLite.
+    /// A failed call on placement's SQLite connection.
     pub(super) fn sqlite(call: &'static str, source: &rusqlite::Error) -> Self {
         let passes = source.sqlite_error().is_some_and(|error| will_pass(&error.extended_code.to_string()));
         let source = sqlx::Error::Protocol(source.to_string());
@@ -106,8 +106,8 @@ impl StoreError {
     }
 }
 
-/// Codes of the databases' own that say nothing about the statement: PostgreSQL starts, stops, is read-only for now, is
-/// short of connections, memory or disk, broke a connection, or gave up waiting; SQLite is busy, or its disk fails it.
+/// Database codes for transient trouble. PostgreSQL starts, stops, is read-only, lacks connections, memory or disk,
+/// lost a connection, or timed out. SQLite is busy, or its disk fails.
 fn will_pass(code: &str) -> bool {
     const POSTGRES: [&str; 5] = ["25006", "25P03", "57014", "55P03", "40P01"];
     const SQLITE: [&str; 6] = ["5", "6", "10", "13", "14", "15"];
@@ -124,7 +124,7 @@ mod tests {
 
     #[test]
     fn what_will_pass_is_told_from_what_is_wrong_with_the_statement() {
-        // SQLite's extended codes have the primary one in their last byte: 778 is a failed write, 517 a busy snapshot.
+        // The last byte of SQLite's extended code is the primary one: 778 is a failed write, 517 a busy snapshot.
         for code in ["57P01", "57P03", "53300", "53100", "08006", "25006", "25P03", "40P01", "5", "517", "778", "13"] {
             assert!(will_pass(code), "{code}");
         }

@@ -1,5 +1,4 @@
-//! The audit trail. An event is written in the transaction of the change that it tells, so that there is never one
-//! without the other.
+//! The audit trail. Each event is written in the transaction of its change, so that neither exists without the other.
 
 use std::collections::{HashMap, HashSet};
 
@@ -27,7 +26,7 @@ record! {
     }
 }
 
-/// What is told of a bot with its events.
+/// The facts about a bot that its events include.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct BotOfEvent {
     pub metadata: Map<String, Value>,
@@ -48,7 +47,7 @@ impl Store {
             .collect()
     }
 
-    /// Some of a bot's events, those after one, oldest first.
+    /// Some of a bot's events after the given one, oldest first.
     pub async fn events_of_bot_after(
         &self,
         bot: BotId,
@@ -71,8 +70,8 @@ impl Store {
             .collect()
     }
 
-    /// A user's events after one and up to another, oldest first. There is no index for it, which every event would pay for:
-    /// the trail is read in stretches, and who resumes has usually missed little of it.
+    /// A user's events after one and up to another, oldest first. It has no index, because every event would pay for
+    /// it. It reads the trail in pages, and a client that resumes has usually missed few events.
     pub async fn events_of_user(
         &self,
         user: UserId,
@@ -104,7 +103,7 @@ impl Store {
         Ok(found)
     }
 
-    /// What is told of these bots with their events: their metadata and their error.
+    /// The facts that the events of these bots include: their metadata and their error.
     pub async fn bots_of_events(
         &self,
         events: impl Iterator<Item = &EventRow>,
@@ -125,7 +124,8 @@ impl Store {
         rows.iter().map(bot).collect()
     }
 
-    /// Everyone's events after one, oldest first. On a shared database an earlier one may still be on its way.
+    /// The events of all users after the given one, oldest first. On a shared database an earlier event may not be
+    /// committed yet.
     pub async fn events_after(&self, after: EventId, limit: i64) -> Result<Vec<EventRow>, StoreError> {
         self.reader()
             .all(
@@ -145,8 +145,8 @@ impl Store {
             .map_or(Ok(EventId(0)), |row| row.int("id").map(EventId))
     }
 
-    /// The transactions that have written an event, or are about to, and have not ended. Only they can bring an event
-    /// under an id that is smaller than one that is visible: the table is locked before an id is taken.
+    /// The open transactions that have written an event or are about to. Only they can add an event with an id below a
+    /// visible one: a transaction locks the table before it takes an id.
     pub async fn event_writers(&self) -> Result<HashSet<String>, StoreError> {
         self.reader()
             .all(

@@ -1,5 +1,5 @@
-//! What went wrong in slots, in the provider's words and with the last lines of what ran there, so that it can be
-//! explained a day later, when the slot itself is gone.
+//! The failures in slots, with the provider's error and the last lines of output. With them an operator can explain a
+//! failure a day later, when the slot is gone.
 
 use domain::{BotId, SlotName};
 use jiff::{SignedDuration, Timestamp};
@@ -8,29 +8,29 @@ use super::record::record;
 use super::sql::{args, sql};
 use super::{Run, Store, StoreError};
 
-/// So many are kept of each slot.
+/// How many failures of each slot are stored.
 const KEPT: i64 = 20;
-/// And for so long, also of slots that are gone.
+/// How long failures are stored, even of slots that are gone.
 const KEPT_FOR: SignedDuration = SignedDuration::from_hours(30 * 24);
-/// A longer message is cut at their end.
+/// A longer message is cut at its end.
 const LONGEST_MESSAGE: usize = 4_000;
 
 record! {
-    /// Something that went wrong in a slot.
+    /// A failure in a slot.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct FailureRow, columns failure_columns, read failure {
         pub slot: SlotName,
-        /// The bot that it went wrong for.
+        /// The bot that was affected.
         pub bot_id: Option<BotId>,
         pub at: Timestamp,
         pub message: String = message "words",
-        /// The last lines of what ran in the slot.
+        /// The last lines of the slot's output.
         pub log: Option<String>,
     }
 }
 
 impl Store {
-    /// Keeps what went wrong, and forgets what went wrong long before in the same slot.
+    /// Stores a failure, and deletes old failures of the same slot.
     pub async fn keep_failure(&self, failure: &FailureRow) -> Result<(), StoreError> {
         let FailureRow { slot, bot_id, at, message, log } = failure;
         let message: String = message.chars().take(LONGEST_MESSAGE).collect();
@@ -58,14 +58,14 @@ impl Store {
         tx.commit().await
     }
 
-    /// What went wrong in a slot, the last first.
+    /// The failures in a slot, the latest first.
     pub async fn failures_in(&self, slot: &SlotName) -> Result<Vec<FailureRow>, StoreError> {
         let sql =
             sql!("failures.of_slot", "SELECT ", failure_columns!(), " FROM failures WHERE slot = $1 ORDER BY at DESC");
         self.reader().all(sql, args![slot]).await?.iter().map(failure).collect()
     }
 
-    /// What went wrong for a bot, the last first.
+    /// The failures of a bot, the latest first.
     pub async fn failures_of(&self, bot: BotId) -> Result<Vec<FailureRow>, StoreError> {
         let sql =
             sql!("failures.of_bot", "SELECT ", failure_columns!(), " FROM failures WHERE bot_id = $1 ORDER BY at DESC");

@@ -1,6 +1,6 @@
-//! The token that placement's copy in memory is compared with, and the journal of what each change of it was about. Whoever
-//! changes slots, pools, the queue, users, keys or which bots run, replaces the token in the same transaction and first of
-//! all, so that nobody waits for it while holding anything else.
+//! The token that protects placement's copy in memory, and the journal that describes each change of the token. Every
+//! transaction that changes slots, pools, the queue, users, keys or the open bots replaces the token. It does so first,
+//! so that it holds no other lock while it waits for the token.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -21,15 +21,15 @@ use super::sql::{args, sql};
 use super::sqlite_writer::SqliteWriter;
 use super::{Run, Store, StoreError, Tx};
 
-/// Ends a transaction of PostgreSQL that holds the token and does nothing for a second. A replica that stands still, or a
-/// machine that is gone, holds up all others no longer than that.
+/// Ends a PostgreSQL transaction that holds the token and is idle for a second. So a replica that is suspended, or a
+/// machine that is gone, blocks the others for at most this time.
 macro_rules! longest_hold {
     () => {
         "set_config('idle_in_transaction_session_timeout', '1s', true)"
     };
 }
 
-/// What a change of the token was about: what is to be read again.
+/// The rows that a change of the token was about, which must be read again.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Changed {
@@ -41,7 +41,7 @@ pub struct Changed {
     pub users: Vec<UserId>,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub pools: bool,
-    /// More than can be named.
+    /// More rows than can be listed.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub everything: bool,
 }
@@ -55,7 +55,7 @@ impl Changed {
         Self { users: vec![id], ..Self::default() }
     }
 
-    /// What a plan changes.
+    /// The rows that a plan changes.
     pub fn of(changes: &Changes) -> Self {
         Self {
             slots: changes.slots.keys().map(ToString::to_string).collect(),
@@ -70,7 +70,7 @@ impl Changed {
         Self { everything: true, ..Self::default() }
     }
 
-    /// With what another change was about.
+    /// Adds the rows of another change.
     pub fn merge(&mut self, other: Changed) {
         self.slots.extend(other.slots);
         self.bots.extend(other.bots);
@@ -80,27 +80,27 @@ impl Changed {
     }
 }
 
-/// What placement and the rest of this process tell each other.
+/// The state that placement shares with the rest of this process.
 #[derive(Debug, Default)]
 pub(super) struct PlacementState {
-    /// This process has changed what placement decides on, other than by placement.
+    /// Another part of this process than placement has changed the facts on which placement decides.
     pub changed: AtomicBool,
-    /// How far placement has followed the journal.
+    /// How far placement has read the journal.
     pub followed: AtomicI64,
-    /// Whether no other replica lived when this one last told that it does.
+    /// Whether no other replica lived at this replica's last renewal.
     pub is_alone: AtomicBool,
     pub writer: KeptConnection,
     pub sqlite: SqliteWriter,
     pub locations: RowLocations,
 }
 
-/// The connection that batches are written on, one after the other. The pool would try it with a round trip after each use,
-/// and give out the other one next.
+/// The connection for placement's batches, which run one after the other. The pool would test it with a round trip
+/// after each use, and then give out the other connection.
 #[derive(Debug, Default)]
 pub(super) struct KeptConnection(Mutex<Option<(PoolConnection<Postgres>, Instant)>>);
 
 impl KeptConnection {
-    /// The connection, if it was used a moment ago. One that was not goes back to the pool, which tries it.
+    /// The connection, if it was used a moment ago. Otherwise it goes back to the pool, which tests it.
     pub fn take(&self) -> Option<PoolConnection<Postgres>> {
         let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         kept.filter(|(_, used)| used.elapsed() < TRUSTED_FOR).map(|(connection, _)| connection)
@@ -110,43 +110,44 @@ impl KeptConnection {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((connection, Instant::now()));
     }
 
-    /// Gives it back to the pool, for those that need two connections.
+    /// Returns the connection to the pool, for a caller that needs two connections.
     pub fn give_back(&self) {
         drop(self.take());
     }
 }
 
-/// Where a copy in memory stands.
+/// The version of a copy in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Position {
     pub token: Uuid,
     pub journal: i64,
 }
 
-/// What has happened since a copy was current.
+/// The changes since a copy was current.
 #[derive(Clone, Debug)]
 pub struct Since {
     pub position: Position,
-    /// `None` when the journal does not tell all of it.
+    /// `None` if the journal does not contain all changes.
     pub changed: Option<Changed>,
 }
 
 impl Store {
-    /// Begins a transaction that changes what placement decides on. It replaces the token before anything else.
+    /// Begins a transaction that changes facts on which placement decides. It replaces the token before any other
+    /// write.
     pub async fn begin_changing(&self, changed: &Changed, now: Timestamp) -> Result<Tx, StoreError> {
         let mut tx = self.begin().await?;
         self.change_in(&mut tx, changed, now).await?;
         Ok(tx)
     }
 
-    /// Replaces the token in a transaction that has written nothing yet that others wait for.
+    /// Replaces the token in a transaction that holds no lock yet for which others wait.
     pub async fn change_in(&self, tx: &mut Tx, changed: &Changed, now: Timestamp) -> Result<(), StoreError> {
         tx.replace_token(changed, now).await?;
         tx.changes_placement = Some(self.placement.clone());
         Ok(())
     }
 
-    /// Begins the transaction of PostgreSQL that a plan is written in, with the token locked.
+    /// Begins the PostgreSQL transaction for a plan, with the token locked.
     pub(super) async fn lock_token(&self) -> Result<Tx, StoreError> {
         self.placement.writer.give_back();
         let mut tx = self.begin_in(Lane::Placement).await?;
@@ -160,17 +161,17 @@ impl Store {
         Ok(tx)
     }
 
-    /// Whether this process has committed a change of what placement decides on since this was asked last.
+    /// Whether this process has committed a change of placement's facts since the last call.
     pub fn take_placement_changed(&self) -> bool {
         self.placement.changed.swap(false, Ordering::SeqCst)
     }
 
-    /// Placement has followed the journal up to here: no row before it is needed by this replica.
+    /// Records that placement has read the journal up to here: this replica needs no earlier row.
     pub fn note_followed(&self, position: Position) {
         self.placement.followed.store(position.journal, Ordering::SeqCst);
     }
 
-    /// The token as it is now, and the end of the journal.
+    /// The current token, and the end of the journal.
     pub async fn placement_position(&self) -> Result<Position, StoreError> {
         let row = self
             .placing()
@@ -187,7 +188,7 @@ impl Store {
         Ok(Position { token: row.id("token")?, journal: row.int("journal")? })
     }
 
-    /// What has happened since a copy was current.
+    /// The changes since a copy was current.
     pub async fn placement_since(&self, known: Position) -> Result<Since, StoreError> {
         let rows = self
             .placing()
@@ -208,20 +209,20 @@ impl Store {
             now = row.id("now")?;
             let Some(journal) = row.maybe_int("journal")? else { continue };
             position.journal = journal;
-            // Rows before the one that goes on from here were followed, or written, before.
+            // Earlier rows were already read, or written by this replica.
             if row.id("before")? == position.token {
                 let read = serde_json::from_str(&row.text("changed")?);
                 changed.merge(read.unwrap_or_else(|_| Changed::everything()));
                 position.token = row.id("token")?;
             }
         }
-        // A batch of a replica that knew nobody to tell is not in the journal.
+        // A replica that knows no other replica does not write its batches to the journal.
         let is_complete = position.token == now && !changed.everything;
         position.token = now;
         Ok(Since { position, changed: is_complete.then_some(changed) })
     }
 
-    /// Deletes rows that every replica has followed. One that is not known yet reads everything.
+    /// Deletes rows that every replica has read. A replica that is not registered yet reads everything anyway.
     pub async fn prune_placement_journal(&self) -> Result<(), StoreError> {
         let mut tx = self.begin().await?;
         let prune = sql!(
@@ -234,8 +235,8 @@ impl Store {
         tx.commit().await
     }
 
-    /// Whether this replica is the only one that lives, as far as it knows. It may be wrong for a second: the token holds
-    /// all the same.
+    /// Whether this is the only live replica, as far as it knows. It may be wrong for a second, but the token still
+    /// protects.
     pub fn is_only_replica(&self) -> bool {
         !self.is_shared() || self.placement.is_alone.load(Ordering::SeqCst)
     }
@@ -249,7 +250,7 @@ fn no_row() -> StoreError {
 impl Tx {
     async fn replace_token(&mut self, changed: &Changed, now: Timestamp) -> Result<(), StoreError> {
         let token = Uuid::new_v4();
-        // Waits while another transaction holds the row, and then reads what that one wrote.
+        // Waits while another transaction holds the row, and then reads its new value.
         let hold = sql!(
             "placement.hold_to_change",
             sqlite: "SELECT epoch, token FROM placement",

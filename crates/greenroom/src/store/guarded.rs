@@ -1,8 +1,8 @@
-//! Tables that placement keeps in memory. A statement that writes one of them runs only in a transaction that replaces
-//! placement's token: any other transaction refuses it. Which statements these are is read off their text when the
-//! program is compiled.
+//! Protects the tables that placement keeps in memory. A statement that writes one of them runs only in a transaction
+//! that replaces placement's token. Any other transaction refuses it. A constant function finds these statements by
+//! their text at compile time.
 
-/// What placement decides on.
+/// The tables on which placement decides.
 pub const TABLES: [&str; 7] = ["slots", "pools", "queue", "users", "api_keys", "idempotency_keys", "open_bots"];
 const VERBS: [&str; 3] = ["INSERT INTO ", "UPDATE ", "DELETE FROM "];
 
@@ -92,7 +92,7 @@ mod tests {
         sources
     }
 
-    /// The text from the first quotation mark to the last of the macro call that begins at `at`, and the name.
+    /// The text from the first to the last quotation mark of the macro call at `at`, and the name.
     fn statement(code: &str, at: usize) -> (String, String) {
         let rest = &code[at..];
         let mut depth = 0;
@@ -109,7 +109,7 @@ mod tests {
         (name.to_owned(), text.split_whitespace().collect::<Vec<_>>().join(" "))
     }
 
-    /// Every statement of the store whose text writes a guarded table: in a text that this test reads itself.
+    /// Every statement of the store whose text writes a guarded table, found by this test's own reading of the source.
     fn guarded_statements() -> Vec<(String, String)> {
         let mut found = Vec::new();
         for (file, code) in sources().into_iter().filter(|(file, _)| file != "sql.rs") {
@@ -168,7 +168,8 @@ mod tests {
             .collect();
         let mut reaching = reaching;
         reaching.sort();
-        // batch_write.rs and sqlite_writer.rs test the token themselves; the others write no table, or are not in use when they do.
+        // batch_write.rs and sqlite_writer.rs check the token themselves. The others write no table, or write it while
+        // the database is not in use.
         assert_eq!(
             reaching,
             ["batch_write.rs", "connect.rs", "migrate.rs", "mod.rs", "placement_turn.rs", "sqlite_writer.rs"]

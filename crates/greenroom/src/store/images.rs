@@ -1,4 +1,4 @@
-//! How far the pulls of images have come. Who pulls has the lease of the image: see [`super::leases`].
+//! The progress of image pulls. The replica that pulls has the lease of the image: see [`super::leases`].
 
 use jiff::Timestamp;
 use uuid::Uuid;
@@ -13,12 +13,12 @@ pub struct Image {
     pub host: String,
 }
 
-/// What a pull has brought so far.
+/// The progress of a pull.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pulled {
     pub layers: u64,
     pub layers_done: u64,
-    /// Of the layers whose size is known by now.
+    /// Of the layers whose size is known.
     pub bytes: u64,
     pub bytes_done: u64,
 }
@@ -32,7 +32,7 @@ pub struct PullRow {
 }
 
 impl Store {
-    /// What is being pulled now.
+    /// The pulls that are in progress.
     pub async fn pulls(&self, now: Timestamp) -> Result<Vec<PullRow>, StoreError> {
         self.reader()
             .all(
@@ -64,7 +64,7 @@ impl Store {
 }
 
 impl Tx {
-    /// Shows how far the pull of an image has come since then. False when it is no longer the holder's.
+    /// Stores the progress of a pull. False if the holder does not have the lease any more.
     pub async fn show_pull(
         &mut self,
         image: &Image,

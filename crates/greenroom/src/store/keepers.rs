@@ -1,4 +1,4 @@
-//! What keepers have done, and which of them somebody wants to run now.
+//! The last runs of keepers, and the requests of operators to run a keeper now.
 
 use jiff::Timestamp;
 
@@ -7,21 +7,21 @@ use super::sql::{args, sql};
 use super::{Run, Store, StoreError};
 
 record! {
-    /// What a keeper has done last.
+    /// The last run of a keeper.
     #[derive(Clone, Debug, Default, PartialEq)]
     pub struct KeeperRow, columns keeper_columns, read keeper {
         pub name: String,
         pub last_run: Option<Timestamp>,
         pub took_ms: Option<i64>,
-        /// What it did, as the text of a JSON object.
+        /// The result, as the text of a JSON object.
         pub did: String,
-        /// What went wrong, if something did.
+        /// The error, if there was one.
         pub error: Option<String>,
         pub next_run: Option<Timestamp>,
-        /// How often a run was asked for by hand, and up to which of these it was done.
+        /// How many runs operators have requested, and up to which of them the keeper has run.
         pub asked: i64,
         pub answered: i64,
-        /// What came of the last one that was asked for, as the text of JSON.
+        /// The result of the last requested run, as JSON text.
         pub answer: Option<String>,
     }
 }
@@ -36,7 +36,7 @@ impl Store {
             .collect()
     }
 
-    /// Asks that a keeper runs now, and says under which number.
+    /// Requests that a keeper runs now, and returns the number of the request.
     pub async fn ask_keeper(&self, name: &str) -> Result<i64, StoreError> {
         let mut tx = self.begin().await?;
         let asked = tx
@@ -54,7 +54,7 @@ impl Store {
         Ok(asked)
     }
 
-    /// Keeps what a keeper did, to be shown unless a later run is known. What was asked for up to `answered` is done, with this answer.
+    /// Stores a keeper's run, unless a later run is stored. All requests up to `answered` are done, with this answer.
     pub async fn keep_run(&self, run: &KeeperRow) -> Result<(), StoreError> {
         let mut tx = self.begin().await?;
         tx.run(

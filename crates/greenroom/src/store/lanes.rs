@@ -1,28 +1,28 @@
-//! Whose calls are made, so that those of one kind never wait behind a crowd of another: each lane has connections of
-//! its own. SQLite has one writer for all of them; there the lanes take turns ([`WriteTurns`]).
+//! The lanes of database calls. Each kind of call has its own connections, so that it never waits behind many calls of
+//! another kind. SQLite has only one writer, for which the lanes take turns ([`WriteTurns`]).
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::oneshot;
 
-/// Whose call it is.
+/// The kind of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lane {
-    /// The one transaction at a time that places bots.
+    /// Placement's transactions, one at a time.
     Placement,
-    /// What must be written in time: heartbeats, leases, and that the server listens.
+    /// Writes that must be in time: heartbeats, leases, and listening spans.
     Leases,
-    /// What bots, agents, keepers and the server itself need.
+    /// Calls for bots, agents, keepers and the server itself.
     Bots,
-    /// What users and operators read and change.
+    /// Reads and changes of users and operators.
     Users,
 }
 
 const LANES: usize = 4;
 
-/// WriteTurns at SQLite's one writer. While several lanes have somebody who waits, each gets every other turn, or every third,
-/// or every fourth: however long the queue in one of them, the first of another waits for three transactions at most.
+/// The turns of the lanes at SQLite's only writer. If several lanes have waiting calls, the turn goes from lane to
+/// lane. So the first call of a lane waits for at most three transactions, however many calls wait in another lane.
 #[derive(Debug, Default)]
 pub(super) struct WriteTurns {
     state: Mutex<State>,
@@ -40,12 +40,12 @@ struct State {
 #[derive(Debug)]
 pub(super) struct WriteTurn {
     turns: Arc<WriteTurns>,
-    /// It was handed on already.
+    /// Whether it was already passed on.
     passed: bool,
 }
 
 impl WriteTurns {
-    /// The turn, unless it does not come in the time in which a connection should.
+    /// Waits for the turn, at most as long as for a connection.
     pub(super) async fn take_in_time(self: &Arc<Self>, lane: Lane) -> Result<WriteTurn, sqlx::Error> {
         let turn = tokio::time::timeout(super::connect::WAIT_FOR_CONNECTION, self.take(lane)).await;
         turn.map_err(|_| sqlx::Error::PoolTimedOut)
@@ -64,7 +64,7 @@ impl WriteTurns {
                 state.waiting[lane as usize].push_back(turn);
                 waited
             };
-            // The sender is only ever dropped with a turn in it; should that change, the wait begins anew.
+            // The sender is only dropped with a turn in it. If that changes, the wait begins again.
             if let Ok(turn) = waited.await {
                 return turn;
             }
@@ -75,7 +75,7 @@ impl WriteTurns {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Hands the turn to the next lane in which somebody waits.
+    /// Passes the turn to the next lane with a waiting call.
     fn pass(self: &Arc<Self>) {
         loop {
             let next = {
@@ -91,7 +91,7 @@ impl WriteTurns {
             let turn = WriteTurn { turns: self.clone(), passed: false };
             match next.map(|next| next.send(turn)) {
                 Some(Ok(())) => return,
-                // Whoever waited has gone away.
+                // The waiting caller has gone.
                 Some(Err(mut turn)) => turn.passed = true,
                 None => {}
             }
@@ -112,7 +112,7 @@ impl Drop for WriteTurn {
 mod tests {
     use super::*;
 
-    /// Lines up in a lane, and says its number when it has the turn.
+    /// Starts a call in a lane. The call records its number when it gets the turn.
     fn enqueue(
         turns: &Arc<WriteTurns>,
         lane: Lane,

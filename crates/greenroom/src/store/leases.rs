@@ -1,8 +1,8 @@
-//! Leases: what only one holder at a time may do. A [`LeaseClaim`] says which [`Lease`], for which work and of which
-//! replica. It is taken, renewed and released here, by the same statements for every kind.
+//! Leases: work that only one holder at a time may do. A [`LeaseClaim`] names the [`Lease`], the work and the replica.
+//! This module takes, renews and releases leases, with the same statements for every kind.
 //!
-//! A lease ends when it is released, when its time is over by the clock of the database, or with its replica. So the
-//! clocks of replicas need not agree. The kinds differ in what ends them:
+//! A lease ends when it is released, when its time is over by the database's clock, or with its replica. So the clocks
+//! of replicas need not agree. The kinds differ in what ends them:
 //!
 //! | lease | table | its time | what else ends it |
 //! |---|---|---|---|
@@ -10,17 +10,18 @@
 //! | [`Lease::Slot`] | `slot_locks` | none: it needs no renewal | the end of its replica |
 //! | [`Lease::Image`] | `image_locks` | none: it needs no renewal | the end of its replica |
 //!
-//! They have a table each, because the deploy gate joins the images that are being pulled, and `image_locks` also has
-//! the progress of the pull. The holder of a lease in `leases` is the replica itself: it takes its lease again as a
-//! renewal. The holder of the others is one piece of work, so that two pieces of work of a replica exclude each other.
+//! There are three tables, because the deploy gate joins the images that are being pulled, and `image_locks` also has
+//! the progress of the pull. The holder of a lease in `leases` is the replica itself, which renews its lease when it
+//! takes it again. The holder of the others is one piece of work, so that two pieces of work of a replica exclude each
+//! other.
 //!
-//! These are no leases of this kind, and stay where they are:
-//! - The row of a replica ([`super::replicas`]) is what the others end with. Nobody competes for it.
-//! - A deployment that has passed the gate ([`super::deployments`]) has a holder and ends with its replica too. But
+//! Four similar mechanisms are not leases of this kind:
+//! - The row of a replica ([`super::replicas`]): leases end with it, and no other replica competes for it.
+//! - A deployment that has passed the gate ([`super::deployments`]): it has a holder and ends with its replica too. But
 //!   it is not released: it goes back to the gate, in its order.
-//! - The turn at placing ([`super::placement_turn`]) is an advisory lock of PostgreSQL: a replica waits for it in the
-//!   database, and may go on without it.
-//! - The lock of an SQLite file ([`super::server_lock`]) is the kernel's: it guards the database itself.
+//! - The turn at placing ([`super::placement_turn`]): it is an advisory lock of PostgreSQL. A replica waits for it in
+//!   the database, and may continue without it.
+//! - The lock of an SQLite file ([`super::server_lock`]): the kernel holds it, and it guards the database itself.
 
 use std::time::Duration;
 
@@ -41,28 +42,28 @@ const WHILE_REPLICA_LIVES: Duration = Duration::from_secs(1_000 * 365 * 24 * 60 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
     pub id: Uuid,
-    /// What an operator knows it by.
+    /// The name that an operator knows it by.
     pub name: String,
 }
 
-/// What only one holder at a time may do.
+/// Work that only one holder at a time may do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Lease {
     /// Run the keepers.
     Keepers,
-    /// Remove what a provider has under a name that no slot has.
+    /// Remove an object at a provider under a name that no slot has.
     Removal(SlotName),
-    /// End what runs in a slot.
+    /// End the processes in a slot.
     Slot(SlotName),
     /// Pull an image to a host.
     Image(Image),
 }
 
-/// A lease that somebody has, or is about to take.
+/// A lease that a holder has, or is about to take.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeaseClaim {
     pub lease: Lease,
-    /// The work that holds it; for a lease that is renewed, its replica.
+    /// The work that holds it. For a lease that is renewed, its replica.
     pub holder: Uuid,
     pub replica: Holder,
     /// How long it lasts unless it is renewed.
@@ -70,7 +71,7 @@ pub struct LeaseClaim {
 }
 
 impl LeaseClaim {
-    /// What a replica needs to take a lease. Each claim of a lease that is not renewed is another holder.
+    /// The claim of a replica. For a lease that is not renewed, each claim is a different holder.
     pub fn new(lease: Lease, replica: &Holder) -> Self {
         let (holder, time) = match lease {
             Lease::Keepers => (replica.id, KEEPERS),
@@ -80,7 +81,7 @@ impl LeaseClaim {
         Self { lease, holder, replica: replica.clone(), time }
     }
 
-    /// What the table keeps of the replica beside the holder.
+    /// The replica, as the table stores it beside the holder: by its name or by its id.
     fn owner(&self) -> Arg {
         match self.lease {
             Lease::Keepers | Lease::Removal(_) => self.replica.name.as_str().into(),
@@ -103,7 +104,7 @@ struct LeaseTable {
     release_all: &'static Sql,
 }
 
-/// The parameters of a key, the first of which has this number.
+/// The parameters of a key, with the number of the first one.
 macro_rules! key_values {
     (one 1) => {
         "$1"
@@ -167,8 +168,9 @@ macro_rules! holder {
     };
 }
 
-/// A table of leases: its name in statements and in the database, its key, which column says whose the lease is beside
-/// `holder`, which one is the replica's id, what the replica's name is, and what else is set when it is taken.
+/// A table of leases: its name in statements and in the database, its key, the column for the replica beside `holder`,
+/// the column with the replica's id, the expression for the replica's name, and other columns that are set when it is
+/// taken.
 macro_rules! lease_table {
     (
         $calls:literal, $table:literal, key: $columns:ident $key:literal, owner: $owner:literal,
@@ -224,8 +226,8 @@ static IMAGES: LeaseTable = lease_table!(
 
 static TABLES: [&LeaseTable; 3] = [&NAMED, &SLOTS, &IMAGES];
 
-/// Of the tables that have a replica: a replica may have taken something in the moment in which it was taken for dead.
-/// The holders in `leases` need not be known replicas, and end by time.
+/// For the tables that have a replica: a replica may have taken a lease while it was declared dead. The holders in
+/// `leases` need not be registered replicas, and expire by time.
 static ORPHANED: [&Sql; 2] = [
     sql!(
         "slot_locks.release_orphaned",
@@ -248,7 +250,7 @@ impl Lease {
         }
     }
 
-    /// The values of the key of its row, behind others.
+    /// The values of the key of its row, after other values.
     fn key_after(&self, mut before: Vec<Arg>) -> Vec<Arg> {
         match self {
             Lease::Keepers => before.push("keepers".into()),
@@ -266,7 +268,7 @@ impl Lease {
 }
 
 impl Store {
-    /// Takes a lease for its time, or for longer if the holder has it already. False when another holder has it.
+    /// Takes a lease for its time, or extends it if the holder has it already. False if another holder has it.
     pub async fn take_lease(&self, claim: &LeaseClaim) -> Result<bool, StoreError> {
         let mut tx = self.begin_lease(&claim.lease).await?;
         let taken = tx.take_lease(claim).await?;
@@ -274,7 +276,7 @@ impl Store {
         Ok(taken)
     }
 
-    /// Keeps a lease that the holder has for its time from now. False when the holder does not have it any more.
+    /// Renews a lease for its time from now. False if the holder does not have it any more.
     pub async fn renew_lease(&self, claim: &LeaseClaim) -> Result<bool, StoreError> {
         let mut tx = self.begin_lease(&claim.lease).await?;
         let renew = claim.lease.table().renew;
@@ -299,15 +301,16 @@ impl Store {
             .transpose()
     }
 
-    /// A lease that must be renewed in time waits behind nothing but its like.
+    /// A lease that must be renewed in time waits only behind similar calls.
     async fn begin_lease(&self, lease: &Lease) -> Result<Tx, StoreError> {
         if lease.is_renewed() { self.begin_in_time().await } else { self.begin().await }
     }
 }
 
 impl Tx {
-    /// Takes a lease together with what else the transaction does. Who comes second waits here until the transaction
-    /// of the first ends. A release waits for who comes second: nobody waits for what was released meanwhile.
+    /// Takes a lease together with the other changes of the transaction. A second caller waits here until the first
+    /// transaction ends. A release waits for the second caller, so that no caller waits for a lease that was released
+    /// meanwhile.
     pub async fn take_lease(&mut self, claim: &LeaseClaim) -> Result<bool, StoreError> {
         let values = args![claim.holder, claim.owner(), milliseconds(claim.time)];
         let taken = self.first(claim.lease.table().take, claim.lease.key_after(values)).await?;
@@ -322,7 +325,7 @@ impl Tx {
         Ok(())
     }
 
-    /// Releases the leases of replicas that are not known.
+    /// Releases the leases of replicas that are not registered.
     pub(super) async fn release_orphaned_leases(&mut self) -> Result<(), StoreError> {
         for sql in ORPHANED {
             self.run(sql, vec![]).await?;
@@ -330,7 +333,7 @@ impl Tx {
         Ok(())
     }
 
-    /// Releases every lease of everybody.
+    /// Releases all leases of all holders.
     pub(super) async fn release_all_leases(&mut self) -> Result<(), StoreError> {
         for table in TABLES {
             self.run(table.release_all, vec![]).await?;

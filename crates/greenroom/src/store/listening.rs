@@ -1,5 +1,5 @@
-//! When bots could be heard, by the clock of the database, so that what one process has listened counts for the next.
-//! Each process has a row for every stretch of time in which it listened without a break, and extends it as it goes on.
+//! Records when the server could receive callbacks of bots, by the database's clock. So the time that one process has
+//! listened also counts for the next. Each process has a row for every period without a break, and extends it.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use super::sql::{args, sql};
 use super::{Run, Store, StoreError};
 
 record! {
-    /// A stretch of time in which a process could hear bots.
+    /// A period in which a process could receive callbacks of bots.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct ListeningSpan, columns span_columns, read listening_span {
         pub started_at: Timestamp,
@@ -19,11 +19,11 @@ record! {
     }
 }
 
-/// More spans than this are of no use to anyone: a process that lives shorter than a second hears nobody.
+/// More spans are useless: a process that lives for less than a second receives nothing.
 const MOST_SPANS: i64 = 5_000;
 
 impl Store {
-    /// Every process's spans that are still kept, latest first.
+    /// The stored spans of all processes, latest first.
     pub async fn listening_spans(&self) -> Result<Vec<ListeningSpan>, StoreError> {
         self.reader()
             .all(
@@ -41,14 +41,14 @@ impl Store {
             .collect()
     }
 
-    /// Extends a span to the database's now, or begins it. `None` when it was extended last longer than `pause` ago: bots
-    /// may not have been heard since, and another span has to begin.
+    /// Extends a span to the database's current time, or begins it. `None` if the last extension is longer ago than
+    /// `pause`: the process may have missed callbacks since, and must begin another span.
     pub async fn extend_listening(&self, span: Uuid, pause: Duration) -> Result<Option<ListeningSpan>, StoreError> {
         let pause = i64::try_from(pause.as_millis()).unwrap_or(i64::MAX);
         let mut tx = self.begin_in_time().await?;
         let extended = tx
             .first(
-                // A clock of the database that was set back is a break as well.
+                // A database clock that was set back is a break as well.
                 sql!(
                     "listening.extend",
                     sqlite: concat!("INSERT INTO listening_spans (id, started_at, heard_until)
@@ -75,7 +75,7 @@ impl Store {
         Ok(extended)
     }
 
-    /// Forgets spans that ended longer ago than this.
+    /// Deletes spans that ended longer ago than this.
     pub async fn prune_listening(&self, older_than: Duration) -> Result<(), StoreError> {
         let older_than = i64::try_from(older_than.as_millis()).unwrap_or(i64::MAX);
         let mut tx = self.begin_in_time().await?;

@@ -1,5 +1,5 @@
-//! Placement's copy in memory, read from the database: all of it, or what has changed. Whether it was current is proven by the
-//! next write, so that it needs no lock.
+//! Reads placement's copy in memory from the database: all of it, or only the changes. It needs no lock, because the
+//! next write proves whether the copy was current.
 
 use domain::planner::bot::{EndedBot, OpenBot, Queued};
 use domain::planner::changes::GateState;
@@ -32,7 +32,7 @@ const OPEN_BOTS: &Sql = sql!(
     " FROM open_bots JOIN bots ON bots.id = open_bots.bot_id LEFT JOIN queue ON queue.bot_id = bots.id"
 );
 
-/// The same rows as [`OPEN_BOTS`] has, of some bots.
+/// The same rows as [`OPEN_BOTS`], for some bots.
 const OPEN_BOTS_OF: &Sql = sql_over!(
     "placement.open_bots_of",
     concat!("SELECT ", open_bot_columns!(), " FROM"),
@@ -119,7 +119,7 @@ fn ids(bots: &[BotId]) -> Vec<Value> {
 }
 
 impl Store {
-    /// All of it, except users and keys, which are looked up when somebody asks.
+    /// Reads everything except users and keys, which are read when a request needs them.
     pub async fn load_snapshot(&self) -> Result<Snapshot, StoreError> {
         self.placement.locations.forget_all();
         let mut snapshot = Snapshot::default();
@@ -142,7 +142,7 @@ impl Store {
         Ok(snapshot)
     }
 
-    /// The rows of these slots and bots, and all pools as they are stored: what the copy should have of them.
+    /// The stored rows of these slots and bots, and of all pools, to compare with the copy.
     pub async fn load_part(&self, scope: &Scope) -> Result<Snapshot, StoreError> {
         let mut part = Snapshot::default();
         for pool in self.placement_pools().await? {
@@ -164,7 +164,7 @@ impl Store {
         Ok(part)
     }
 
-    /// Some open bots, by user and id: those after one.
+    /// A page of open bots after the given one, by user and id.
     pub async fn open_bots_after(
         &self,
         after: Option<(UserId, BotId)>,
@@ -179,7 +179,7 @@ impl Store {
         rows.iter().map(|row| Ok((UserId(row.id("user_id")?), BotId(row.id("bot_id")?)))).collect()
     }
 
-    /// What has changed, read again.
+    /// Reads the changed rows again.
     pub async fn refresh_snapshot(&self, snapshot: &mut Snapshot, changed: &Changed) -> Result<(), StoreError> {
         self.placement.locations.forget_changed(&changed.slots);
         for user in &changed.users {
@@ -211,7 +211,7 @@ impl Store {
         self.refresh_bots(snapshot, &changed.bots).await
     }
 
-    /// Bots, as they are now. Those that are at an end become facts.
+    /// Reads bots again. Those that have ended become facts.
     pub async fn refresh_bots(&self, snapshot: &mut Snapshot, bots: &[BotId]) -> Result<(), StoreError> {
         for chunk in bots.chunks(ROWS_AT_ONCE) {
             for row in &self.placing().all(BOTS, args![ids(chunk)]).await? {
@@ -227,7 +227,7 @@ impl Store {
         Ok(())
     }
 
-    /// Users that have not asked before, with their keys.
+    /// Reads users that are not in the copy yet, with their keys.
     pub async fn load_users(&self, snapshot: &mut Snapshot, users: &[UserId]) -> Result<(), StoreError> {
         if users.is_empty() {
             return Ok(());
@@ -247,7 +247,7 @@ impl Store {
         Ok(())
     }
 
-    /// What was asked for under these idempotency keys.
+    /// Reads the requests under these idempotency keys.
     pub async fn load_keys(&self, snapshot: &mut Snapshot, keys: &[(UserId, String)]) -> Result<(), StoreError> {
         if keys.is_empty() {
             return Ok(());
@@ -266,7 +266,7 @@ impl Store {
         Ok(())
     }
 
-    /// The deployments of slots.
+    /// Reads the deployments of slots.
     pub async fn load_deployments(&self, snapshot: &mut Snapshot, slots: &[SlotName]) -> Result<(), StoreError> {
         if slots.is_empty() {
             return Ok(());
@@ -292,7 +292,7 @@ impl Store {
     }
 }
 
-/// How many slots a pool has is counted, not read.
+/// The number of a pool's slots is counted from its slots, not read.
 fn count_slot(snapshot: &mut Snapshot, pool: &str, counts: bool, by: i64) {
     if let Some(state) = snapshot.pool(pool).filter(|_| counts) {
         let pool = PoolRow { slots: state.pool.slots + by, ..state.pool.clone() };

@@ -1,5 +1,5 @@
-//! Bringing the database to the schema of this version. All of it happens in one transaction under a lock, so that
-//! several processes may start at once and the first does the work; a database that is newer is left as it is.
+//! Migrates the database to the schema of this version. All migrations run in one transaction under a lock, so several
+//! processes may start at once and the first one does the work. A newer database is left unchanged.
 
 use jiff::Timestamp;
 
@@ -8,7 +8,7 @@ use super::lanes::Lane;
 use super::sql::{args, sql};
 use super::{Run, StoreError, Tx, TxInner};
 
-/// One step of the schema.
+/// One migration of the schema.
 struct Migration {
     version: i64,
     name: &'static str,
@@ -44,13 +44,13 @@ const MIGRATIONS: &[Migration] = &[
     migration!(14, "0014_placement_writes"),
 ];
 
-/// The version that this program works with.
+/// The schema version that this program uses.
 pub(super) fn known() -> i64 {
     MIGRATIONS.last().map_or(0, |migration| migration.version)
 }
 
-/// Any number will do, as long as every version of greenroom takes the same. A migration may take its time, and so may
-/// the wait for another process that runs one.
+/// The number is arbitrary, but every version of greenroom must use the same. A migration, and the wait for another
+/// process that runs one, may take long.
 const LOCK: &str = "SET LOCAL statement_timeout = 0; SELECT pg_advisory_xact_lock(7700)";
 
 pub(super) async fn migrate(pools: &Pools) -> Result<(), StoreError> {
@@ -93,7 +93,7 @@ pub(super) async fn migrate(pools: &Pools) -> Result<(), StoreError> {
     tx.commit().await
 }
 
-/// The version that the database is at: 0 when it is empty. There is a table to write it into then.
+/// The schema version of the database, 0 if it is empty. Also creates the table for the version.
 async fn version(tx: &mut Tx) -> Result<i64, StoreError> {
     if let Some(version) = find_version(tx).await? {
         return Ok(version);
@@ -112,7 +112,7 @@ async fn version(tx: &mut Tx) -> Result<i64, StoreError> {
     Ok(0)
 }
 
-/// The version that the database is at; `None` when it has no schema.
+/// The schema version of the database. `None` if it has no schema.
 pub(super) async fn find_version(run: &mut impl Run) -> Result<Option<i64>, StoreError> {
     let there = run
         .first(

@@ -1,19 +1,20 @@
-//! The store: the only place that knows SQL. SQLite and PostgreSQL stand behind one interface, chosen by the URL of
-//! the database. What is read by one statement goes through [`Store`]; what must hold together goes through a
-//! [`Tx`], which commits all of it or nothing.
+//! The store is the only module that contains SQL. SQLite and PostgreSQL have one interface, and the URL of the
+//! database chooses between them. A read of one statement goes through [`Store`]. Changes that belong together go
+//! through a [`Tx`], which commits all of them or none.
 //!
 //! In reading order:
-//! - [`error`], [`sql`], [`record`], [`source_table`], [`lanes`], [`connect`], [`migrate`], [`server_lock`]: the database itself
-//! - [`settings`], [`users`]: who may ask
-//! - [`bots`]: what was asked
-//! - [`pools`], [`slots`], [`queue`], [`deployments`], [`images`]: where it runs, or waits to
-//! - [`failures`], [`budgets`]: what providers said, and how often they may be asked
-//! - [`guarded`], [`fence`], [`placement_turn`], [`load`], [`batch_write`], [`changed`],
-//!   [`columns`], [`row_locations`], [`sqlite_writer`]: placement's copy in memory, and what it writes
-//! - [`sessions`], [`commands`], [`transcript`], [`bot_logs`]: what the bot and its user say to each other
-//! - [`overdue`], [`listening`]: what has lasted too long, and when bots could be heard
-//! - [`servers`]: which servers run, for tools that ask them
-//! - [`leases`], [`replicas`], [`keepers`]: what one holder at a time may do, which replicas live, and what keepers did
+//! - [`error`], [`sql`], [`record`], [`source_table`], [`lanes`], [`connect`], [`migrate`], [`server_lock`]: the
+//!   database itself
+//! - [`settings`], [`users`]: the installation's secrets, the users and their keys
+//! - [`bots`]: the bots
+//! - [`pools`], [`slots`], [`queue`], [`deployments`], [`images`]: where bots run, or wait to run
+//! - [`failures`], [`budgets`]: the errors of providers, and the limits of requests to them
+//! - [`guarded`], [`fence`], [`placement_turn`], [`load`], [`batch_write`], [`changed`], [`columns`],
+//!   [`row_locations`], [`sqlite_writer`]: placement's copy in memory, and its writes
+//! - [`sessions`], [`commands`], [`transcript`], [`bot_logs`]: the data of running bots
+//! - [`overdue`], [`listening`]: bots that are overdue, and when the server could receive their callbacks
+//! - [`servers`]: the running servers, for commands that call them
+//! - [`leases`], [`replicas`], [`keepers`]: exclusive work, the replicas that live, and the runs of keepers
 //! - [`events`]: the audit trail
 
 mod batch_write;
@@ -96,35 +97,35 @@ use sql::{Arg, Inner, Row, Sql};
 pub use transcript::{SegmentPosition, SegmentRow};
 pub use users::{KeyRow, UserChange, UserRow};
 
-/// The database, open and at the schema that this version knows.
+/// The open database, at the schema of this version.
 #[derive(Clone, Debug)]
 pub struct Store {
     pools: Pools,
-    /// Whose calls these are: each lane has connections of its own.
+    /// The lane of these calls. Each lane has its own connections.
     lane: Lane,
     events_written: Arc<Notify>,
     placement: Arc<PlacementState>,
 }
 
-/// A transaction. Dropped without [`Tx::commit`], it leaves no trace.
+/// A transaction. Dropped without [`Tx::commit`], it changes nothing.
 #[derive(Debug)]
 pub struct Tx {
     inner: TxInner,
-    /// Whom to wake after the commit if an event is among what was written.
+    /// Notified after the commit, if the transaction has written an event.
     events_written: Option<Arc<Notify>>,
     has_events: bool,
-    /// What to set after the commit, if what placement decides on is among what was written.
+    /// Set after the commit, if the transaction has changed a table on which placement decides.
     changes_placement: Option<Arc<PlacementState>>,
 }
 
 #[derive(Debug)]
 enum TxInner {
-    /// The transaction ends before the next has its turn.
+    /// The transaction is first, so it ends before the next one gets its turn.
     Sqlite(Transaction<'static, Sqlite>, Option<WriteTurn>),
     Postgres(Transaction<'static, Postgres>),
 }
 
-/// What runs statements: a transaction, or the store for reads that need none.
+/// Runs statements: a transaction, or the store for reads outside one.
 pub trait Run: Send {
     fn all(&mut self, sql: &'static Sql, args: Vec<Arg>) -> impl Future<Output = Result<Vec<Row>, StoreError>> + Send;
 
@@ -137,31 +138,31 @@ pub trait Run: Send {
     }
 }
 
-/// A database that was opened for a look.
+/// A database that was opened only to inspect it.
 #[derive(Debug)]
 pub struct StoreInspection {
     pub store: Store,
     /// The version of its schema.
     pub found: i64,
-    /// The version that this program works with.
+    /// The schema version that this program uses.
     pub known: i64,
 }
 
 impl Store {
-    /// Opens the database and brings it to the schema of this version, one process at a time.
+    /// Opens the database and migrates it to the schema of this version. Only one process at a time migrates.
     pub async fn open(url: &str) -> Result<Self, StoreError> {
         let pools = connect::connect(url).await?;
         migrate::migrate(&pools).await?;
         Ok(Self { pools, lane: Lane::Bots, events_written: Arc::default(), placement: Arc::default() })
     }
 
-    /// The same for what users and operators ask: their calls use connections that nobody else needs.
+    /// The same store for requests of users and operators, which have their own connections.
     pub fn for_users(&self) -> Self {
         Self { lane: Lane::Users, ..self.clone() }
     }
 
-    /// Looks at a database without changing anything of it. `None` when there is none yet, where that can be known: of an
-    /// SQLite file.
+    /// Inspects a database without changing it. `None` if an SQLite file does not exist. On PostgreSQL this is not
+    /// known.
     pub async fn inspect(url: &str) -> Result<Option<StoreInspection>, StoreError> {
         let Some(pools) = connect::connect_to_inspect(url).await? else { return Ok(None) };
         let store = Self { pools, lane: Lane::Bots, events_written: Arc::default(), placement: Arc::default() };
@@ -169,12 +170,13 @@ impl Store {
         Ok(Some(StoreInspection { store, found, known: migrate::known() }))
     }
 
-    /// Begins a transaction that may write. On SQLite it is the only one until it ends.
+    /// Begins a transaction that may write. On SQLite no other one runs until it ends.
     pub async fn begin(&self) -> Result<Tx, StoreError> {
         self.begin_in(self.lane).await
     }
 
-    /// Begins a transaction that waits behind nothing but its like, because it must be written in time: a lease, a heartbeat.
+    /// Begins a transaction that must be written in time, such as for a lease or a heartbeat. It waits only behind
+    /// similar ones.
     async fn begin_in_time(&self) -> Result<Tx, StoreError> {
         self.begin_in(Lane::Leases).await
     }
@@ -191,8 +193,8 @@ impl Store {
                 TxInner::Sqlite(tx, Some(turn))
             }
             Pools::Postgres(pools) => {
-                // In a task of its own: a caller that goes away in the middle of BEGIN would otherwise leave a connection
-                // in the pool whose transaction nobody knows of.
+                // In a separate task: a caller that is cancelled during BEGIN would otherwise leave an open transaction
+                // in the pool.
                 let pool = pools.of(lane).clone();
                 let begun = measured("begin", tokio::spawn(async move { pool.begin().await })).await;
                 TxInner::Postgres(begun.unwrap_or(Err(sqlx::Error::WorkerCrashed)).map_err(failed)?)
@@ -205,19 +207,20 @@ impl Store {
         Tx { inner, events_written: Some(self.events_written.clone()), has_events: false, changes_placement: None }
     }
 
-    /// Gives the connections back. What is under way ends first.
+    /// Closes the connections. Calls in progress end first.
     pub async fn close(&self) {
         self.placement.writer.give_back();
         self.placement.sqlite.close();
         self.pools.close().await;
     }
 
-    /// Whether other processes may commit to this database at the same time, in an order that ids do not tell.
+    /// Whether other processes may commit to this database at the same time, so that ids do not show the order of
+    /// commits.
     pub fn is_shared(&self) -> bool {
         matches!(self.pools, Pools::Postgres(_))
     }
 
-    /// Wakes when this process has committed an event.
+    /// Waits until this process has committed an event.
     pub async fn events_written(&self) {
         self.events_written.notified().await;
     }
@@ -226,7 +229,7 @@ impl Store {
         Reader { pools: &self.pools, lane: self.lane }
     }
 
-    /// Reads for placement, on connections of its own.
+    /// Reads for placement, on its own connections.
     fn placing(&self) -> Reader<'_> {
         Reader { pools: &self.pools, lane: Lane::Placement }
     }
@@ -281,7 +284,7 @@ impl Run for Tx {
 }
 
 impl Tx {
-    /// Makes all of it last. Only after this may a caller be told.
+    /// Commits the transaction. A caller may report success only after this.
     pub async fn commit(self) -> Result<(), StoreError> {
         let call = "commit";
         match self.inner {
@@ -304,7 +307,7 @@ impl Tx {
     }
 }
 
-/// Every call to the database is measured by its name.
+/// Measures every call to the database by its name.
 async fn measured<T>(call: &'static str, work: impl Future<Output = T>) -> T {
     let begun = Instant::now();
     let done = work.await;

@@ -1,5 +1,5 @@
-//! Bots whose state has lasted too long, each by the clock of that state. A bot that has not spoken under its current
-//! connection is watched by the clock of its assignment alone, whatever it was before.
+//! Finds the bots whose status has lasted too long. Each status has its own clock. Until a bot makes its first callback
+//! under its current connection, only the clock of its assignment counts.
 
 use domain::lifecycle::Overdue;
 use domain::{BotId, Status, UserId};
@@ -8,11 +8,11 @@ use jiff::Timestamp;
 use super::sql::{Sql, args, sql, words};
 use super::{Run, Store, StoreError, Tx};
 
-/// Statuses of a bot that runs and is not in the meeting.
+/// The statuses of a running bot that is not in the meeting.
 const COMING_IN: &str = words!(Status::Starting, Status::AwaitingAdmission, Status::NeedsHelp);
 
-/// Two statements of one condition: the bots that meet it after `$2` and `$3`, by user and id, and whether one does.
-/// `$1` is the latest moment at which their clock may have started.
+/// Two statements for one condition: the bots after `$2` and `$3` that meet it, by user and id, and whether one bot
+/// meets it. `$1` is the latest time at which their clock may have started.
 macro_rules! watched {
     ($name:literal, $($condition:expr),+ $(,)?) => {
         Some((
@@ -38,37 +38,37 @@ macro_rules! watched {
 
 fn watched(overdue: Overdue) -> Option<(&'static Sql, &'static Sql)> {
     match overdue {
-        // Started or given to a waiting agent, and not a word under that connection.
+        // The bot was started, or given to a waiting agent, and has made no callback under that connection.
         Overdue::NoStart => {
             watched!(
                 "overdue.no_start",
                 "bots.status <> 'stopping' AND sessions.connection_id IS NULL AND bots.awaited_since <= $1"
             )
         }
-        // From `started` on, the lobby included; after a bot had been in the meeting, from when it called for help.
+        // From `started` on, including the lobby. If the bot was in the meeting before, from its call for help on.
         Overdue::NoJoin => watched!(
             "overdue.no_join",
             "bots.status IN (",
             COMING_IN,
             ") AND CASE WHEN sessions.joined_at IS NULL THEN sessions.started_at ELSE bots.status_since END <= $1"
         ),
-        // From the last heartbeat on, or from when it came in.
+        // From the last heartbeat on, or from when the bot entered.
         Overdue::HeartbeatLost => watched!(
             "overdue.heartbeat_lost",
             "bots.status = 'active' AND sessions.connection_id IS NOT NULL AND bots.status_since <= $1
              AND (heartbeats.at IS NULL OR heartbeats.at <= $1)"
         ),
-        // From when it was asked to leave, or said that it does.
+        // From when the bot was asked to leave, or reported that it leaves.
         Overdue::StopGrace => {
             watched!("overdue.stop_grace", "bots.status = 'stopping' AND bots.status_since <= $1")
         }
-        // Other parts watch these.
+        // Other modules watch these.
         Overdue::QueueTimeout | Overdue::DeployTimeout | Overdue::DeployFailed | Overdue::Interrupted => None,
     }
 }
 
 impl Store {
-    /// Bots that are overdue in one way, those after `after`: a page of them, empty at the end.
+    /// A page of the bots after `after` that are overdue in one way. Empty when there are no more.
     pub async fn overdue(
         &self,
         overdue: Overdue,
@@ -83,7 +83,7 @@ impl Store {
 }
 
 impl Tx {
-    /// Looks once more at one bot, which is held by now.
+    /// Checks one bot again, whose row is now locked.
     pub async fn is_overdue(&mut self, bot: BotId, overdue: Overdue, since: Timestamp) -> Result<bool, StoreError> {
         let Some((_, sql)) = watched(overdue) else { return Ok(false) };
         Ok(self.first(sql, args![since, bot]).await?.is_some())

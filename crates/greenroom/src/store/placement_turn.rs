@@ -1,6 +1,6 @@
-//! Turns of replicas at placing: while one has the turn, its copy stays current without a look. A turn is only a courtesy. What
-//! keeps two replicas from deciding on the same slot is the token, so that a replica that cannot have the turn, because
-//! another stands still in its own, goes on without.
+//! The turns of replicas at placing. While a replica has the turn, its copy stays current without a check of the
+//! database. A turn only saves work: the token prevents two replicas from assigning the same slot. So a replica that
+//! does not get the turn in time, because another is suspended in its own turn, continues without it.
 
 use sqlx::pool::PoolConnection;
 use sqlx::{Executor, Postgres};
@@ -13,12 +13,12 @@ use super::{Store, StoreError, measured};
 const WAIT: &str = "SET lock_timeout = '1s'; SELECT pg_advisory_lock(7702); SET lock_timeout = 0";
 const RELEASE: &str = "SELECT pg_advisory_unlock_all()";
 
-/// The turn of this replica, until it is given back.
+/// The turn of this replica, until it is returned.
 #[derive(Debug)]
 pub struct PlacementTurn(PoolConnection<Postgres>);
 
 impl Store {
-    /// Waits for this replica's turn; `None` when it did not come in time, or where there are no turns.
+    /// Waits for this replica's turn. `None` if it does not come in time, or if there are no turns.
     pub async fn take_placement_turn(&self) -> Result<Option<PlacementTurn>, StoreError> {
         let Pools::Postgres(pools) = &self.pools else { return Ok(None) };
         self.placement.writer.give_back();
@@ -28,7 +28,7 @@ impl Store {
             match connection.execute(WAIT).await {
                 Ok(_) => Ok(Some(PlacementTurn(connection))),
                 Err(error) => {
-                    // Whatever it holds or waits for ends with the connection.
+                    // If the connection closes, its lock and its wait end.
                     connection.close_on_drop();
                     match &error {
                         sqlx::Error::Database(of) if of.code().is_some_and(|code| code == "55P03") => Ok(None),
@@ -42,7 +42,7 @@ impl Store {
 }
 
 impl PlacementTurn {
-    /// Gives the turn to the next. If that fails, the connection is closed, and the turn ends with it.
+    /// Passes the turn on. If that fails, the connection is closed, which also ends the turn.
     pub async fn give_back(mut self) {
         if measured("placement.turn_over", self.0.execute(RELEASE)).await.is_err() {
             self.0.close_on_drop();

@@ -1,5 +1,5 @@
-//! Pools as stored: the configuration's, with what operators changed, how many slots there are, and how long bots
-//! have held them.
+//! The pools as stored: the configuration, the operators' changes, the number of slots, and how long bots have held
+//! them.
 
 use domain::Attributes;
 use serde_json::{Value, json};
@@ -35,20 +35,20 @@ fn is_running(row: &Row, column: &'static str) -> Result<bool, StoreError> {
 const LIST: &Sql = sql!("pools.list", "SELECT ", pool_columns!(), " FROM pools ORDER BY place NULLS LAST, name");
 
 record! {
-    /// What is kept of a pool's configuration beside what placement needs.
+    /// The stored part of a pool's configuration that placement does not need.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct KeptPool, columns kept_columns, read kept {
         pub name: String,
-        /// What the configuration said last; the pool itself has what an operator made of it.
+        /// The value in the last configuration. The pool itself has the operator's value.
         pub configured_max_slots: i64,
         pub configured_min_idle: i64,
-        /// Its provider's settings without secrets: what is needed to delete its slots. A JSON object.
+        /// The provider's settings without secrets, which the deletion of its slots needs. A JSON object.
         pub settings: String,
     }
 }
 
 impl Store {
-    /// What is kept of each pool's configuration.
+    /// The stored configuration of each pool.
     pub async fn kept_pools(&self) -> Result<Vec<KeptPool>, StoreError> {
         let select = sql!("pools.kept", "SELECT ", kept_columns!(), " FROM pools ORDER BY name");
         self.reader().all(select, vec![]).await?.iter().map(kept).collect()
@@ -66,7 +66,7 @@ impl Store {
 }
 
 impl Tx {
-    /// The pool, held until the transaction ends.
+    /// Reads the pool and locks its row until the transaction ends.
     pub async fn hold_pool(&mut self, name: &str) -> Result<Option<PoolRow>, StoreError> {
         self.first(
             sql_locking!("pools.hold_one", "SELECT ", pool_columns!(), " FROM pools WHERE name = $1"),
@@ -78,7 +78,7 @@ impl Tx {
         .transpose()
     }
 
-    /// Takes a pool from the configuration. What an operator changed stays, unless the configuration changed too.
+    /// Stores a pool from the configuration. An operator's change stays, unless the configuration has changed too.
     pub async fn configure_pool(&mut self, pool: &PoolRow) -> Result<(), StoreError> {
         let sets: Vec<Value> = pool.attribute_sets.iter().map(|attributes| json!(attributes.to_string())).collect();
         self.run(
@@ -118,12 +118,12 @@ impl Tx {
         .await
     }
 
-    /// Before the pools of the configuration are taken: those that are not among them lose their place.
+    /// Runs before the configured pools are stored: pools outside the configuration lose their place in the order.
     pub async fn unconfigure_pools(&mut self) -> Result<(), StoreError> {
         self.run(sql!("pools.unconfigure", "UPDATE pools SET place = NULL"), vec![]).await
     }
 
-    /// Keeps a pool's provider, as it is configured, without secrets.
+    /// Stores a pool's provider settings without secrets.
     pub async fn keep_pool_settings(&mut self, name: &str, settings: &str) -> Result<(), StoreError> {
         self.run(
             sql!("pools.keep_settings", "UPDATE pools SET settings = $2 WHERE name = $1 AND settings <> $2"),
@@ -132,7 +132,7 @@ impl Tx {
         .await
     }
 
-    /// What slots of a pool have, those of new ones first.
+    /// Sets the attributes of a pool's slots. Those of new slots come first.
     pub async fn change_attribute_sets(&mut self, name: &str, sets: &[Attributes]) -> Result<(), StoreError> {
         let sets: Vec<Value> = sets.iter().map(|attributes| json!(attributes.to_string())).collect();
         self.run(
@@ -142,12 +142,12 @@ impl Tx {
         .await
     }
 
-    /// Takes a pool out of the configuration, as the next start of a server would.
+    /// Marks a pool as not configured, as the next start of a server would.
     pub async fn unconfigure_pool(&mut self, name: &str) -> Result<(), StoreError> {
         self.run(sql!("pools.unconfigure_one", "UPDATE pools SET place = NULL WHERE name = $1"), args![name]).await
     }
 
-    /// Deletes the row of a pool that is not configured and has no slots. False when it is or has.
+    /// Deletes the row of a pool that is not configured and has no slots. False if it is configured or has slots.
     pub async fn delete_pool(&mut self, name: &str) -> Result<bool, StoreError> {
         let deleted = self
             .first(
@@ -163,7 +163,7 @@ impl Tx {
         Ok(deleted.is_some())
     }
 
-    /// Counts the slots of a pool anew.
+    /// Counts the slots of a pool again.
     pub async fn recount_slots(&mut self, name: &str) -> Result<(), StoreError> {
         let recount = sql!(
             "pools.recount",

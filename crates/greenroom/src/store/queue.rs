@@ -1,4 +1,4 @@
-//! The queue: bots that wait for a slot, one queue for each platform, by priority and then by arrival.
+//! The queue of bots that wait for a slot. Each platform has one queue, ordered by priority and then by arrival.
 
 use domain::{BotId, Platform};
 use jiff::Timestamp;
@@ -20,7 +20,7 @@ record! {
     }
 }
 
-/// Where a bot stands in the queue, however many before it leave.
+/// A stable position of a bot in the queue, which does not change when bots before it leave.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QueuePosition {
     pub platform: Platform,
@@ -29,7 +29,7 @@ pub struct QueuePosition {
     pub arrival: i64,
 }
 
-/// The exact queue position of some bots.
+/// The exact queue positions of these bots.
 async fn positions(run: &mut impl Run, bots: &[BotId]) -> Result<Vec<(BotId, i64)>, StoreError> {
     if bots.is_empty() {
         return Ok(Vec::new());
@@ -66,7 +66,7 @@ impl Store {
             .collect()
     }
 
-    /// Some of the queued bots, by platform and in the order in which they will be served: those after one.
+    /// A page of queued bots after the given one, by platform and in the order of service.
     pub async fn queue_after(
         &self,
         after: Option<&QueuePosition>,
@@ -96,12 +96,12 @@ impl Store {
             .collect()
     }
 
-    /// The queue position of some bots.
+    /// The queue positions of these bots.
     pub async fn queue_positions(&self, bots: &[BotId]) -> Result<Vec<(BotId, i64)>, StoreError> {
         positions(&mut self.reader(), bots).await
     }
 
-    /// Who has waited too long.
+    /// The bots that have waited too long.
     pub async fn overdue_waiters(&self, now: Timestamp) -> Result<Vec<BotId>, StoreError> {
         self.reader()
             .all(
@@ -114,7 +114,7 @@ impl Store {
             .collect()
     }
 
-    /// When the next in any queue will have waited too long.
+    /// When the next bot in any queue will have waited too long.
     pub async fn next_timeout(&self) -> Result<Option<Timestamp>, StoreError> {
         let row =
             self.reader().first(sql!("queue.next_timeout", "SELECT min(timeout_at) AS at FROM queue"), vec![]).await?;
@@ -132,7 +132,7 @@ impl Store {
 }
 
 impl Tx {
-    /// Takes bots out of the queue, and says which of them were in one.
+    /// Removes bots from the queue, and returns those that were in it.
     pub async fn leave_queue(&mut self, bots: &[BotId]) -> Result<Vec<BotId>, StoreError> {
         if bots.is_empty() {
             return Ok(Vec::new());

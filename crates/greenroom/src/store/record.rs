@@ -1,5 +1,5 @@
-//! The rows of a table as a type. [`record!`] takes each column once, and makes the list of columns for statements and the
-//! function that reads a row.
+//! Declares a table's row as a struct. [`record!`] lists each column once. From the list it makes the columns for
+//! statements and the function that reads a row.
 
 use domain::{
     Action, Attributes, BotId, CommandId, ConnectionId, EventId, Fault, KeyId, Platform, ShownStatus, SlotName,
@@ -12,8 +12,8 @@ use uuid::Uuid;
 use super::sql::Row;
 use super::{Actor, Kind, StoreError};
 
-/// A struct, one field for each column: the macro that lists the columns in a statement, and the function that reads the
-/// struct from a row. A field has the name of its column, unless it says otherwise:
+/// Declares a struct with one field for each column. It also makes the macro that lists the columns in a statement, and
+/// the function that reads the struct from a row. A field has the name of its column, unless it names another:
 ///
 /// ```ignore
 /// record! {
@@ -26,8 +26,8 @@ use super::{Actor, Kind, StoreError};
 /// }
 /// ```
 ///
-/// `to` is read from the column `to_status`, `host` from an expression under that name, and `active` by a function that
-/// is given the row and the name of the column. For a struct of another module the fields stand without their types.
+/// `to` is read from the column `to_status`, and `host` from an expression under that name. A function that gets the
+/// row and the name of the column reads `active`. For a struct of another module the fields have no types.
 macro_rules! record {
     (
         $(#[$meta:meta])*
@@ -104,12 +104,12 @@ macro_rules! read_column {
 
 pub(super) use {column_list, column_text, read_column, record};
 
-/// What a column can hold.
+/// A type that a column can hold.
 pub(super) trait FromColumn: Sized {
     fn read(row: &Row, column: &'static str) -> Result<Self, StoreError>;
 }
 
-/// Types that are read by a function of the row, one for each that may be absent.
+/// Implements the trait for types that a function of the row reads, and for their optional forms.
 macro_rules! read_by {
     ($($type:ty => $read:ident, $maybe:ident;)+) => {
         $(
@@ -144,7 +144,7 @@ read_by! {
     Status => word, maybe_word;
 }
 
-/// Types around a type that a column can hold.
+/// Implements the trait for types that wrap another column type.
 macro_rules! read_as {
     ($($type:ty => $inner:ty, $wrap:path;)+) => {
         $(
@@ -178,7 +178,7 @@ impl FromColumn for f64 {
     }
 }
 
-/// A count, or a 1 for "yes".
+/// A count, or 1 for true.
 impl FromColumn for bool {
     fn read(row: &Row, column: &'static str) -> Result<Self, StoreError> {
         Ok(row.int(column)? > 0)

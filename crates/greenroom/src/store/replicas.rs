@@ -1,6 +1,6 @@
-//! Which replicas live, and what happens to everything that a dead one held. Its deployments go back to the gate, and its
-//! leases ([`super::leases`]) are released. The row of a replica ends by the clock of the database, so that the clocks of
-//! replicas need not agree, and most of what it holds needs no renewal of its own.
+//! Records which replicas live, and releases everything that a dead replica held. Its deployments go back to the gate,
+//! and its leases ([`super::leases`]) are released. A replica's row expires by the database's clock, so the clocks of
+//! replicas need not agree. Most things that a replica holds need no renewal of their own.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -13,10 +13,10 @@ use super::sql::{args, database_time, milliseconds, sql};
 use super::{Holder, LeaseClaim, Run, Store, StoreError, Tx};
 use domain::SlotName;
 
-/// Something that a replica holds, by the holder that its work made up for itself.
+/// Something that a replica holds, by the id of the work that holds it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Holding {
-    /// Every deployment that was let through the gate together.
+    /// All deployments that passed the gate together.
     Passed {
         holder: Uuid,
     },
@@ -59,7 +59,7 @@ macro_rules! bury {
 }
 
 impl Store {
-    /// Makes a replica known, as one that lives for so long.
+    /// Registers a replica, which lives for this time unless it is renewed.
     pub async fn register_replica(&self, replica: &Holder, time: Duration) -> Result<(), StoreError> {
         let mut tx = self.begin().await?;
         tx.run(
@@ -74,7 +74,8 @@ impl Store {
         tx.commit().await
     }
 
-    /// Tells that a replica lives, and how far it has followed placement's journal. False when it was taken for dead, and holds nothing any more.
+    /// Renews a replica, and records how far it has read placement's journal. False if the replica was declared dead
+    /// and holds nothing any more.
     pub async fn renew_replica(&self, replica: Uuid, time: Duration) -> Result<bool, StoreError> {
         let mut tx = self.begin().await?;
         let renewed = tx
@@ -97,9 +98,9 @@ impl Store {
         Ok(renewed.is_some())
     }
 
-    /// Takes replicas whose time is over for dead, and releases what they held. Who renews at the same moment either
-    /// lives or is told that it is dead. With `sweeps` also what a replica took in the moment of its death. Nobody
-    /// takes itself for dead.
+    /// Declares expired replicas dead, and releases everything that they held. A replica that renews at the same moment
+    /// either stays alive or learns that it is dead. With `sweeps`, it also releases leases that a replica took while
+    /// it was declared dead. A replica never declares itself dead.
     pub async fn release_dead_replicas(
         &self,
         own: Uuid,
@@ -130,7 +131,7 @@ impl Store {
         Ok(dead)
     }
 
-    /// Ends a replica by its own will: what it held is free at once.
+    /// Ends a replica that stops normally. Everything that it held is free at once.
     pub async fn end_replica(&self, replica: Uuid, now: Timestamp) -> Result<(), StoreError> {
         let mut tx = self.begin().await?;
         tx.run(sql!("replicas.end", "DELETE FROM replicas WHERE id = $1"), args![replica]).await?;
@@ -139,7 +140,7 @@ impl Store {
         tx.commit().await
     }
 
-    /// Releases everything that anybody held: for a database that nobody else has open.
+    /// Releases everything that any replica held. For a database that no other process has open.
     pub async fn release_everything(&self, now: Timestamp) -> Result<u64, StoreError> {
         let mut tx = self.begin().await?;
         tx.run(sql!("replicas.end_all", "DELETE FROM replicas"), vec![]).await?;
@@ -155,7 +156,7 @@ impl Store {
         Ok(u64::try_from(released).unwrap_or(u64::MAX))
     }
 
-    /// Releases what nobody works on any more, if it is still held by that work.
+    /// Releases a holding that no work needs any more, if that work still holds it.
     pub async fn release(&self, holding: &Holding, now: Timestamp) -> Result<(), StoreError> {
         let (sql, args) = match holding {
             Holding::Lease(claim) => return self.release_lease(claim).await,
@@ -179,8 +180,8 @@ impl Store {
 }
 
 impl Tx {
-    /// Releases what is held by replicas that are not known, and by replicas of the version before whose time is over.
-    /// What was begun may run: a deployment is tried again, not forgotten.
+    /// Releases everything that unknown replicas hold, and expired holdings of replicas of the previous version. A
+    /// deployment is tried again and not deleted, because it may already run.
     async fn release_abandoned(&mut self, now: Timestamp) -> Result<(), StoreError> {
         self.run(
             sql!(

@@ -1,9 +1,10 @@
-//! Where the rows are that placement wrote last. Placement updates the same slots over and over, and is told by each write
-//! where PostgreSQL put the row (its `ctid`). The next write goes there, without an index. That is cheaper, and it stays so
-//! while a transaction that is held open keeps every older version of the row: an index leads to those too.
+//! Remembers where placement last wrote its rows. Placement updates the same slots again and again, and each write
+//! returns the location of the row in PostgreSQL (its `ctid`). The next write uses that location without an index. This
+//! is cheaper, and stays cheap while an open transaction keeps every older version of the row: an index also finds
+//! those.
 //!
-//! A location is only a hint. A row that is not there any more counts as not found: the batch is given up, all locations
-//! are forgotten, and the next attempt finds its rows by their index.
+//! A location is only a hint. If the row has moved, it counts as not found. Then the batch is aborted, all locations
+//! are forgotten, and the next attempt finds its rows by the index.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -18,7 +19,7 @@ use sqlx::{Encode, Postgres, Row, Type, ValueRef};
 const TID: Oid = Oid(27);
 const TID_ARRAY: Oid = Oid(1010);
 
-/// A `ctid` as PostgreSQL sends it: the number of a page, and the number of a row on it.
+/// A `ctid` as PostgreSQL sends it: a page number and the number of a row on that page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RowLocation([u8; 6]);
 
@@ -41,8 +42,8 @@ impl Encode<'_, Postgres> for RowLocation {
     }
 }
 
-/// Reads an array of locations: its dimensions, then each with its length before it. An array without elements, or none,
-/// is empty.
+/// Reads an array of locations: its dimensions, then each element after its length. An empty or missing array gives an
+/// empty list.
 fn parse(bytes: &[u8]) -> Option<Vec<RowLocation>> {
     const HEADER: usize = 20;
     let Some(elements) = bytes.get(HEADER..) else { return Some(Vec::new()) };
@@ -85,14 +86,14 @@ impl RowLocations {
         self.known().token
     }
 
-    /// These slots, and the token, were written to these locations.
+    /// Records the locations to which these slots and the token were written.
     pub fn note(&self, slots: impl Iterator<Item = (SlotName, RowLocation)>, token: Option<RowLocation>) {
         let mut known = self.known();
         known.slots.extend(slots);
         known.token = token;
     }
 
-    /// These slots are changed by another write.
+    /// Forgets the locations of these slots, because another write changes them.
     pub fn forget_slots<'a>(&self, names: impl Iterator<Item = &'a SlotName>) {
         let mut known = self.known();
         for name in names {
@@ -100,7 +101,7 @@ impl RowLocations {
         }
     }
 
-    /// Another writer has replaced the token, and changed these slots.
+    /// Forgets the locations of the token and these slots, because another writer has changed them.
     pub fn forget_changed(&self, slots: &[String]) {
         let mut known = self.known();
         known.token = None;

@@ -1,6 +1,6 @@
-//! One server for an SQLite file: a second one would lead the same keepers and write over the first's decisions. The lock
-//! is on a file beside the database, under the database's real path, and the kernel releases it however the process ends.
-//! Tools that only read need no lock.
+//! Allows only one server on an SQLite file. A second server would run the same keepers and overwrite the first one's
+//! decisions. The lock is on a file beside the database, at the database's real path. The kernel releases it however
+//! the process ends. Commands that only read need no lock.
 
 use std::fs::{File, TryLockError};
 use std::io::{Read, Seek, Write};
@@ -10,24 +10,24 @@ use std::time::Duration;
 
 use super::{StoreError, connect};
 
-/// A server that is just ending gets this time to be gone.
+/// How long a new server waits for one that is just ending.
 const WAIT: Duration = Duration::from_secs(1);
 const TRY_AGAIN: Duration = Duration::from_millis(50);
 
-/// Held for the life of the server.
+/// The lock, held for the life of the server.
 #[derive(Debug)]
 pub struct ServerLock {
     _file: File,
 }
 
 impl ServerLock {
-    /// Takes the lock of the database that the URL names. `None` on PostgreSQL, where several servers share one.
+    /// Takes the lock of the database that the URL names. `None` on PostgreSQL, which several servers can share.
     pub async fn take(url: &str) -> Result<Option<Self>, StoreError> {
         let Some(database) = connect::sqlite_file(url)? else { return Ok(None) };
         let failed = |error: std::io::Error| {
             StoreError::Url(format!("the lock of the SQLite file {} cannot be taken: {error}", database.display()))
         };
-        // Another name of the same file, such as a symbolic link, has the same lock.
+        // Another path to the same file, such as a symbolic link, has the same lock.
         let path = beside(&database.canonicalize().map_err(failed)?);
         let mut file = File::options()
             .read(true)
@@ -59,7 +59,7 @@ fn beside(database: &Path) -> PathBuf {
     path.into()
 }
 
-/// What the holder wrote of itself: it may be about to.
+/// The process id that the holder wrote. The holder may not have written it yet.
 fn holder(file: &mut File) -> Option<u32> {
     let mut text = String::new();
     file.rewind().and_then(|()| file.read_to_string(&mut text)).ok()?;

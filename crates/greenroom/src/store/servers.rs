@@ -1,5 +1,5 @@
-//! The servers that run on this database: where each listens, its version, its pools. Tools read it to ask the servers,
-//! and to see whether there is one.
+//! The servers that run on this database: their addresses, versions and pools. Commands read it to find a server to
+//! call, and to see whether one runs.
 
 use std::time::Duration;
 
@@ -9,23 +9,23 @@ use uuid::Uuid;
 use super::sql::{args, sql};
 use super::{Run, Store, StoreError};
 
-/// A row that was not written for so long is of a server that was killed.
+/// A row that is older than this belongs to a server that was killed.
 const FORGOTTEN_AFTER: Duration = Duration::from_mins(10);
 
-/// What a server tells of itself.
+/// A server's description of itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ServerFacts {
-    /// Where it listens, as it can be reached on its own machine.
+    /// Its address, as it can be reached on its own machine.
     pub url: String,
-    /// Where its bots are told to reach it.
+    /// The address that its bots use.
     pub public_url: String,
-    /// Whether `public_url` is configured; otherwise it follows from `listen`.
+    /// Whether `public_url` is configured. If not, it is derived from `listen`.
     pub has_public_url: bool,
     pub version: String,
     pub host: String,
     pub pid: u32,
-    /// The folder that it was started in.
+    /// The folder in which it was started.
     pub folder: String,
     /// Its `PATH`.
     pub path: String,
@@ -42,7 +42,7 @@ pub struct ServerRow {
 }
 
 impl Store {
-    /// Tells that a server runs, and forgets those that were killed long ago.
+    /// Records that a server runs, and deletes the rows of servers that were killed long ago.
     pub async fn record_server(&self, id: Uuid, facts: &ServerFacts) -> Result<(), StoreError> {
         let facts = serde_json::to_string(facts).map_err(|error| StoreError::internal("servers.record", error))?;
         let mut tx = self.begin().await?;
@@ -70,7 +70,8 @@ impl Store {
         tx.commit().await
     }
 
-    /// Forgets one server, or, without an id, all of them: for a database that nobody else has open.
+    /// Deletes one server's row, or all rows without an id. The second is for a database that no other process has
+    /// open.
     pub async fn forget_servers(&self, id: Option<Uuid>) -> Result<(), StoreError> {
         let mut tx = self.begin().await?;
         tx.run(sql!("servers.forget", "DELETE FROM servers WHERE $1 IS NULL OR id = $1"), args![id]).await?;

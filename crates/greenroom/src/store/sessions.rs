@@ -1,4 +1,4 @@
-//! Sessions, and the heartbeats that keep them: one connection of a running bot each.
+//! The sessions of bots, and their heartbeats. A session is one connection of a running bot.
 
 use domain::{BotId, ConnectionId};
 use jiff::Timestamp;
@@ -19,18 +19,18 @@ record! {
     }
 }
 
-/// The last sign of life under a connection.
+/// The last heartbeat or callback under a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Beat {
     pub connection_id: ConnectionId,
     pub at: Timestamp,
 }
 
-/// Since when a bot's clocks run.
+/// The start times of a bot's clocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Clocks {
     pub status_since: Timestamp,
-    /// Since when it should be speaking; `None` while it need not.
+    /// Since when the bot should send heartbeats. `None` while it need not.
     pub awaited_since: Option<Timestamp>,
 }
 
@@ -65,12 +65,12 @@ impl Store {
             .collect()
     }
 
-    /// Writes the gathered signs of life in one statement. An older one never replaces a newer one.
+    /// Writes the collected heartbeats in one statement. An older one never replaces a newer one.
     pub async fn write_heartbeats(&self, beats: &[Beat]) -> Result<(), StoreError> {
         if beats.is_empty() {
             return Ok(());
         }
-        // In the order of the ids, so that two processes that write at once lock the rows in the same order.
+        // In the order of the ids, so that two processes lock the rows in the same order.
         let mut beats = beats.to_vec();
         beats.sort_by_key(|beat| beat.connection_id);
         let rows: Vec<_> = beats
@@ -83,7 +83,7 @@ impl Store {
                 "heartbeats.write",
                 "INSERT INTO heartbeats (connection_id, at) SELECT connection_id, at FROM",
                 (connection_id "UUID", at "TIMESTAMPTZ"),
-                // SQLite would take `ON` for a part of the select.
+                // Without it, SQLite would parse `ON` as a part of the select.
                 "WHERE true
                  ON CONFLICT (connection_id) DO UPDATE SET at = excluded.at WHERE excluded.at > heartbeats.at"
             ),
@@ -95,7 +95,7 @@ impl Store {
 }
 
 impl Tx {
-    /// Makes the session of a connection. True when there was none.
+    /// Makes the session of a connection. True if there was none.
     pub async fn make_session(
         &mut self,
         bot: BotId,
@@ -124,7 +124,7 @@ impl Tx {
         .await
     }
 
-    /// Ends the sessions of a bot that are still open, all of them or all but one.
+    /// Ends the open sessions of a bot: all of them, or all except one.
     pub async fn end_sessions(
         &mut self,
         bot: BotId,

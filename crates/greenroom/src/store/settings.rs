@@ -1,5 +1,5 @@
-//! What the installation made for itself on its first start and keeps: the hash of the admin token, the secret that
-//! bots' tokens are made with. The first writer of a name wins, so that replicas that start at once agree.
+//! The values that the installation creates at its first start and keeps: the hash of the admin token, and the secret
+//! that signs bots' tokens. The first writer of a name wins, so that replicas that start at once agree.
 
 use super::sql::{args, sql};
 use super::{Run, Store, StoreError, Tx};
@@ -18,7 +18,7 @@ async fn setting(run: &mut impl Run, name: &'static str) -> Result<Option<String
 }
 
 impl Tx {
-    /// Keeps `value` under `name` unless something is kept there already. True when this call was the first.
+    /// Stores `value` under `name`, unless the name already has a value. True if this call was the first.
     pub async fn keep_setting(&mut self, name: &'static str, value: &str) -> Result<bool, StoreError> {
         let kept = self
             .first(

@@ -1,4 +1,4 @@
-//! Slots as stored. Only placement gives them out and takes them back; see [`super::batch_write`].
+//! The slots as stored. Only placement assigns and releases them; see [`super::batch_write`].
 
 use domain::{Attributes, BotId, SlotName, SlotStatus};
 use jiff::Timestamp;
@@ -43,7 +43,8 @@ fn awaits_clearing(row: &Row, unsettled: &'static str) -> Result<bool, StoreErro
 
 /// Statuses in which a slot may have a bot.
 const MAY_HAVE_A_BOT: &str = words!(SlotStatus::Creating, SlotStatus::Busy, SlotStatus::Draining);
-/// The same without those that go away: somebody works on such a slot, or it is to be recovered.
+/// The same without slots that are being removed. In these statuses a slot has work in progress, or it must be
+/// recovered.
 const BEING_USED: &str = words!(SlotStatus::Creating, SlotStatus::Busy);
 
 macro_rules! sql_of_slots {
@@ -75,7 +76,7 @@ impl Store {
                 sql!(
                     "slots.read",
                     sqlite: concat!("SELECT ", slot_columns!(), " FROM slots WHERE name = $1"),
-                    // The newest version first, however many older ones there are.
+                    // The newest version of the row first, however many older versions there are.
                     postgres: concat!("SELECT ", slot_columns!(), " FROM slots WHERE name = $1 ORDER BY epoch DESC LIMIT 1"),
                 ),
                 args![name],
@@ -112,7 +113,7 @@ impl Store {
         slots(&rows)
     }
 
-    /// Some slots, by pool and number: those after one.
+    /// A page of slots after the given one, by pool and number.
     pub async fn slots_after(
         &self,
         pool: Option<&str>,
@@ -165,8 +166,8 @@ impl Store {
             .transpose()
     }
 
-    /// Slots that take no more bots, have none, and are not being started; of those that could not be deleted, the ones
-    /// for which that was before `since`.
+    /// Slots that accept no more bots, have none, and are not being started. A slot whose deletion failed is included
+    /// only if that was before `since`.
     pub async fn drained_slots(&self, since: Timestamp) -> Result<Vec<SlotRow>, StoreError> {
         let rows = self
             .reader()
@@ -183,7 +184,7 @@ impl Store {
         slots(&rows)
     }
 
-    /// Slots whose bot has been at an end, or elsewhere, since `since` or longer: they wait to be cleared.
+    /// Slots whose bot ended or left at `since` or earlier. They wait to be cleared.
     pub async fn slots_to_clear(&self, since: Timestamp) -> Result<Vec<SlotRow>, StoreError> {
         let rows = self
             .reader()
@@ -204,9 +205,9 @@ impl Store {
         slots(&rows)
     }
 
-    /// Slots whose bot was given to an agent that waits, and has not taken it since `since`: nobody may be there any more
-    /// (that it took it is written as a sign of life). Only until it has been started once: from then on the bot has its time to be heard. And slots whose bot
-    /// nobody is about to start, although it was never started.
+    /// Slots whose waiting agent has not taken its bot since `since`, so the agent may be gone. An agent that takes a
+    /// bot is recorded as a heartbeat. This applies only until the slot was started once: then the bot gets its normal
+    /// start time. Also slots whose bot was never started, and for which no start is planned.
     pub async fn silent_slots(&self, since: Timestamp) -> Result<Vec<SlotRow>, StoreError> {
         let rows = self
             .reader()
@@ -233,7 +234,7 @@ impl Store {
         slots(&rows)
     }
 
-    /// Slots that were started for nobody, and in which no agent has begun to wait since `since`.
+    /// Slots that were started without a bot, and in which no agent has begun to wait since `since`.
     pub async fn deaf_slots(&self, since: Timestamp) -> Result<Vec<SlotRow>, StoreError> {
         let rows = self
             .reader()
@@ -250,8 +251,8 @@ impl Store {
         slots(&rows)
     }
 
-    /// Slots in error, and those that nobody has and nobody works on although they are not free, since `since` or
-    /// longer.
+    /// Slots in error that still need work. Also slots that are creating or busy since `since` or longer, although they
+    /// have neither a bot nor a deployment.
     pub async fn slots_to_recover(&self, since: Timestamp) -> Result<Vec<SlotRow>, StoreError> {
         let rows = self
             .reader()
@@ -272,7 +273,7 @@ impl Store {
 }
 
 impl Tx {
-    /// The attributes that idle slots of a pool have.
+    /// The attributes of the idle slots of a pool.
     pub async fn attributes_of_idle(&mut self, pool: &str) -> Result<Vec<Attributes>, StoreError> {
         let found = self
             .all(
@@ -283,7 +284,7 @@ impl Tx {
         found.iter().map(|row| row.word("attributes")).collect()
     }
 
-    /// Until when the idle slots of a pool may be given out.
+    /// Sets until when the idle slots of a pool may be assigned.
     pub async fn change_expiry(&mut self, pool: &str, expires_at: Option<Timestamp>) -> Result<(), StoreError> {
         self.run(
             sql!("slots.change_expiry", "UPDATE slots SET expires_at = $2 WHERE pool = $1 AND status = 'idle'"),
@@ -292,7 +293,7 @@ impl Tx {
         .await
     }
 
-    /// Slots that are made anew for each bot have what new ones have.
+    /// Slots that are made again for each bot get the attributes of new slots.
     pub async fn change_attributes(&mut self, pool: &str, attributes: &Attributes) -> Result<(), StoreError> {
         self.run(
             sql!("slots.change", "UPDATE slots SET attributes = $2 WHERE pool = $1 AND attributes <> $2"),
@@ -301,7 +302,7 @@ impl Tx {
         .await
     }
 
-    /// Slots of a pool that were made when less was known of what they have.
+    /// Replaces the attributes of a pool's slots that were made when less was known about them.
     pub async fn replace_attributes(
         &mut self,
         pool: &str,
@@ -315,7 +316,7 @@ impl Tx {
         .await
     }
 
-    /// The bot of this slot is at an end, or elsewhere: the slot waits to be cleared.
+    /// The bot of this slot has ended or left, so the slot waits to be cleared.
     pub async fn await_clearing(&mut self, slot: &SlotName) -> Result<(), StoreError> {
         self.run(sql!("slots.await_clearing", "UPDATE slots SET unsettled = 1 WHERE name = $1"), args![slot]).await
     }

@@ -1,15 +1,15 @@
-//! From which table a column of a statement's answer comes, read off the text of the statement. Only errors ask this, so it
-//! need not be fast; and where the text does not tell, they name the statement instead.
+//! Finds the table of a result's column, from the text of the statement. Only errors need it, so it need not be fast.
+//! If the text does not show the table, the error names the statement instead.
 
-/// The table of a column: the one that its alias stands for in the select list, otherwise the one that is written and
-/// returned, otherwise the first that is selected from.
+/// The table of a column. It is the one with the column's alias in the select list, otherwise the one that is written
+/// and returned, otherwise the first one in the `FROM`.
 pub fn source_table<'a>(sql: &'a str, column: &str) -> Option<&'a str> {
     let words = outer_words(sql);
     let alias = words.iter().find_map(|word| word.strip_suffix(column)?.strip_suffix('.'));
     alias.and_then(|alias| named(&words, alias)).or_else(|| returned(&words)).or_else(|| after(&words, &["FROM"]))
 }
 
-/// The words of a statement that are not in brackets: subqueries and the arguments of functions have sources of their own.
+/// The words of a statement outside of brackets: subqueries and function arguments have other sources.
 fn outer_words(sql: &str) -> Vec<&str> {
     let (mut depth, mut begun) = (0_usize, None);
     let mut words = Vec::new();
@@ -41,7 +41,7 @@ fn named<'a>(words: &[&'a str], alias: &str) -> Option<&'a str> {
     found.or_else(|| words.windows(2).find(|words| words[0] == "FROM" && words[1] == alias).map(|words| words[1]))
 }
 
-/// The table that a statement writes and answers from.
+/// The table that a statement writes and returns.
 fn returned<'a>(words: &[&'a str]) -> Option<&'a str> {
     let end = words.iter().rposition(|word| *word == "RETURNING")?;
     let written = words[..end].iter().rposition(|word| matches!(*word, "INTO" | "UPDATE" | "DELETE"))?;

@@ -1,5 +1,5 @@
-//! The one home of what SQLite and PostgreSQL do differently on the wire: how a value is bound, how a column is read,
-//! and the few statements whose text cannot be shared. Everything else in the store is written once.
+//! The only module with the technical differences between SQLite and PostgreSQL: how a value is bound, how a column is
+//! read, and the few statements with different texts. All other statements of the store are written once.
 
 use domain::{BotId, CommandId, ConnectionId, KeyId, UserId};
 use jiff::Timestamp;
@@ -12,7 +12,7 @@ use super::StoreError;
 use super::guarded::writes_guarded_table;
 use super::source_table::source_table;
 
-/// A statement, by the name under which it is measured.
+/// A statement, with the name under which it is measured.
 #[derive(Clone, Copy, Debug)]
 pub struct Sql {
     pub name: &'static str,
@@ -28,7 +28,7 @@ impl Sql {
     }
 }
 
-/// How long some texts are together.
+/// The total length of some texts.
 pub(super) const fn length(texts: &[&str]) -> usize {
     let (mut length, mut text) = (0, 0);
     while text < texts.len() {
@@ -38,7 +38,7 @@ pub(super) const fn length(texts: &[&str]) -> usize {
     length
 }
 
-/// Texts one after the other, as bytes.
+/// Joins texts, as bytes.
 pub(super) const fn joined<const LENGTH: usize>(texts: &[&str]) -> [u8; LENGTH] {
     let (mut bytes, mut at, mut text) = ([0; LENGTH], 0, 0);
     while text < texts.len() {
@@ -53,7 +53,7 @@ pub(super) const fn joined<const LENGTH: usize>(texts: &[&str]) -> [u8; LENGTH] 
     bytes
 }
 
-/// Constant texts as one. Other than `concat!` it takes constants too.
+/// Joins constant texts. Unlike `concat!` it also accepts constants.
 macro_rules! text {
     ($($text:expr),+ $(,)?) => {
         const {
@@ -67,7 +67,7 @@ macro_rules! text {
     };
 }
 
-/// The words of some variants of an enum, as a list of SQL: `'creating', 'busy'`.
+/// Some variants of an enum as an SQL list: `'creating', 'busy'`.
 macro_rules! words {
     ($first:path $(, $next:path)* $(,)?) => {
         $crate::store::sql::text!("'", $first.as_str() $(, "', '", $next.as_str())*, "'")
@@ -84,8 +84,8 @@ macro_rules! sql {
     };
 }
 
-/// A select whose rows stay as read until the transaction ends. SQLite has one writer and holds the whole database;
-/// PostgreSQL locks the rows, in a mode that lets others refer to them.
+/// A select whose rows cannot change until the transaction ends. SQLite has one writer, which locks the whole database.
+/// PostgreSQL locks the rows in a mode that still allows foreign keys to refer to them.
 macro_rules! sql_locking {
     ($name:literal, $($text:expr),+ $(,)?) => {
         const {
@@ -94,8 +94,8 @@ macro_rules! sql_locking {
     };
 }
 
-/// Many rows that are sent as one JSON array, named `r`, with the columns that are named here with their PostgreSQL
-/// types. SQLite takes the types as they come.
+/// Many rows that are sent as one JSON array with the name `r`. Each column has a PostgreSQL type, which SQLite
+/// ignores.
 macro_rules! rows {
     (sqlite $array:literal ($($column:ident $type:literal),+ $(,)?)) => {
         concat!(
@@ -123,7 +123,7 @@ macro_rules! sql_over {
     };
 }
 
-/// The time by the clock of the database, or so many milliseconds later.
+/// The current time of the database's clock, or a number of milliseconds later.
 macro_rules! database_time {
     (sqlite) => {
         "strftime('%Y-%m-%dT%H:%M:%fZ', 'now')"
@@ -141,12 +141,12 @@ macro_rules! database_time {
 
 pub(super) use {database_time, rows, sql, sql_locking, sql_over, text, words};
 
-/// As [`database_time`] takes them.
+/// A duration as [`database_time`] expects it.
 pub(super) fn milliseconds(time: std::time::Duration) -> i64 {
     i64::try_from(time.as_millis()).unwrap_or(i64::MAX)
 }
 
-/// A value to bind. Each carries its type even when it is absent, because PostgreSQL wants to know.
+/// A value to bind. Each value has a type even if it is absent, because PostgreSQL needs it.
 #[derive(Clone, Debug)]
 pub enum Arg {
     Int(Option<i64>),
@@ -154,7 +154,7 @@ pub enum Arg {
     Text(Option<String>),
     Id(Option<Uuid>),
     Time(Option<Timestamp>),
-    /// A document, as the text of its JSON.
+    /// A document as JSON text.
     Json(Option<String>),
 }
 
@@ -205,7 +205,7 @@ macro_rules! args {
 
 pub(super) use args;
 
-/// A time as SQLite keeps it, and as it stands in JSON arrays: text of a fixed width, so that it sorts.
+/// A time as SQLite and JSON arrays store it: text of a fixed width, so that it sorts.
 pub(super) fn sortable(time: Timestamp) -> String {
     format!("{time:.6}")
 }
@@ -241,7 +241,7 @@ pub(super) fn for_postgres(args: Vec<Arg>) -> Result<PgArguments, sqlx::Error> {
     Ok(bound)
 }
 
-/// JSON as text: `jsonb` would take it apart and refuse some of it.
+/// JSON as text: `jsonb` would parse it and refuse some values.
 #[derive(Debug)]
 struct JsonText(String);
 
@@ -270,13 +270,13 @@ impl<'r> Decode<'r, Postgres> for JsonText {
     }
 }
 
-/// Columns that tell one row of a table from another, the most telling first. None of them holds a secret.
+/// Columns that identify a row of a table, the most specific first. None of them contains a secret.
 const KEYS: [&str; 8] = ["id", "name", "slot", "bot_id", "user_id", "pool", "image", "version"];
-/// More of a value that cannot be read does not help to find it.
+/// A longer part of an unreadable value does not help to find it.
 const LONGEST_SHOWN: usize = 100;
 
-/// A row of either database. A column is read by its type; what does not fit is an error that names the table, the column
-/// and the row.
+/// A row of either database. A column is read by its type. If the value does not fit, the error names the table, the
+/// column and the row.
 #[derive(Debug)]
 pub struct Row {
     pub(super) sql: &'static Sql,
@@ -365,7 +365,7 @@ impl Row {
             .transpose()
     }
 
-    /// A word of the vocabulary.
+    /// A value of an enum.
     pub fn word<T: std::str::FromStr>(&self, column: &'static str) -> Result<T, StoreError> {
         let text = self.text(column)?;
         text.parse().map_err(|_| self.inconsistent(column, &text))
@@ -399,18 +399,18 @@ impl Row {
         }
     }
 
-    /// The table that a column of this row comes from.
+    /// The table of a column of this row.
     fn table_of(&self, column: &str) -> String {
         let text = match &self.inner {
             Inner::Sqlite(_) => self.sql.sqlite,
             Inner::Postgres(_) => self.sql.postgres,
         };
-        // A statement's name begins with what it is about, where its text does not tell.
+        // If the text does not show the table, the beginning of the statement's name does.
         let about = || self.sql.name.split('.').next().unwrap_or(self.sql.name);
         source_table(text, column).unwrap_or_else(about).to_owned()
     }
 
-    /// What tells this row from others, without the column that cannot be read.
+    /// Identifies this row, without the column that cannot be read.
     fn key(&self, unread: &str) -> String {
         let mut keys = KEYS.iter().filter(|key| **key != unread);
         let found = keys.find_map(|key| Some((key, self.shown(key)?)));
@@ -461,14 +461,14 @@ mod tests {
         assert_eq!(row.word::<domain::Status>("number").unwrap_err().to_string(), {
             named("number", &row.text("number").unwrap())
         });
-        // A column that the statement does not have is a fault of ours, and not of the database.
+        // A column that the statement does not have is an error in Greenroom, not in the database.
         let error = row.int("nobody").unwrap_err();
         assert!(matches!(error, StoreError::Internal { .. }), "{error}");
-        // Without its own column, another one names the row, or none does.
+        // If the unreadable column is the key, another column names the row, or none does.
         assert!(row.json::<Vec<i64>>("number").unwrap_err().to_string().contains("the row id 1 "));
     }
 
-    /// The words that the store's own texts compare a status with.
+    /// Checks the status values in the texts of statements.
     #[test]
     fn every_status_in_a_statement_is_one_of_the_vocabulary() {
         let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/store");

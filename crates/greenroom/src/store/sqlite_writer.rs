@@ -1,5 +1,5 @@
-//! SQLite's connection for batches of placement. It is used on the thread that places, row by row with prepared statements:
-//! the driver of all other calls has a thread of its own, and each call to it is two changes of threads.
+//! SQLite's connection for placement's batches. It runs on placement's own thread, row by row with prepared statements.
+//! The driver of all other calls has a separate thread, and each call to it costs two thread switches.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,14 +12,14 @@ use uuid::Uuid;
 use super::batch_write::Applied;
 use super::connect::{WAIT_FOR_CONNECTION, WAL_PAGES};
 
-/// Between two tries to begin while another process writes.
+/// The pause between two attempts to begin while another process writes.
 const TRY_AGAIN: Duration = Duration::from_millis(2);
-/// As many statements as plans consist of, and more.
+/// More than the number of statements that plans use.
 const STATEMENTS: usize = 64;
-/// A row with the same key is there: in a unique index, or as the primary key.
+/// The codes for a row whose key already exists, in a unique index or as the primary key.
 const UNIQUE_VIOLATIONS: [i32; 2] = [2067, 1555];
 
-/// What a plan changes in SQLite.
+/// The changes of a plan for SQLite.
 #[derive(Debug)]
 pub struct SqliteWrite {
     pub before: Uuid,
@@ -27,27 +27,27 @@ pub struct SqliteWrite {
     pub parts: Vec<SqlitePart>,
 }
 
-/// One statement, run once for each row.
+/// One statement, which runs once for each row.
 #[derive(Debug)]
 pub struct SqlitePart {
     pub sql: Arc<str>,
     pub rows: Vec<Vec<Value>>,
-    /// Whether each row must have been found, or could be inserted.
+    /// Whether each row must be found, or inserted.
     pub counted: bool,
 }
 
-/// The connection while nobody uses it.
+/// The connection, while no write uses it.
 #[derive(Debug, Default)]
 pub struct SqliteWriter(Mutex<Option<Connection>>);
 
 impl SqliteWriter {
-    /// Writes all of it, or nothing. The caller has the turn to write in this process.
+    /// Writes everything or nothing. The caller must have this process's turn to write.
     pub async fn write(&self, file: &Path, write: &SqliteWrite) -> Result<Applied, Error> {
         let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         let connection = kept.map_or_else(|| open(file), Ok)?;
         let since = Instant::now();
         while !has_begun(&connection, since)? {
-            // Without blocking the thread: what has to end first may run on it.
+            // Without blocking the thread: the other write may need it to end.
             tokio::time::sleep(TRY_AGAIN).await;
         }
         let applied = run(&connection, write);
@@ -55,7 +55,7 @@ impl SqliteWriter {
             Ok(Applied::Committed) => connection.prepare_cached("COMMIT").and_then(|mut commit| commit.execute([])),
             _ => connection.prepare_cached("ROLLBACK").and_then(|mut rollback| rollback.execute([])),
         };
-        // After a failed commit, as on a full disk, the connection may believe that its transaction goes on.
+        // After a failed commit, as on a full disk, the connection may treat its transaction as open.
         if connection.is_autocommit() {
             *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(connection);
         }
@@ -69,7 +69,7 @@ impl SqliteWriter {
 }
 
 fn open(file: &Path) -> Result<Connection, Error> {
-    // It is there: other connections were opened before.
+    // The file exists, because other connections were opened before.
     let connection = Connection::open_with_flags(file, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
     connection.set_prepared_statement_cache_capacity(STATEMENTS);
     connection.busy_timeout(Duration::ZERO)?;
@@ -80,7 +80,7 @@ fn open(file: &Path) -> Result<Connection, Error> {
     Ok(connection)
 }
 
-/// Begins to write. False while another process does, unless that has been so since too long ago.
+/// Begins a transaction. False while another process writes. An error if that has lasted too long.
 fn has_begun(connection: &Connection, since: Instant) -> Result<bool, Error> {
     match connection.prepare_cached("BEGIN IMMEDIATE")?.execute([]) {
         Ok(_) => Ok(true),

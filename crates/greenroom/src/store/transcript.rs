@@ -1,4 +1,4 @@
-//! Transcript segments. Each carries a digest of what it says, so that a batch that is sent twice is stored once.
+//! The transcript segments. Each has a digest of its content, so that a batch that is sent twice is stored once.
 
 use domain::{BotId, ConnectionId};
 use jiff::Timestamp;
@@ -22,7 +22,7 @@ record! {
 }
 
 record! {
-    /// Where a segment stands among those of its bot: by its times, then by its arrival.
+    /// The position of a segment among those of its bot: by its times, then by its arrival.
     #[derive(Clone, Copy, Debug, PartialEq)]
     pub struct SegmentPosition, columns position_columns, read position {
         pub start_time: f64,
@@ -32,12 +32,12 @@ record! {
 }
 
 impl SegmentPosition {
-    /// Before all others.
+    /// Before all segments.
     pub const FIRST: Self = Self { start_time: f64::MIN, end_time: f64::MIN, id: i64::MIN };
 }
 
 impl Store {
-    /// How many bytes each of a bot's segments has, of those after one, in the order in which they were said.
+    /// The size in bytes of each of a bot's segments after the given one, in the order of speech.
     pub async fn segment_sizes(
         &self,
         bot: BotId,
@@ -64,7 +64,7 @@ impl Store {
             .collect()
     }
 
-    /// What was said, in the order in which it was said: so many segments after one.
+    /// A bot's segments after the given one, in the order of speech, at most this number.
     pub async fn transcript(
         &self,
         bot: BotId,
@@ -101,7 +101,7 @@ macro_rules! insert_segments {
                 digest "TEXT", start_time "DOUBLE PRECISION", end_time "DOUBLE PRECISION", text "TEXT", speaker "TEXT",
                 language "TEXT"
             )),
-            // SQLite would take `ON` for a part of the select.
+            // Without it, SQLite would parse `ON` as a part of the select.
             "WHERE true
              ON CONFLICT (bot_id, digest) DO NOTHING RETURNING id"
         )
@@ -109,7 +109,7 @@ macro_rules! insert_segments {
 }
 
 impl Tx {
-    /// Stores what is not stored yet, in one statement, and says how many that were.
+    /// Stores the new segments in one statement, and returns their number.
     pub async fn insert_segments(
         &mut self,
         bot: BotId,
@@ -137,7 +137,7 @@ impl Tx {
         Ok(stored.len() as u64)
     }
 
-    /// How many of these digests are stored already.
+    /// How many of these digests are already stored.
     pub async fn known_segments(&mut self, bot: BotId, digests: &[String]) -> Result<u64, StoreError> {
         let known = self
             .first(

@@ -1,4 +1,4 @@
-//! Users and their API keys. A key is stored as a hash under the id that is its public half.
+//! The users and their API keys. A key is stored as a hash, under the id that is its public part.
 
 use domain::{KeyId, UserId};
 use jiff::Timestamp;
@@ -16,7 +16,7 @@ record! {
         pub name: String,
         pub image_url: Option<String>,
         pub max_concurrent_bots: i64,
-        /// No bot of it goes before this priority.
+        /// The lowest priority number that the user's bots may have. A lower number goes first.
         pub min_priority: i64,
         pub data: Map<String, Value>,
         pub created_at: Timestamp,
@@ -25,7 +25,7 @@ record! {
 }
 
 record! {
-    /// An API key as stored: enough to recognise it, not enough to use it.
+    /// A stored API key: enough to recognise it, not enough to use it.
     #[derive(Clone, Debug, PartialEq)]
     pub struct KeyRow, columns key_columns, read key {
         pub id: KeyId = key_id "api_keys.id",
@@ -37,7 +37,7 @@ record! {
     }
 }
 
-/// What an operator changes of a user; the outer `None` leaves it as it is.
+/// An operator's change of a user. An outer `None` leaves the value unchanged.
 #[derive(Clone, Debug, Default)]
 pub struct UserChange {
     pub email: Option<String>,
@@ -58,7 +58,7 @@ impl Store {
             .transpose()
     }
 
-    /// Oldest first, those after `after`.
+    /// Users after `after`, oldest first.
     pub async fn users(&self, after: Option<UserId>, limit: i64) -> Result<Vec<UserRow>, StoreError> {
         self.reader()
             .all(
@@ -71,7 +71,7 @@ impl Store {
             .collect()
     }
 
-    /// A key and whose it is.
+    /// A key and its user.
     pub async fn key(&self, id: KeyId) -> Result<Option<(KeyRow, UserRow)>, StoreError> {
         self.reader()
             .first(
@@ -90,7 +90,8 @@ impl Store {
 }
 
 impl Tx {
-    /// The user, held until the transaction ends: what is decided under its limit is decided one after the other.
+    /// Reads the user and locks its row until the transaction ends, so that decisions under its limit happen one after
+    /// the other.
     pub async fn hold_user(&mut self, id: UserId) -> Result<Option<UserRow>, StoreError> {
         self.first(sql_locking!("users.hold", "SELECT ", user_columns!(), " FROM users WHERE id = $1"), args![id])
             .await?
@@ -159,7 +160,7 @@ impl Tx {
         .await
     }
 
-    /// Lets every key of the user end at `at`, unless it ends before.
+    /// Sets every key of the user to expire at `at`, unless it expires earlier.
     pub async fn expire_keys(&mut self, user: UserId, at: Timestamp) -> Result<(), StoreError> {
         self.run(
             sql!(

@@ -1,4 +1,4 @@
-//! What the hostile user does. It has a key, a limit of one bot, and no manners.
+//! The attacks of the hostile user, which has a key and a limit of one bot.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -21,24 +21,24 @@ const FLOODING_CONNECTIONS: usize = 8;
 /// How long one replay is read.
 const REPLAY_TIME: Duration = Duration::from_secs(1);
 const BEFORE_NEXT: Duration = Duration::from_millis(20);
-/// Before a connection that the server closed is opened once more.
+/// The pause before a connection that the server closed is opened again.
 const AFTER_END: Duration = Duration::from_millis(200);
 
 #[derive(Clone, Copy, Debug)]
 pub enum Attack {
-    /// Large answers that nobody reads.
+    /// Large answers that the client does not read.
     Memory,
-    /// Every event from the first on, again and again.
+    /// All events from the first one on, again and again.
     Replay,
-    /// Many requests on many connections, and no answer is read.
+    /// Many requests on many connections, without reading the answers.
     Unread,
-    /// Connections that say nothing, or begin and fall silent.
+    /// Connections that send nothing, or only the beginning of a request.
     Idle(usize),
-    /// Requests past the limit, as fast as they are refused.
+    /// Requests above the limit, as fast as the server refuses them.
     Refusals,
 }
 
-/// An attack under way.
+/// A running attack.
 #[derive(Debug)]
 pub struct Attacker {
     end: CancellationToken,
@@ -46,7 +46,7 @@ pub struct Attacker {
     count: Arc<Count>,
 }
 
-/// What the attacker got.
+/// The attacker's counts.
 #[derive(Debug, Default)]
 struct Count {
     connections: AtomicU64,
@@ -92,7 +92,7 @@ impl Attack {
 }
 
 impl Attacker {
-    /// Ends it, and says what it did.
+    /// Ends the attack, and returns a description of its effects.
     pub async fn end(self) -> String {
         self.end.cancel();
         let _ = self.work.await;
@@ -129,7 +129,7 @@ impl Party {
         }
     }
 
-    /// So many at once, each once more when it comes to an end.
+    /// Keeps this number of connections open, and opens each again when it ends.
     async fn many<F>(&self, connections: usize, work: impl Fn(Self) -> F + Copy + Send + 'static)
     where
         F: Future<Output = std::io::Result<()>> + Send + 'static,
@@ -175,7 +175,7 @@ impl Party {
 
     async fn stay_idle(self) -> std::io::Result<()> {
         let mut stream = self.connect().await?;
-        // Every second one begins.
+        // Every second connection sends the beginning of a request.
         if self.count.connections.load(Ordering::Relaxed).is_multiple_of(2) {
             stream.write_all(b"G").await?;
         }
@@ -225,7 +225,7 @@ impl Party {
         loop {
             Count::one(&self.count.requests);
             stream.write_all(request.as_bytes()).await?;
-            // A refusal is small: what is read first is all of it.
+            // A refusal is small, so the first read returns all of it.
             let read = stream.read(&mut buffer).await?;
             if read == 0 {
                 tokio::time::sleep(BEFORE_NEXT).await;
@@ -245,7 +245,7 @@ async fn until_closed(stream: &TcpStream) -> std::io::Result<()> {
         if ready.is_read_closed() || ready.is_error() {
             return Ok(());
         }
-        // There is something to read, which stays where it is.
+        // There is unread data, which stays unread.
         tokio::time::sleep(AFTER_END).await;
     }
 }

@@ -1,11 +1,11 @@
-//! What a hostile user costs others. A server runs as a process of its own. A well-behaved user reads its bot, and the
-//! bot gives heartbeats; their latencies are measured alone, and then while another user with a limit of one bot attacks.
-//! Every attack is bounded in count and time, and nothing leaves this machine.
+//! Measures how a hostile user affects others. The server runs as a separate process. A normal user reads its bot, and
+//! the bot sends heartbeats. Their latencies are measured alone, and then while another user with a limit of one bot
+//! attacks. Every attack has limits in count and time, and sends nothing outside this machine.
 //!
-//! - this file: the order of things, and the table
-//! - [`server`]: the process, its memory, and what is prepared in it
-//! - [`probe`]: the well-behaved user and its bot
-//! - [`attacks`]: what the other user does
+//! - this file: the order of the attacks, and the table
+//! - [`server`]: the process, its memory, and the data that is prepared in it
+//! - [`probe`]: the normal user and its bot
+//! - [`attacks`]: the attacks of the other user
 
 mod attacks;
 mod probe;
@@ -21,17 +21,17 @@ use attacks::Attack;
 use probe::Latencies;
 use server::Server;
 
-/// How long the latencies are measured alone, for each second under attack.
+/// The latencies are measured alone for this part of an attack's time: one half.
 const BASELINE_SHARE: u32 = 2;
-/// The server has this time to answer normally again after an attack.
+/// How long the server has to answer normally again after an attack.
 const SETTLES_WITHIN: Duration = Duration::from_secs(10);
 const ANSWERS_WITHIN: Duration = Duration::from_millis(250);
 
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// A database of a PostgreSQL on which another may be made; SQLite without.
+    /// A PostgreSQL database, on whose server another one may be created. SQLite if absent.
     pub database: Option<String>,
-    /// The server to attack; this program without.
+    /// The server to attack. If absent, this program.
     pub server_binary: Option<PathBuf>,
     /// How long each attack lasts.
     pub time: Duration,
@@ -39,7 +39,7 @@ pub struct Options {
     pub bots: usize,
     /// How many connections stay idle.
     pub idle: usize,
-    /// A server that grows past this is ended: the machine is not to be.
+    /// A server that uses more memory is ended, to protect the machine.
     pub memory_mib: u64,
 }
 
@@ -48,9 +48,9 @@ struct Measured {
     attack: &'static str,
     baseline: Latencies,
     during: Latencies,
-    /// The most that was resident, in MiB.
+    /// The peak of the resident memory, in MiB.
     memory: u64,
-    /// What the attacker did and got.
+    /// A description of the attack and its effects.
     did: String,
 }
 
@@ -101,7 +101,7 @@ async fn measure(options: &Options, database: &Database) -> Done<Vec<Measured>> 
     Ok(measured)
 }
 
-/// Waits until the server answers as it does when nobody attacks. False when that takes too long.
+/// Waits until the server answers as it does without an attack. False if that takes too long.
 async fn settles(server: &Server, prepared: &server::Prepared) -> bool {
     let begun = Instant::now();
     while !probe::answers(server.address, prepared, ANSWERS_WITHIN).await {

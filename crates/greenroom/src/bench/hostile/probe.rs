@@ -1,5 +1,5 @@
-//! The well-behaved user, who reads its bot, and the bot, which gives heartbeats: both one request after the other, with a
-//! rest between two.
+//! The normal user, which reads its bot, and the bot, which sends heartbeats. Each sends one request after the other,
+//! with a pause between them.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use crate::bench::figures::milliseconds;
 
 const READERS: usize = 2;
 const REST: Duration = Duration::from_millis(5);
-/// A request that takes longer counts as an error, and as having taken so long.
+/// A request that takes longer counts as an error, with this time as its latency.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// In milliseconds.
@@ -29,7 +29,7 @@ enum Call {
     Beat,
 }
 
-/// Measures both for so long.
+/// Measures both for this time.
 pub async fn measure(address: SocketAddr, prepared: &Prepared, time: Duration) -> Latencies {
     let until = Instant::now() + time;
     let mut probes = tokio::task::JoinSet::new();
@@ -48,7 +48,7 @@ pub async fn measure(address: SocketAddr, prepared: &Prepared, time: Duration) -
     measured
 }
 
-/// Whether both are answered within so long.
+/// Whether both get an answer within this time.
 pub async fn answers(address: SocketAddr, prepared: &Prepared, within: Duration) -> bool {
     for call in [Call::Get, Call::Beat] {
         let begun = Instant::now();
@@ -80,7 +80,7 @@ async fn probe(address: SocketAddr, prepared: &Prepared, call: Call, until: Inst
                 client = Some(connected);
                 times.push(milliseconds(begun.elapsed()));
             }
-            // Refused, cut, or not answered in time: the next tries by another connection.
+            // Refused, broken, or too late: the next request uses another connection.
             Ok(None) | Err(_) => {
                 errors += 1;
                 times.push(milliseconds(PATIENCE));

@@ -1,4 +1,4 @@
-//! The server under attack, a process of its own, and what is prepared in it.
+//! The attacked server, which runs as a separate process, and the data that is prepared in it.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ const ADMIN_TOKEN: &str = "the-admin-token-of-the-benchmark";
 const STARTS_WITHIN: Duration = Duration::from_secs(60);
 const STOPS_WITHIN: Duration = Duration::from_secs(30);
 const MEMORY_SAMPLE_INTERVAL: Duration = Duration::from_millis(50);
-/// One slot on a Docker Engine that is not there: the first bot has it for ever, all others wait in the queue.
+/// One slot on a Docker Engine that does not exist: the first bot keeps it, and all others wait in the queue.
 const SETTINGS: [&str; 6] = [
     "pool.0.name=bench",
     "pool.0.platform=google_meet",
@@ -29,7 +29,7 @@ const SETTINGS: [&str; 6] = [
     "pool.0.docker.host=unix:///nowhere/docker.sock",
     "pool.0.docker.image=bench",
 ];
-/// As large as `config` and `metadata` may be, but for the name of the field.
+/// The largest size of `config` and `metadata`, minus room for the name of the field.
 const DOCUMENT: usize = 64 * 1024 - 64;
 
 #[derive(Debug)]
@@ -37,7 +37,7 @@ pub struct Server {
     pub address: SocketAddr,
     child: Child,
     folder: PathBuf,
-    /// It grew too large and was ended.
+    /// Whether it used too much memory and was ended.
     too_large: Arc<AtomicBool>,
     limit_mib: u64,
 }
@@ -68,7 +68,7 @@ impl Server {
                     address = Some(url.parse()?);
                 }
                 if line == "Ready." {
-                    // What it prints from here on is nobody's, but must not block it.
+                    // Its later output is discarded, so that a full pipe does not block it.
                     tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
                     return address.ok_or_else(|| "the server did not say where it serves".into());
                 }
@@ -80,7 +80,7 @@ impl Server {
         Ok(server)
     }
 
-    /// Ends the server when it grows past the limit, before the machine suffers.
+    /// Ends the server if it uses more memory than the limit, to protect the machine.
     fn watch_memory(&self) {
         let (Some(pid), limit, too_large) = (self.child.id(), self.limit_mib, self.too_large.clone()) else { return };
         tokio::spawn(async move {
@@ -96,19 +96,19 @@ impl Server {
         });
     }
 
-    /// Forgets how large it was, so that the next peak is that of the next attack.
+    /// Resets the peak of the memory, so that the next peak belongs to the next attack.
     pub fn forget_peak(&self) {
         if let Some(pid) = self.child.id() {
             let _ = std::fs::write(format!("/proc/{pid}/clear_refs"), "5");
         }
     }
 
-    /// The most that was resident since then.
+    /// The peak of the resident memory since then, in MiB.
     pub fn peak_mib(&self) -> u64 {
         self.child.id().and_then(|pid| mib_of(pid, "VmHWM:")).unwrap_or(self.limit_mib)
     }
 
-    /// How it ended, if it did.
+    /// How the server ended, if it did.
     pub fn has_ended(&mut self) -> Option<String> {
         let status = self.child.try_wait().ok()??;
         Some(if self.too_large.load(Ordering::SeqCst) {
@@ -140,7 +140,7 @@ impl Drop for Server {
     }
 }
 
-/// A line of `/proc/PID/status`, in MiB; `None` when the process is gone.
+/// A value of `/proc/PID/status`, in MiB. `None` if the process is gone.
 fn mib_of(pid: u32, line: &str) -> Option<u64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let kib: u64 =
@@ -148,7 +148,7 @@ fn mib_of(pid: u32, line: &str) -> Option<u64> {
     Some(kib / 1024)
 }
 
-/// Who is measured, and who attacks.
+/// The measured user and the attacker.
 #[derive(Clone, Debug)]
 pub struct Prepared {
     pub user_key: String,
@@ -169,7 +169,8 @@ struct Assigned {
     token: String,
 }
 
-/// A user with a bot in its meeting, and another with a limit of one who has had many large bots, all stopped.
+/// A user with a bot in its meeting, and another user with a limit of one bot, who has had many large bots that are
+/// stopped.
 pub async fn prepare(address: SocketAddr, bots: usize) -> Done<Prepared> {
     let mut client = Client::connect(address).await?;
     let mut keys = Vec::new();
@@ -180,7 +181,7 @@ pub async fn prepare(address: SocketAddr, bots: usize) -> Done<Prepared> {
     }
     let [user_key, attacker_key] = keys.try_into().map_err(|_| "two users were made")?;
 
-    // The first has the only slot.
+    // The first bot has the only slot.
     let ask = |number: usize| json!({"meeting_url": meeting(number)}).to_string();
     let _: HttpResponse = client.send("POST /bots", &user_key, None, &ask(0), 201).await?;
     let asked: HttpResponse = client.send("POST /bots", &user_key, None, &ask(1), 201).await?;
@@ -199,12 +200,12 @@ pub async fn prepare(address: SocketAddr, bots: usize) -> Done<Prepared> {
         let path = format!("DELETE /bots/{}", asked.bot.id);
         let _: Value = client.send(&path, &attacker_key, None, "", 202).await?;
     }
-    // The one that it may have, so that every further one is refused.
+    // The only bot that the limit allows, so that every further request is refused.
     let _: HttpResponse = client.send("POST /bots", &attacker_key, None, &ask(2), 201).await?;
     Ok(Prepared { user_key, bot: asked.bot.id, bot_token: token, connection_id, attacker_key })
 }
 
-/// A meeting of its own for each number.
+/// A different meeting for each number.
 pub fn meeting(number: usize) -> String {
     let letter = |digit: u32| char::from(b'a' + u8::try_from(number / 26_usize.pow(digit) % 26).unwrap_or(0));
     let code: String = (0..4).map(letter).collect();

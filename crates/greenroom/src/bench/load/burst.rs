@@ -1,5 +1,5 @@
-//! Many bots are asked for at once, each by a client with a connection of its own. Most wait in the queue and hear of
-//! their slot by their user's one stream of events. Each bot ends as soon as it has a slot.
+//! Requests many bots at once, each by a client with its own connection. Most bots wait in the queue, and their clients
+//! learn of the slot from the user's one event stream. Each bot ends as soon as it has a slot.
 
 use std::sync::Arc;
 use std::time::Instant;

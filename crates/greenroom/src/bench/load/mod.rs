@@ -1,11 +1,11 @@
-//! The load generator, as a process of its own: `greenroom bench load`, on one thread. What it is to do, and the keys it
-//! does it with, come over its standard input. What it counted goes to its standard output.
+//! The load generator, which runs as a separate process, `greenroom bench load`, on one thread. It reads its task and
+//! its keys from standard input, and writes its counts to standard output.
 //!
-//! - this file: what it is told and what it answers, and how it is started
-//! - [`shared`]: what its clients know together: who holds which slot, which events came
+//! - this file: the task, the report, and the start of the process
+//! - [`shared`]: the state that its clients share: the slots in use and the events received
 //! - [`place`]: places and ends bots for a while, at one server or at the one that answers
-//! - [`burst`]: asks for many bots at once
-//! - [`start`]: asks for many bots at once whose commands tell that they run
+//! - [`burst`]: requests many bots at once
+//! - [`start`]: requests many bots at once whose commands report that they run
 
 mod burst;
 mod place;
@@ -23,15 +23,15 @@ use uuid::Uuid;
 
 use super::Done;
 
-/// What a load generator is told.
+/// The task of a load generator.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct LoadSpec {
     pub addresses: Vec<SocketAddr>,
-    /// Clients use them in turn.
+    /// The clients use the keys in turn.
     pub keys: Vec<String>,
-    /// What bot tokens are signed with.
+    /// The secret that signs bot tokens.
     pub signing_secret: String,
-    /// The number of the first meeting. Each bot is at a meeting of its own.
+    /// The number of the first meeting. Each bot has its own meeting.
     pub first_meeting: u64,
     pub clients: usize,
     pub work: Work,
@@ -41,40 +41,40 @@ pub struct LoadSpec {
 pub enum Work {
     Place {
         time: Duration,
-        /// Count pairs in intervals of this length too.
+        /// Also count pairs in intervals of this length.
         interval: Option<Duration>,
-        /// Ask another address, with the same key, when a connection breaks.
+        /// When a connection breaks, send the same request with the same key to another address.
         retry: bool,
     },
-    /// Each client asks for one bot, all at the same time.
+    /// Each client requests one bot, all at the same time.
     Burst,
-    /// Clients ask for so many bots, each as soon as it has its last answer.
+    /// The clients request this number of bots. Each sends its next request after its last answer.
     Start { bots: usize },
 }
 
-/// What a load generator counted.
+/// The counts of a load generator.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct LoadReport {
     /// Bots that were placed and ended.
     pub pairs: u64,
     pub seconds: f64,
-    /// Pairs in each interval, if that was asked for.
+    /// Pairs in each interval, if requested.
     pub intervals: Vec<u64>,
     /// How often a slot had two bots.
     pub doubles: u64,
     /// Bots that had to wait for a slot.
     pub queued: u64,
-    /// Requests that were sent again, because a connection broke.
+    /// Requests that were sent again because a connection broke.
     pub retries: u64,
     pub errors: u64,
     pub first_error: Option<String>,
-    /// The longest time without an answer to any client.
+    /// The longest time in which no client got an answer.
     pub longest_pause: Duration,
-    /// From a request to what it was for, in milliseconds.
+    /// From a request to its effect, in milliseconds.
     pub latency_p50_ms: f64,
     pub latency_p99_ms: f64,
     pub cpu: Duration,
-    /// The bots that were acknowledged, where requests are sent again.
+    /// The acknowledged bots, if the load repeats requests.
     pub bots: Vec<Uuid>,
 }
 
@@ -83,7 +83,7 @@ impl LoadReport {
         self.pairs as f64 / self.seconds
     }
 
-    /// Fails when something went wrong.
+    /// Fails if there were errors.
     pub fn check(&self) -> Done {
         if self.errors > 0 || self.doubles > 0 {
             let first = self.first_error.as_deref().unwrap_or("none");
@@ -93,7 +93,7 @@ impl LoadReport {
     }
 }
 
-/// A load generator that runs.
+/// A running load generator.
 #[derive(Debug)]
 pub struct LoadProcess {
     child: Child,
@@ -109,7 +109,7 @@ impl LoadProcess {
         Ok(Self { child })
     }
 
-    /// Waits until it is done.
+    /// Waits until the process has finished.
     pub async fn report(self) -> Done<LoadReport> {
         let output = self.child.wait_with_output().await?;
         if !output.status.success() {
@@ -150,7 +150,7 @@ fn generate() -> Done {
     Ok(())
 }
 
-/// Each connection needs a file.
+/// Each connection needs an open file.
 fn raise_file_limit() {
     use nix::sys::resource::{Resource, getrlimit, setrlimit};
     if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE)

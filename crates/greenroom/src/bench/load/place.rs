@@ -1,4 +1,4 @@
-//! Clients that place a bot and end it at once, one after the other.
+//! Clients that place a bot and end it at once, again and again.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -11,13 +11,13 @@ use super::{LoadReport, LoadSpec};
 use crate::bench::Done;
 use crate::bench::client::{Bot, Client, HttpResponse, Status};
 
-/// A request that is not answered in this time is sent again, where requests are.
+/// A request without an answer in this time is sent again, if the load repeats requests.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(10);
-/// Between two tries.
+/// The pause between two attempts.
 const PAUSE: Duration = Duration::from_millis(5);
-/// A client goes back to its own server after so long at another.
+/// A client returns to its own server after this time at another one.
 const AWAY: Duration = Duration::from_secs(1);
-/// One in so many bots keeps its slot for a moment, in which nobody else may get it.
+/// One of this number of bots keeps its slot for a moment, in which no other bot may get it.
 const HOLD_EVERY: u64 = 64;
 const HOLD: Duration = Duration::from_millis(2);
 
@@ -57,7 +57,7 @@ struct PlacingClient {
     away_since: Option<Instant>,
     key: String,
     connection: Option<Client>,
-    /// Opened when the first bot has to wait.
+    /// Opened when the first bot has to wait for a slot.
     events: Option<AssignedEvents>,
     retry: bool,
 }
@@ -104,7 +104,7 @@ impl PlacingClient {
         self.shared.queued();
         let (call, key) = (format!("GET /bots/{}", bot.id), self.key.clone());
         if self.retry {
-            // A stream would break with its server.
+            // An event stream would break with its server, so the client polls.
             loop {
                 let HttpResponse { bot } = self.send(&call, &key, None, "", &[200]).await?;
                 if bot.slot.is_some() {
@@ -115,7 +115,7 @@ impl PlacingClient {
         }
         if self.events.is_none() {
             self.events = Some(AssignedEvents::open(self.addresses[self.at], &key).await?);
-            // The slot may have come before the stream.
+            // The slot may have been assigned before the stream was open.
             let HttpResponse { bot } = self.send(&call, &key, None, "", &[200]).await?;
             if bot.slot.is_some() {
                 return Ok(bot);
@@ -174,7 +174,7 @@ impl PlacingClient {
         self.shared.answered();
         if !expected.contains(&status) {
             let error = format!("{call} answered {status}: {}", String::from_utf8_lossy(answer));
-            // A server that stops, or has lost its database, says so.
+            // A server that stops, or has lost its database, answers 503.
             return Err(if self.retry && status == 503 {
                 Failed::Connection(std::io::Error::other(error))
             } else {
@@ -186,7 +186,7 @@ impl PlacingClient {
 }
 
 enum Failed {
-    /// It may be sent again.
+    /// The request may be sent again.
     Connection(std::io::Error),
     HttpResponse(Box<dyn std::error::Error + Send + Sync>),
 }

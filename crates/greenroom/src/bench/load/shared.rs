@@ -1,4 +1,4 @@
-//! What the clients of a load generator know together.
+//! The state that the clients of a load generator share.
 
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
@@ -54,7 +54,7 @@ impl Shared {
         self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts from now on.
+    /// Starts to count.
     pub fn begin(&self) -> Instant {
         let mut counts = self.counts();
         let now = Instant::now();
@@ -68,7 +68,7 @@ impl Shared {
         meeting(counts.next_meeting - 1)
     }
 
-    /// An answer came.
+    /// Records that an answer arrived.
     pub fn answered(&self) {
         let mut counts = self.counts();
         let now = Instant::now();
@@ -96,7 +96,7 @@ impl Shared {
         }
     }
 
-    /// A bot has a slot, which nobody else may have until [`Shared::let_go`].
+    /// Records that a bot has a slot. No other bot may have it until [`Shared::let_go`].
     pub fn hold(&self, slot: &str, bot: Uuid) {
         let mut counts = self.counts();
         if counts.holders.insert(slot.to_owned(), bot).is_some_and(|other| other != bot) {
@@ -104,7 +104,7 @@ impl Shared {
         }
     }
 
-    /// To be called before the end is sent: from its commit on, another bot may have the slot.
+    /// Must be called before the end is sent: after its commit, another bot may have the slot.
     pub fn let_go(&self, slot: &str) {
         self.counts().holders.remove(slot);
     }
@@ -137,7 +137,7 @@ impl Shared {
         std::mem::take(&mut counts.report)
     }
 
-    /// The token and the body with which a bot says that it ended.
+    /// The token and the body with which a bot reports its end.
     pub fn end_of(&self, bot: &Bot) -> Done<(String, String)> {
         let connection = bot.connection_id.ok_or("a slot without a connection")?;
         let token = self.tokens.make(Claim { bot: BotId(bot.id), connection: ConnectionId(connection) });
@@ -145,7 +145,7 @@ impl Shared {
     }
 }
 
-/// A meeting for each number.
+/// A different meeting for each number.
 pub fn meeting(mut number: u64) -> String {
     let mut letters = [b'a'; 10];
     for letter in letters.iter_mut().rev() {
@@ -156,7 +156,7 @@ pub fn meeting(mut number: u64) -> String {
     format!("{}-{}-{}", &letters[..3], &letters[3..7], &letters[7..])
 }
 
-/// One user's `GET /events`: who waits for a slot hears of it here.
+/// The `GET /events` stream of one user, on which its clients wait for slots.
 #[derive(Clone, Debug, Default)]
 pub struct AssignedEvents {
     state: Arc<Mutex<Assigned>>,
@@ -169,13 +169,13 @@ struct Assigned {
 }
 
 impl AssignedEvents {
-    /// Listens from now on.
+    /// Opens the stream. It shows events from now on.
     pub async fn open(address: SocketAddr, key: &str) -> Done<Self> {
         let mut stream = Client::connect(address).await?.into_events(key).await?;
         let events = Self::default();
         let weak = Arc::downgrade(&events.state);
         tokio::spawn(async move {
-            // When the stream breaks, whoever waits finds its channel closed.
+            // If the stream breaks, waiting clients find their channel closed.
             while let Ok(event) = stream.next().await {
                 let Some(state) = weak.upgrade() else { return };
                 if event.kind == "assigned" {

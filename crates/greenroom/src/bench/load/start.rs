@@ -1,4 +1,4 @@
-//! Many bots are asked for at once, and each bot's command tells by a datagram that it runs.
+//! Requests many bots at once. Each bot's command sends a datagram when it runs.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -66,7 +66,7 @@ pub async fn run(spec: &LoadSpec, bots: usize) -> Done<LoadReport> {
     Ok(LoadReport { seconds: last.duration_since(begun).as_secs_f64(), ..shared.report() })
 }
 
-/// Waits for the word of so many bots, and answers with when each came.
+/// Waits for the datagrams of this number of bots, and returns when each arrived.
 pub async fn heard(socket: &UdpSocket, bots: usize) -> Done<HashMap<Uuid, Instant>> {
     let (mut running, mut word) = (HashMap::with_capacity(bots), [0; 64]);
     while running.len() < bots {

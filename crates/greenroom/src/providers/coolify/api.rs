@@ -1,5 +1,5 @@
-//! Coolify's interface over HTTP: each request takes its turn, has a time by which it is answered, and says in Coolify's
-//! own words what went wrong. The token is in none of them.
+//! The requests of Coolify's HTTP API. Each request waits for its turn and has a time limit. Errors have Coolify's own
+//! text, and never contain the token.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -19,18 +19,18 @@ use crate::providers::budget::{Budget, Urgency};
 
 const CONNECT_WITHIN: Duration = Duration::from_secs(10);
 const ANSWER_WITHIN: Duration = Duration::from_secs(30);
-/// Where the interface is, below the address of Coolify.
+/// The path of the API, below the address of Coolify.
 const BASE: &str = "/api/v1";
-/// How often something is asked that can be asked twice.
+/// How often a request is sent that is safe to repeat.
 const TRIES: u32 = 3;
-/// As much of a page that is no JSON as tells what it is.
+/// How much of a page that is not JSON is shown in an error.
 const LONGEST_PAGE: usize = 200;
 
-/// What Coolify answered.
+/// An answer of Coolify.
 #[derive(Debug)]
 pub struct CoolifyResponse {
     pub text: String,
-    /// When it was asked: the answer is no older than this.
+    /// When the request was sent: the answer is no older than this.
     pub asked: Instant,
 }
 
@@ -41,19 +41,19 @@ impl CoolifyResponse {
     }
 }
 
-/// Why there is no such answer.
+/// Why a request failed.
 #[derive(Debug)]
 pub enum Failure {
-    /// Nobody knows whether it was done.
+    /// Whether it was done is unknown.
     Lost(String),
     /// The same, because Coolify cannot be reached.
     Away(String),
-    /// Coolify itself refused it, and did not do it. What stands between us and Coolify may refuse as well, for a while:
-    /// that is not told from a lost answer.
+    /// Coolify itself refused the request and did not do it. A proxy may also refuse for a while: that counts as a lost
+    /// answer.
     Refused { status: StatusCode, message: String, text: String, fields: Vec<String> },
-    /// It was not done, because Coolify has had enough: everybody holds back.
+    /// It was not done, because Coolify gets too many requests. All callers pause.
     TooMany,
-    /// It was not even asked.
+    /// The request was not sent.
     NotAsked(ProviderError),
 }
 
@@ -67,18 +67,19 @@ impl Failure {
             if *status == wanted && message.trim_end_matches('.') == text)
     }
 
-    /// Whether Coolify says, in its own words, that there is no such application, deployment or whatever.
+    /// Whether Coolify itself answers that there is no such object.
     pub fn is_absent(&self, what: &str) -> bool {
         self.says(StatusCode::NOT_FOUND, &format!("{what} not found"))
     }
 
-    /// Whether Coolify has asked the server, and no container of the application runs there. One that Docker is about to
-    /// start again does not run either.
+    /// Whether Coolify has asked the server, and no container of the application runs there. A container that Docker is
+    /// about to restart does not run either.
     pub fn is_not_running(&self) -> bool {
         self.says(StatusCode::BAD_REQUEST, "Application is not running")
     }
 
-    /// The same where it is about all applications, and all who wait for it: only a token that is not accepted stays wrong.
+    /// The error of a request for all applications, for all callers that wait for it. Only a refused token is
+    /// permanent.
     pub fn of_all(self) -> ProviderError {
         let is_final = self.is(StatusCode::UNAUTHORIZED);
         let error = ProviderError::from(self);
@@ -100,29 +101,29 @@ impl From<Failure> for ProviderError {
 
 #[derive(Debug)]
 pub struct Api {
-    /// An error where this machine cannot have one.
+    /// The HTTP client, or why this machine cannot have one.
     client: Result<Client, String>,
     base: String,
     token: SecretString,
     budget: Budget,
-    /// The part of it that looks may use, which all replicas share.
+    /// The part of the budget for lists, which all replicas share.
     listing_budget: Budget,
     try_again: Duration,
-    /// How long nobody asks when Coolify has had enough and does not say for how long.
+    /// How long all requests pause if Coolify asks for a pause without a time.
     enough: Duration,
-    /// Whether applications are started and stopped by POST, as since 4.2, or by GET.
+    /// Whether applications are started and stopped by POST, as since version 4.2, or by GET.
     posts: AtomicBool,
-    /// When it last answered as it should.
+    /// When Coolify last answered correctly.
     heard: Mutex<Option<Instant>>,
 }
 
 impl Api {
-    /// `url` with or without the path of the interface.
+    /// `url` is with or without the path of the API.
     pub fn new(url: &str, token: SecretString, budget: Budget, listing_budget: Budget, pace: &Pace) -> Self {
         let client = Client::builder()
             .connect_timeout(CONNECT_WITHIN)
             .timeout(ANSWER_WITHIN)
-            // What is sent on elsewhere would be a GET there, or would take the token along.
+            // A redirect would turn the request into a GET, or send the token to another host.
             .redirect(redirect::Policy::none())
             .build()
             .map_err(|error| with_causes(&error));
@@ -136,17 +137,17 @@ impl Api {
         &self.budget
     }
 
-    /// When it last answered as it should.
+    /// When Coolify last answered correctly.
     pub fn heard(&self) -> Option<Instant> {
         *self.heard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until one request may be made.
+    /// Waits until one request may be sent.
     pub async fn turn(&self, urgency: Urgency) -> Result<(), Failure> {
         self.budget.turn(urgency).await.map_err(Failure::NotAsked)
     }
 
-    /// Asks for something that must not be done twice.
+    /// Sends a request that must not be done twice.
     pub async fn ask(
         &self,
         urgency: Urgency,
@@ -157,14 +158,14 @@ impl Api {
         loop {
             self.turn(urgency).await?;
             match self.ask_now(method.clone(), path, body).await {
-                // A turn comes again when Coolify has said that it may.
+                // The next turn comes when Coolify's pause is over.
                 Err(Failure::TooMany) => {}
                 answer => return answer,
             }
         }
     }
 
-    /// Asks for something that can be asked twice: again, where the answer is lost.
+    /// Sends a request that is safe to repeat, and repeats it if the answer is lost.
     pub async fn ask_again(
         &self,
         urgency: Urgency,
@@ -188,7 +189,7 @@ impl Api {
         self.ask_again(urgency, Method::GET, path, None).await
     }
 
-    /// Asks whether it is there and takes the token. That it has had enough is an answer too.
+    /// Checks that Coolify is reachable and accepts the token. A "too many requests" counts as reachable.
     pub async fn is_there(&self) -> Result<(), Failure> {
         let mut tries = 1;
         loop {
@@ -204,13 +205,13 @@ impl Api {
         }
     }
 
-    /// Asks for something that everyone shares. Its turn is one of the looks' own first, so that replicas that all look
-    /// leave the rest of the budget to what was looked for.
+    /// Requests a list that all callers share. Its turn counts in the lists' own budget first. So replicas that all
+    /// read lists leave the rest of the budget to actions.
     pub async fn list(&self, path: &str) -> Result<CoolifyResponse, ProviderError> {
         let mut tries = 1;
         loop {
             self.listing_budget.turn(Urgency::Free).await?;
-            // What frees slots waits for nothing more urgent than this, and a look is never for one alone.
+            // A list always has the highest urgency, because callers that free slots wait for it.
             match self.ask(Urgency::Free, Method::GET, path, None).await {
                 Err(Failure::Lost(_) | Failure::Away(_)) if tries < TRIES => {
                     tokio::time::sleep(self.try_again * tries).await
@@ -221,7 +222,7 @@ impl Api {
         }
     }
 
-    /// Starts or stops something, by the method that this Coolify takes.
+    /// Starts or stops an application, by the HTTP method that this version accepts.
     pub async fn act(&self, urgency: Urgency, path: &str) -> Result<CoolifyResponse, Failure> {
         let posts = self.posts.load(Ordering::Relaxed);
         let method = |posts| if posts { Method::POST } else { Method::GET };
@@ -237,7 +238,7 @@ impl Api {
         }
     }
 
-    /// Asks once, in a turn that was taken.
+    /// Sends one request, in a turn that was already taken.
     pub async fn ask_now(&self, method: Method, path: &str, body: Option<&Value>) -> Result<CoolifyResponse, Failure> {
         let client = self.client.as_ref().map_err(|error| {
             Failure::NotAsked(ProviderError::permanent(format!("this machine cannot speak HTTPS: {error}")))
@@ -287,37 +288,37 @@ impl Api {
         Failure::Refused { status, message, text, fields }
     }
 
-    /// Words that may be kept, whatever Coolify repeats in them.
+    /// The text without the token, which Coolify may repeat.
     fn hidden(&self, text: String) -> String {
         let token = self.token.expose_secret();
         if !token.is_empty() && text.contains(token) { text.replace(token, "…") } else { text }
     }
 }
 
-/// Where a Coolify is, whether or not the path of its interface was written with it.
+/// The address of a Coolify, from a URL with or without the path of the API.
 pub fn address(url: &str) -> &str {
     let url = url.trim_end_matches('/');
     url.strip_suffix(BASE).unwrap_or(url).trim_end_matches('/')
 }
 
-/// For how long nobody is to ask, in seconds or until a moment, if that is said.
+/// How long Coolify asks for a pause, in seconds or until a time, if it says so.
 fn retry_after(headers: &HeaderMap, now: Timestamp) -> Option<Duration> {
     let said = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
     if let Ok(seconds) = said.parse() {
         return Some(Duration::from_secs(seconds));
     }
     let until = DateTimeParser::new().parse_timestamp(said).ok()?;
-    // A moment that has passed, by our clock, is no answer to the question.
+    // A time that has passed, by our clock, counts as no time.
     Duration::try_from(until.duration_since(now)).ok().filter(|wait| !wait.is_zero())
 }
 
-/// What is said of a refusal.
+/// The content of a refusal.
 #[derive(Debug, Default)]
 struct Refusal {
-    /// As Coolify says it; a proxy has no such thing.
+    /// Coolify's message. A proxy's answer has none.
     message: Option<String>,
     said: String,
-    /// What it is about, where something that was sent is wrong.
+    /// The invalid fields of the request, if any.
     fields: Vec<String>,
 }
 
@@ -341,13 +342,13 @@ impl Refusal {
     }
 }
 
-/// The beginning of what is no JSON, in one line.
+/// The beginning of a text that is not JSON, in one line.
 fn page(text: &str) -> String {
     let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
     line.chars().take(LONGEST_PAGE).collect()
 }
 
-/// An error of the way there, down to its first cause.
+/// A connection error with all its causes.
 fn with_causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

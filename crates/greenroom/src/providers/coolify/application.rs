@@ -1,4 +1,4 @@
-//! What is read of Coolify's answers: applications of ours, and deployments.
+//! Reads Coolify's answers: the applications of this installation, and deployments.
 
 use domain::SlotName;
 use serde_json::Value;
@@ -13,7 +13,7 @@ pub struct Application {
     pub slot: SlotName,
     /// In Coolify's words: `running:healthy`, `exited`.
     pub status: String,
-    /// Everything that stands where our marks do.
+    /// All options of `docker run`, which include our marks.
     pub options: String,
     pub marks: Marks,
     description: String,
@@ -21,7 +21,7 @@ pub struct Application {
 }
 
 impl Application {
-    /// One that was made just now.
+    /// An application that was made just now.
     pub fn made(uuid: String, slot: SlotName, options: String) -> Self {
         let marks = Marks::read(&options).unwrap_or_default();
         let (description, created) = (String::new(), "~".to_owned());
@@ -47,13 +47,13 @@ impl Application {
         self.status.split(':').next().unwrap_or_default()
     }
 
-    /// Whether it is shown as ended: whatever is not an end counts as running. It proves nothing by itself, because Coolify
-    /// also writes it when it has not ended anything, or does not reach the server.
+    /// Whether Coolify shows it as ended. Every other status counts as running. It proves nothing alone: Coolify also
+    /// shows this if it has stopped nothing, or cannot reach the server.
     pub fn has_ended(&self) -> bool {
         self.state() == "exited"
     }
 
-    /// Whether what was started has come to run.
+    /// Whether the started application runs.
     pub fn runs(&self) -> bool {
         self.state() == "running"
     }
@@ -68,14 +68,14 @@ impl Application {
         Found { unwell, description, ..Found::new(self.slot.clone(), !self.has_ended(), self.status.as_str()) }
     }
 
-    /// Of several for one slot, the one that is kept comes first: what was started, then what was made first. Only a
-    /// creation whose answer was lost leaves a second one, and that was never started.
+    /// The order of several applications of one slot; the first one is kept. A started one comes first, then the
+    /// oldest. Only a creation whose answer was lost leaves a second application, which was never started.
     pub fn order(&self) -> (bool, &str, &str) {
         (!self.was_started(), &self.created, &self.uuid)
     }
 }
 
-/// Reads those of this installation out of the list of all.
+/// Reads the applications of this installation from the list of all.
 pub fn applications(body: &Value, installation: &str) -> Result<Vec<Application>, ProviderError> {
     let list = body.as_array().ok_or_else(|| ProviderError::transient("Coolify's list of applications is no list"))?;
     let mut ours = Vec::new();
@@ -90,7 +90,7 @@ pub fn applications(body: &Value, installation: &str) -> Result<Vec<Application>
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OpenDeployment {
     pub uuid: String,
-    /// Where it is shown, which names its application.
+    /// Its page at Coolify, whose address names its application.
     url: String,
 }
 
@@ -100,7 +100,7 @@ impl OpenDeployment {
     }
 }
 
-/// Reads the list of deployments. Coolify now and then answers an object whose names are numbers.
+/// Reads the list of deployments. Coolify sometimes answers with an object whose keys are numbers.
 pub fn open_deployments(body: &Value) -> Result<Vec<OpenDeployment>, ProviderError> {
     let values: Vec<&Value> = match body {
         Value::Array(list) => list.iter().collect(),
@@ -116,12 +116,12 @@ pub fn open_deployments(body: &Value) -> Result<Vec<OpenDeployment>, ProviderErr
     all.ok_or_else(|| ProviderError::transient("Coolify's list of deployments has something in it that is none"))
 }
 
-/// How a deployment stands.
+/// The state of a deployment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DeploymentState {
     Unfinished,
     Finished,
-    /// It came to nothing, and how it says so.
+    /// It failed, with its status and log.
     Ended {
         status: String,
         lines: Option<String>,
@@ -138,7 +138,8 @@ impl DeploymentState {
     }
 }
 
-/// What a deployment has written. It is a text with a list in it, and whoever may not read secrets is shown none.
+/// The log of a deployment. It is a text that contains a JSON list. A token without the right to read secrets gets
+/// none.
 pub fn log(deployment: &Value) -> Option<String> {
     let entries: Value = serde_json::from_str(deployment["logs"].as_str()?).ok()?;
     let shown = entries.as_array()?.iter().filter(|entry| entry["hidden"] != Value::Bool(true));

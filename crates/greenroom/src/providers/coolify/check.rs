@@ -1,4 +1,4 @@
-//! What Coolify says of itself when a person has it examined.
+//! Checks Coolify for the operator: the connection, the token, the project, the environment and the server.
 
 use reqwest::StatusCode;
 use serde_json::Value;
@@ -71,7 +71,7 @@ impl CoolifyProvider {
             Err(failure) => return Check::bad("server", ProviderError::from(failure).message),
         };
         let name = found["name"].as_str().unwrap_or(server);
-        // Where they are depends on the version.
+        // Their place depends on the version.
         let is = |flag: &str| [&found[flag], &found["settings"][flag]].into_iter().find_map(Value::as_bool);
         match (is("is_reachable"), is("is_usable")) {
             (Some(false), _) => Check::bad("server", format!("Coolify does not reach the server {name}")),

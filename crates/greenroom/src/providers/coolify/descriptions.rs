@@ -1,5 +1,5 @@
-//! What a person sees of the slots at Coolify. Only the latest description of each is sent, in the background, when
-//! nobody needs the request for anything else; a start takes it along.
+//! Sends the descriptions of slots to Coolify, for people. It sends only the latest description of each slot, in the
+//! background, when no other request waits. A start includes the description in its own request.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,7 +15,7 @@ use super::recipe::cut;
 use super::watch::Needs;
 use crate::providers::budget::Urgency;
 
-/// How often an application is looked for that is not there, before nobody is thought to need a description.
+/// How often the provider looks for a missing application before it drops its description.
 const LIST_ATTEMPTS: u32 = 30;
 
 #[derive(Debug, Default)]
@@ -31,9 +31,9 @@ struct State {
 #[derive(Debug)]
 struct PendingDescription {
     text: String,
-    /// Who has waited longest goes first.
+    /// The description that has waited longest goes first.
     order: u64,
-    /// How often there was nothing to describe, or it could not be said.
+    /// How often the application was missing, or the request failed.
     tries: u32,
     not_before: Instant,
 }
@@ -43,12 +43,12 @@ impl Descriptions {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes what waits to be sent for a slot: whoever takes it sends it.
+    /// Takes the waiting description of a slot. The caller must send it.
     pub fn take(&self, slot: &SlotName) -> Option<String> {
         self.state().waiting.remove(slot).map(|waiting| waiting.text)
     }
 
-    /// The one that goes next, or when there may be one; `None` when none waits.
+    /// The next description to send, or when there may be one. `None` if none waits.
     fn next(&self) -> Option<Result<SlotName, Instant>> {
         let mut state = self.state();
         let now = Instant::now();
@@ -65,13 +65,13 @@ impl Descriptions {
 }
 
 impl Coolify {
-    /// Has a slot described so in the end, unless something else is said of it before that.
+    /// Plans a description of a slot. A newer description replaces it.
     pub fn describe(self: &Arc<Self>, slot: &SlotName, text: String) {
-        // A start that is about to come takes it along, and what is over soon need not be shown.
+        // A start that follows soon includes it, and a short activity need not be shown.
         self.describe_from(slot, text, 0, Instant::now() + self.pace.describe_after, |_| true);
     }
 
-    /// Says again what a request was to take along and did not, unless something newer waits.
+    /// Plans a description again that a request failed to send, unless a newer one waits.
     pub fn describe_again(self: &Arc<Self>, slot: &SlotName, text: String, tries: u32) {
         if tries < LIST_ATTEMPTS {
             let not_before = Instant::now() + self.pace.describe_again;
@@ -79,7 +79,7 @@ impl Coolify {
         }
     }
 
-    /// Under one lock, so that nothing newer comes between the question whether there is something and the answer.
+    /// Under one lock, so that no newer description arrives between the check and the change.
     fn describe_from(
         self: &Arc<Self>,
         slot: &SlotName,
@@ -118,13 +118,13 @@ impl Coolify {
     async fn send_description(self: &Arc<Self>, slot: &SlotName) {
         let uuid = match self.watch.known(slot) {
             Some(application) => Some(application.uuid),
-            // Another replica may have made it.
+            // Another replica may have made the application.
             None => match self.watch.listing(Instant::now(), Needs::Applications).await {
                 Ok(listing) => listing.of(slot).next().map(|application| application.uuid.clone()),
                 Err(_) => None,
             },
         };
-        // What it is by the time of its turn is what is sent.
+        // The description is read when its turn comes, so that the latest one is sent.
         if uuid.is_some() && self.api.turn(Urgency::Shown).await.is_err() {
             tokio::time::sleep(self.pace.describe_again).await;
             return;
@@ -139,7 +139,7 @@ impl Coolify {
             Err(Failure::Refused { text, status, .. }) if status != reqwest::StatusCode::NOT_FOUND => {
                 tracing::warn!(%slot, error = text, "slot description not written at Coolify");
             }
-            // It is said as long as it takes, also when there is something else under the name by now.
+            // It is sent again until it succeeds, even if there is another application under the name now.
             Err(Failure::TooMany | Failure::Lost(_) | Failure::Away(_)) => self.describe_again(slot, text, 0),
             Err(_) => self.describe_again(slot, text, tries + 1),
         }

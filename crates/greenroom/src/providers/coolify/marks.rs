@@ -1,9 +1,10 @@
-//! How an application says whose it is, of which slot, made how, and started for what: as labels among its options of
-//! `docker run`.
+//! The marks of an application: labels among its options of `docker run`. They record its installation, its slot, its
+//! recipe and its last start.
 //!
-//! They stand there, and not in the description, because Coolify shows these options in its list to every token, keeps
-//! them as they are, and hands on only those that it knows, to which labels do not belong; and because a person who
-//! edits a description would make a slot nobody's. Names are not used either: they can be changed, and shared.
+//! The marks are in these options and not in the description for three reasons. Coolify shows the options in its list
+//! to every token and keeps them unchanged. It passes on only the options that it knows, and labels are not among them.
+//! And a person who edits a description would otherwise remove the owner of a slot. The name is not used either,
+//! because it can be changed and need not be unique.
 
 use sha2::{Digest, Sha256};
 
@@ -22,17 +23,17 @@ const START: &str = "greenroom.start";
 pub struct Marks {
     pub installation: String,
     pub slot: String,
-    /// Stands for what the application was made of.
+    /// The fingerprint of the application's recipe.
     pub recipe: String,
-    /// The application that they were written for; `None` until it is known. A person who clones an application has our
-    /// marks in the clone as well, and they name another.
+    /// The application that the marks were written for. `None` until its name is known. A clone of an application has
+    /// the same marks, which then name the original.
     pub own: Option<String>,
-    /// What it was started for last; `None` when it never was.
+    /// What it was last started for. `None` if it never was.
     pub start: Option<String>,
 }
 
 impl Marks {
-    /// Reads them among whatever other options there are; `None` when it is nobody's slot.
+    /// Reads the marks among the other options. `None` if the application is no slot.
     pub fn read(options: &str) -> Option<Self> {
         let value = |wanted: &str| labels(options).find_map(|label| label.strip_prefix(wanted)?.strip_prefix('='));
         Some(Self {
@@ -44,12 +45,12 @@ impl Marks {
         })
     }
 
-    /// Whether they say of this application whose it is, and not of another that it was cloned from.
+    /// Whether the marks were written for this application, and not for one that it was cloned from.
     pub fn are_of(&self, uuid: &str) -> bool {
         self.own.as_ref().is_none_or(|own| own == uuid)
     }
 
-    /// The same options with these marks; those of a person stay as they are.
+    /// The options with these marks. A person's own options stay as they are.
     pub fn written_into(&self, options: &str) -> String {
         let mut parts: Vec<String> = Vec::new();
         let mut given = options.split_whitespace().peekable();
@@ -81,20 +82,20 @@ fn is_ours(label: &str) -> bool {
         .any(|name| label.strip_prefix(name).is_some_and(|rest| rest.starts_with('=')))
 }
 
-/// What a start is for: another generation or another connection is another start, and so is the same one of another slot
-/// that has got the name.
+/// Identifies a start. Another generation or connection is another start. So is the same start in a new slot with an
+/// old name.
 pub fn start(spec: &Spec) -> String {
     let Spec { generation, connection, .. } = spec;
     format!("{generation}/{}/{}", connection.as_deref().unwrap_or("waits"), life(spec))
 }
 
-/// Stands for the slot's token, and so for the life of the slot that it was made for.
+/// Identifies the slot's token, and so the slot itself: a new slot with the same name has another token.
 pub fn life(spec: &Spec) -> String {
     let token = spec.environment.get(TOKEN).map(String::as_str).unwrap_or_default();
     digits(token)
 }
 
-/// A few digits that stand for a text.
+/// A short fingerprint of a text.
 pub fn digits(text: &str) -> String {
     Sha256::digest(text.as_bytes()).iter().take(6).map(|byte| format!("{byte:02x}")).collect()
 }

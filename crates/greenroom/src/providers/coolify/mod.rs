@@ -1,19 +1,20 @@
-//! Slots as applications of Coolify, each made from a docker image and named as its slot. Its variables are set once,
-//! before its first start, because every change of them would be a deployment; the agent inside fetches its bot.
+//! The Coolify provider. A slot is an application that is made from a docker image and has the slot's name. Its
+//! variables are set once, before its first start, because each change of them needs a deployment. The agent inside
+//! fetches its bot.
 //!
 //! - this file: the provider
-//! - [`start`]: from an application to what runs in it
-//! - [`stop`]: the end of what runs, and of the application, proven
-//! - [`watch`]: the shared look, which serves everyone who waits
-//! - [`descriptions`]: what a person sees
-//! - [`check`]: what Coolify says of itself
-//! - [`recipe`]: what an application of ours is made of
-//! - [`marks`]: how an application says whose it is and what it was started for
-//! - [`application`]: what is read of Coolify's answers
+//! - [`start`]: starts applications
+//! - [`stop`]: stops and deletes applications, and proves it
+//! - [`watch`]: the shared list, which serves all callers that wait
+//! - [`descriptions`]: the descriptions for people
+//! - [`check`]: checks Coolify for the operator
+//! - [`recipe`]: builds applications
+//! - [`marks`]: the labels that record the owner and the start of an application
+//! - [`application`]: reads Coolify's answers
 //! - [`api`]: requests and answers
 //!
-//! A bot's life costs five requests of its own: its slot is marked for it and described, started, stopped, seen on its
-//! server to have stopped, and described again. Everything else is in looks that all slots share.
+//! Each bot costs five requests of its own. They mark and describe its slot, start it, stop it, check on the server
+//! that it has stopped, and describe it again. All other requests are lists that all slots share.
 
 mod api;
 mod application;
@@ -45,53 +46,53 @@ use super::check::Check;
 use super::{Found, LogLine, Provider, ProviderError, Spec, Stopped, last};
 use crate::config::provider::CoolifyConfig;
 
-/// The part of the budget that looks may use: one of so many.
+/// The part of the budget for lists: one part of this number.
 const LISTINGS_SHARE: u32 = 5;
-/// The requests that a look makes at most.
+/// The most requests that one list needs.
 const LISTING_COST: u32 = 2;
-/// So many looks may follow on each other before their share of the budget is used: it is given out evenly, because a pause
-/// in the looks is one in all that waits for them.
+/// How many lists may follow each other at once before their part of the budget is used. It is spread evenly, because a
+/// pause between lists delays every caller that waits for one.
 const LISTINGS_AT_ONCE: u32 = 2;
 const MINUTE: Duration = Duration::from_secs(60);
-/// What Coolify calls an application when there is none.
+/// Coolify's name for an application in its "not found" errors.
 const APPLICATION: &str = "Application";
-/// How many lines of a log are asked for.
+/// How many lines of a log are requested.
 const LINES: u32 = 100;
-/// So many lines are asked for a bot's log.
+/// How many lines are requested for a bot's log.
 const LOG_LINES: u32 = 1_000;
 
-/// How long to wait between questions.
+/// The delays between requests.
 #[derive(Clone, Debug)]
 pub struct Pace {
-    /// No two looks begin within this.
+    /// The shortest time between the beginnings of two lists.
     pub list_every: Duration,
-    /// How long after an act the first look is taken that could see it.
+    /// How long after an action the first list that can show it begins.
     pub list_after: Duration,
-    /// Before something is asked again whose answer was lost.
+    /// The pause before a request is repeated whose answer was lost.
     pub try_again: Duration,
-    /// Before a start is asked for again that was not queued.
+    /// The pause before a start is requested again that was not queued.
     pub queue_again: Duration,
-    /// How long what was deployed may take to be shown as running.
+    /// How long a deployed application may take to be shown as running.
     pub shown_within: Duration,
-    /// How long a stop or a deletion may take to be seen, and after which part of it is asked for again.
+    /// How long a stop or a deletion may take to be seen. It is requested again after a part of this time.
     pub ended_within: Duration,
-    /// How long Coolify may take to do what it has queued: a stop that is carried out later would end the next bot.
+    /// How long Coolify may take to execute a queued action. A stop that it executes later would end the next bot.
     pub settled_after: Duration,
-    /// How long who only looks waits for an answer.
+    /// How long a caller that only reads waits for an answer.
     pub listed_within: Duration,
-    /// How long nobody asks when Coolify has had enough and does not say for how long.
+    /// How long all requests pause if Coolify asks for a pause without a time.
     pub enough: Duration,
-    /// How long a description waits for a start that takes it along.
+    /// How long a description waits for a start that can include it.
     pub describe_after: Duration,
-    /// Before a description is sent again.
+    /// The pause before a description is sent again.
     pub describe_again: Duration,
-    /// How old an answer may be that proves that Coolify is there.
+    /// How old an answer may be to prove that Coolify is reachable.
     pub ping_every: Duration,
 }
 
 impl Pace {
-    /// As fast as a budget of so many requests in so long allows. All waits are parts of that time, so that a test can
-    /// have a short minute.
+    /// The delays for a budget of this number of requests per period. All delays are parts of the period, so that a
+    /// test can use a short period.
     pub fn of(most: u32, time: Duration) -> Self {
         let list_every = (time * LISTING_COST * LISTINGS_SHARE / most.max(1)).max(time / 60);
         Self {
@@ -111,7 +112,7 @@ impl Pace {
     }
 }
 
-/// One Coolify, as one token sees it: all pools on it share what is known of it, and the requests that it takes.
+/// One Coolify, as one token sees it. All its pools share its state and its budget.
 #[derive(Debug)]
 pub struct Coolify {
     api: Arc<Api>,
@@ -119,18 +120,18 @@ pub struct Coolify {
     descriptions: Descriptions,
     installation: String,
     pace: Pace,
-    /// What came of the last ping, and when.
+    /// The result of the last ping, and its time.
     pinged: tokio::sync::Mutex<Option<(Instant, Result<(), ProviderError>)>>,
     memory: Mutex<Memory>,
 }
 
-/// What this process has done, by the applications' own names. Without it nothing is wrong, and more is asked.
+/// What this process has done, by the applications' own names. It only saves requests: without it nothing is wrong.
 #[derive(Debug, Default)]
 struct Memory {
-    /// Those that got their variables.
+    /// The applications that have their variables.
     equipped: HashSet<String>,
-    /// Those that were seen to have stopped, and what they had been started for: another process may have started them for
-    /// something else since, and its mark says so.
+    /// The applications that were seen to have stopped, with the start that they had. Another process may have started
+    /// them again since, which their mark shows.
     stopped: HashMap<String, Option<String>>,
 }
 
@@ -143,8 +144,8 @@ impl Coolify {
         Arc::new(Self { api, watch, descriptions, installation, pace, pinged, memory })
     }
 
-    /// The application of a slot whose log is to be read; `None` when there is none, or when others need the requests: it
-    /// costs up to two before the one that frees the slot.
+    /// The slot's application, to read its log. `None` if there is none, or if other callers need the requests: it
+    /// costs up to two requests before the one that frees the slot.
     async fn application_for_log(&self, slot: &SlotName) -> Result<Option<Application>, ProviderError> {
         let budget = self.api.budget();
         if budget.waiting() > 0 || budget.held().is_some() {
@@ -164,20 +165,19 @@ impl Coolify {
         self.watch.listing(Instant::now(), needs).await
     }
 
-    /// The applications as they are now, for whoever does nothing about them.
+    /// The current applications, for a caller that only reads.
     async fn applications(&self) -> Result<Arc<Listing>, ProviderError> {
         let late = "Coolify's list of applications could not be had in time";
         self.in_time(self.pace.listed_within, late, self.listing(Needs::Applications)).await
     }
 
-    /// A look that can see what was just done.
+    /// A list that shows the effect of an action that was just done.
     async fn later_listing(&self, needs: Needs) -> Result<Arc<Listing>, ProviderError> {
         self.watch.listing(Instant::now() + self.pace.list_after, needs).await
     }
 
-    /// Whether something runs in an application, by what its server says and not by what Coolify remembers: that may be
-    /// a while behind, or never have been true. What Docker is about to start again does not run, so this alone is no
-    /// proof of an end where nobody has asked for one.
+    /// Whether something runs in an application, according to its server. Coolify's own status may be late, or wrong. A
+    /// container that Docker is about to restart does not run, so this alone proves no end without a stop.
     async fn truly_runs(&self, application: &Application, urgency: Urgency) -> Result<bool, ProviderError> {
         match self.api.get(urgency, &format!("applications/{}/logs?lines=1", application.uuid)).await {
             Ok(_) => Ok(true),
@@ -186,12 +186,13 @@ impl Coolify {
         }
     }
 
-    /// Whether this process has seen that an application stopped, and nobody has started it since.
+    /// Whether this process has seen that an application stopped, and no process has started it since.
     fn is_known_to_be_stopped(&self, application: &Application) -> bool {
         self.memory().stopped.get(&application.uuid) == Some(&application.marks.start)
     }
 
-    /// What comes of it in this time; otherwise `late` says what did not, and whether that is because Coolify holds us back.
+    /// The result of `work` within this time. After it, the error says what is late, and whether Coolify has asked for
+    /// a pause.
     async fn in_time<T>(
         &self,
         time: Duration,
@@ -207,8 +208,8 @@ impl Coolify {
         }))
     }
 
-    /// Asks for something that needs the token, unless Coolify has answered within the last minute. That it has had enough
-    /// is an answer too: it is there.
+    /// Sends a request that needs the token, unless Coolify has answered within the last minute. A "too many requests"
+    /// also proves that Coolify is reachable.
     async fn ping(&self) -> Result<(), ProviderError> {
         let is_recent = |at: Instant| at.elapsed() < self.pace.ping_every;
         let is_there = || self.api.heard().is_some_and(is_recent) || self.api.budget().held().is_some();
@@ -224,7 +225,7 @@ impl Coolify {
         }
         let asked = async { self.api.is_there().await.map_err(ProviderError::from) };
         let answer = self.in_time(self.pace.listed_within, "no request could be made in time", asked).await;
-        // Another replica may have been told, and the wait for a turn has shown it.
+        // Another replica may have received the request to pause, which the wait for a turn shows.
         let answer = if self.api.budget().held().is_some() { Ok(()) } else { answer };
         *pinged = Some((Instant::now(), answer.clone()));
         answer
@@ -238,13 +239,13 @@ pub struct CoolifyProvider {
 }
 
 impl CoolifyProvider {
-    /// A Coolify for this pool alone.
+    /// A provider whose Coolify serves this pool alone.
     pub fn new(config: CoolifyConfig, installation: String, budget: Budget) -> Self {
         let pace = Pace::of(config.requests_per_minute, MINUTE);
         Self::on(Coolify::new(&config, installation, budget, pace), config)
     }
 
-    /// A pool on a Coolify that others may be on as well.
+    /// A provider for a pool on a Coolify that other pools may share.
     pub fn on(coolify: Arc<Coolify>, config: CoolifyConfig) -> Self {
         let installation = coolify.installation.clone();
         Self { coolify, recipe: Recipe { config, installation } }
@@ -268,7 +269,7 @@ impl Provider for CoolifyProvider {
     async fn create(&self, spec: &Spec) -> Result<String, ProviderError> {
         let listing = self.coolify.listing(Needs::Applications).await?;
         let mut application = self.there(spec, &listing).await?;
-        // A start would say it along with what it is for.
+        // A start would write this together with its own mark.
         if application.marks.own.is_none() {
             self.mark(&mut application, None).await?;
         }
@@ -280,7 +281,7 @@ impl Provider for CoolifyProvider {
     }
 
     async fn stop(&self, slot: &SlotName, _fresh: bool) -> Result<Stopped, ProviderError> {
-        // Nothing of what ran is left: each start is a container of its own.
+        // Every start has a new container, so no files remain.
         self.coolify.stop(slot).await.map(|()| Stopped::Seen)
     }
 
@@ -293,7 +294,7 @@ impl Provider for CoolifyProvider {
         let mut found: Vec<Found> = Vec::new();
         for application in &listing.applications {
             match found.last_mut().filter(|last| last.slot == application.slot) {
-                // The first of several is the one that is kept, and what runs in the others runs in the slot.
+                // The first of several applications is kept. If any of them runs, the slot runs.
                 Some(kept) => kept.running |= !application.has_ended(),
                 None => found.push(application.found()),
             }
@@ -318,7 +319,7 @@ impl Provider for CoolifyProvider {
                 let body = answer.json()?;
                 return Ok(body["logs"].as_str().and_then(last::lines));
             }
-            // Nothing runs: why is in the log of its last deployment.
+            // Nothing runs. The reason is in the log of the last deployment.
             Err(refused) if refused.is_not_running() => {}
             Err(refused) if refused.is_absent(APPLICATION) => return Ok(None),
             Err(failure) => return Err(failure.into()),
@@ -346,7 +347,7 @@ impl Provider for CoolifyProvider {
         self.examine(slots).await
     }
 
-    /// Returns at once: it is sent when there is nothing better to do.
+    /// Returns at once. The description is sent when no other request waits.
     async fn describe(&self, slot: &SlotName, description: &str) {
         self.coolify.describe(slot, description.to_owned());
     }

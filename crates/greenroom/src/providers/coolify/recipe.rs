@@ -1,4 +1,4 @@
-//! What an application of ours is made of.
+//! Builds the applications of slots: their settings, their variables and their fingerprints.
 
 use std::collections::BTreeMap;
 
@@ -9,13 +9,13 @@ use crate::config::provider::CoolifyConfig;
 use crate::providers::Spec;
 
 const MIB: u64 = 1024 * 1024;
-/// How long what runs may take to end by itself before it is killed, in seconds.
+/// How long processes may take to end by themselves before they are killed, in seconds.
 const GRACE: u32 = 5;
-/// Coolify wants to know a port, also of what has none. Nothing leads there without a domain.
+/// Coolify requires a port, even for an application without one. Without a domain, no traffic reaches it.
 const PORT: &str = "80";
-/// The longest description that Coolify has room for.
+/// The longest description that Coolify stores.
 const LONGEST_DESCRIPTION: usize = 255;
-/// What older versions do not know, and a slot can do without.
+/// Fields that older versions do not know, and that a slot can work without.
 pub const DISPENSABLE: [&str; 3] = ["is_consistent_container_name_enabled", "stop_grace_period", "autogenerate_domain"];
 
 #[derive(Debug)]
@@ -25,13 +25,13 @@ pub struct Recipe {
 }
 
 impl Recipe {
-    /// Stands for what an application is made of, its slot's token among it: where that changes, it is made anew.
+    /// The fingerprint of an application, including its slot's token. If it changes, the application is made again.
     fn fingerprint(&self, spec: &Spec) -> String {
         let (url, life) = (spec.environment.get("GREENROOM_URL"), marks::life(spec));
         marks::digits(&format!("{}{url:?}{life}", self.text()))
     }
 
-    /// Stands for what the pool's applications are made of.
+    /// The fingerprint of the settings that all applications of the pool share.
     pub fn own_fingerprint(&self) -> String {
         marks::digits(&self.text())
     }
@@ -49,7 +49,7 @@ impl Recipe {
         Marks { installation, slot, recipe: self.fingerprint(spec), own: None, start: None }
     }
 
-    /// What an application is made with.
+    /// The fields of the request that makes an application.
     pub fn body(&self, spec: &Spec, options: &str, description: Option<&str>) -> Map<String, Value> {
         let CoolifyConfig { project_uuid, server_uuid, environment_name, destination_uuid, .. } = &self.config;
         let CoolifyConfig { image, tag, cpus, memory, .. } = &self.config;
@@ -64,10 +64,10 @@ impl Recipe {
             "custom_docker_run_options": options,
             "ports_exposes": PORT,
             "instant_deploy": false,
-            // A slot serves nobody: it has no address, and nothing that could be asked how it is.
+            // A slot serves no requests: it has no address, and Coolify cannot check its health.
             "autogenerate_domain": false,
             "health_check_enabled": false,
-            // Two agents of one slot never run at once, not even while a deployment goes on.
+            // Two agents of one slot never run at once, not even during a deployment.
             "is_consistent_container_name_enabled": true,
             "stop_grace_period": GRACE,
         });
@@ -92,20 +92,19 @@ impl Recipe {
     pub fn variables(&self, spec: &Spec) -> Value {
         let all: BTreeMap<&String, &String> = self.config.env.iter().chain(&spec.environment).collect();
         let data = all.into_iter().map(|(key, value)| {
-            // Literal: what looks like a variable in a value is none.
+            // Literal: Coolify does not replace variables inside a value.
             json!({"key": key, "value": value, "is_preview": false, "is_literal": true, "is_multiline": value.contains('\n')})
         });
         json!({ "data": data.collect::<Vec<_>>() })
     }
 }
 
-/// A description as Coolify can keep it.
+/// A description, cut to the length that Coolify stores.
 pub fn cut(description: &str) -> String {
     description.chars().take(LONGEST_DESCRIPTION).collect()
 }
 
-/// The name and the tag of an image, as Coolify puts them together again with a colon. A digest is `name@sha256` and its
-/// digits.
+/// The name and the tag of an image. Coolify joins them with a colon. A digest is `name@sha256` and its digits.
 fn reference(image: &str, tag: &str) -> (String, String) {
     match tag.strip_prefix("sha256:") {
         Some(digits) => (format!("{image}@sha256"), digits.to_owned()),
@@ -113,7 +112,7 @@ fn reference(image: &str, tag: &str) -> (String, String) {
     }
 }
 
-/// An amount of memory, as Docker writes it.
+/// An amount of memory in Docker's notation.
 fn amount(bytes: u64) -> String {
     if bytes.is_multiple_of(MIB) { format!("{}m", bytes / MIB) } else { format!("{bytes}b") }
 }

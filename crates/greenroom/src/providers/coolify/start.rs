@@ -1,5 +1,5 @@
-//! From an application to what runs in it. What it was started for is written down at Coolify before it is started, so
-//! that whoever comes after a crash knows whether what runs, or is being deployed, is what he wants.
+//! Starts the application of a slot. Before each start the provider records at Coolify what the start is for. So after
+//! a crash, another process knows whether the running application, or its deployment, is the wanted one.
 
 use std::sync::Arc;
 
@@ -17,9 +17,9 @@ use super::{APPLICATION, CoolifyProvider};
 use crate::providers::budget::Urgency;
 use crate::providers::{ProviderError, Spec};
 
-/// How often a start is asked for of which nothing is seen.
+/// How often a start is requested when no deployment appears.
 const STARTED_AGAIN: u32 = 3;
-/// What a deployment says that failed for a reason that passes.
+/// Texts in the log of a deployment that failed for a transient reason.
 const PASSING: [&str; 12] = [
     "timeout",
     "timed out",
@@ -36,7 +36,7 @@ const PASSING: [&str; 12] = [
 ];
 
 impl CoolifyProvider {
-    /// The application of a slot, as it is to be made; made if it is not there, and with its variables.
+    /// The slot's application. Makes it with its variables if it does not exist.
     pub(super) async fn there(&self, spec: &Spec, listing: &Listing) -> Result<Application, ProviderError> {
         let mut all = listing.of(&spec.slot);
         let Some(kept) = all.next().cloned() else { return self.make(spec).await };
@@ -45,11 +45,12 @@ impl CoolifyProvider {
                 let (slot, uuid) = (&other.slot, &other.uuid);
                 tracing::warn!(%slot, uuid, "slot has a second application at Coolify, which was started; leaving it");
             } else {
-                // A creation whose answer was lost, and that was repeated.
+                // An earlier creation whose answer was lost and that was repeated.
                 self.coolify.remove(other).await?;
             }
         }
-        // One that was never started may lack its variables: whoever made it may have died before it had them.
+        // An application that was never started may lack its variables: the process that made it may have died before
+        // it set them.
         if !kept.was_started() && !self.coolify.memory().equipped.contains(&kept.uuid) {
             self.equip(spec, &kept.uuid).await?;
         }
@@ -66,7 +67,7 @@ impl CoolifyProvider {
                     self.coolify.describe_again(&spec.slot, text, 0);
                 }
                 let (Failure::Lost(_) | Failure::Away(_)) = &failure else { return Err(failure.into()) };
-                // It may have been made, and must not be made twice.
+                // The application may exist, and must not be made twice.
                 let listing = self.coolify.later_listing(Needs::Applications).await?;
                 listing.of(&spec.slot).next().cloned().ok_or(failure)?
             }
@@ -87,7 +88,7 @@ impl CoolifyProvider {
                     let uuid = answer.json()?["uuid"].as_str().map(str::to_owned);
                     return uuid.ok_or_else(|| Failure::Lost("Coolify does not name what it made".to_owned()));
                 }
-                // An older version may not know all that is wished for.
+                // An older version may not know all of the fields.
                 Err(Failure::Refused { fields, .. })
                     if !is_repeated
                         && !fields.is_empty()
@@ -101,7 +102,7 @@ impl CoolifyProvider {
         }
     }
 
-    /// Gives an application that was never started its variables.
+    /// Sets the variables of an application that was never started.
     async fn equip(&self, spec: &Spec, uuid: &str) -> Result<(), ProviderError> {
         let variables = self.recipe.variables(spec);
         let path = format!("applications/{uuid}/envs/bulk");
@@ -111,13 +112,13 @@ impl CoolifyProvider {
         Ok(())
     }
 
-    /// Makes what is wanted run in a slot, and nothing else. What runs for the same, or is being deployed, is left to.
+    /// Makes the slot run exactly this spec. If it already runs or deploys this spec, it continues.
     pub(super) async fn bring_to_run(&self, spec: &Spec) -> Result<String, ProviderError> {
         let coolify = &self.coolify;
         let listing = coolify.listing(Needs::Deployments).await?;
         let wanted = marks::start(spec);
         let mut application = match listing.of(&spec.slot).next() {
-            // Its variables and its image stay as they were made, so it goes if others are wanted by now.
+            // An application keeps its variables and image, so it is removed if the spec has other ones.
             Some(old) if !self.is_as_made(old, spec) && old.marks.start.as_ref() != Some(&wanted) => {
                 coolify.delete(&spec.slot).await?;
                 self.make(spec).await?
@@ -129,8 +130,9 @@ impl CoolifyProvider {
         let mut runs = is_open || !application.has_ended();
         if !runs && application.was_started() && !coolify.is_known_to_be_stopped(&application) {
             runs = coolify.truly_runs(&application, Urgency::Wanted).await?;
-            // An earlier try may have left what Docker starts again and again. What ran for another was seen to have stopped
-            // before the slot was given to this one, and its container goes with the deployment in any case.
+            // An earlier attempt may have left a container that Docker restarts again and again. A run for another bot
+            // was seen to have stopped before the slot got this bot, and a deployment replaces its container in any
+            // case.
             if !runs && is_wanted {
                 coolify.stop(&spec.slot).await?;
             }
@@ -154,8 +156,8 @@ impl CoolifyProvider {
         application.marks.recipe == self.recipe.marks(spec).recipe
     }
 
-    /// Writes down that an application is our own and no clone of one, what it is about to be started for, if it is, and what
-    /// a person is to see of it with it.
+    /// Records three facts at Coolify: the application is this installation's and no clone, the start that follows, if
+    /// any, and the description for people.
     pub(super) async fn mark(&self, application: &mut Application, start: Option<String>) -> Result<(), ProviderError> {
         let (coolify, slot) = (&self.coolify, application.slot.clone());
         let start = start.or_else(|| application.marks.start.clone());
@@ -177,7 +179,7 @@ impl CoolifyProvider {
         Ok(())
     }
 
-    /// The deployment that was queued, if Coolify says which. A lost answer is found again by whoever looks.
+    /// The queued deployment, if Coolify names it. If the answer is lost, a later list shows the deployment.
     async fn ask_to_start(&self, application: &Application) -> Result<Option<String>, ProviderError> {
         let path = format!("applications/{}/start", application.uuid);
         match self.coolify.api.act(Urgency::Wanted, &path).await {
@@ -187,7 +189,7 @@ impl CoolifyProvider {
         }
     }
 
-    /// Follows a start to its end: until it runs, or is known to have failed. `asked` says how often it was asked for.
+    /// Follows a start until it runs or is known to have failed. `asked` counts how often it was requested.
     async fn follow(
         &self,
         application: &Application,
@@ -209,7 +211,7 @@ impl CoolifyProvider {
                 return Ok(seen.uuid.clone());
             }
             if let Some(since) = finished {
-                // Its status follows the deployment after a while.
+                // The status of the application follows the deployment after a while.
                 if since.elapsed() > coolify.pace.shown_within {
                     let text = format!("Coolify has deployed it, but it does not run: its status is {}", seen.status);
                     return Err(ProviderError::transient(text));
@@ -242,7 +244,7 @@ impl CoolifyProvider {
         }
     }
 
-    /// How a deployment stands; `None` when there is none of this name.
+    /// The state of a deployment. `None` if there is none with this name.
     async fn state(&self, uuid: &str) -> Result<Option<DeploymentState>, ProviderError> {
         match self.coolify.api.get(Urgency::Wanted, &format!("deployments/{uuid}")).await {
             Ok(answer) => Ok(Some(DeploymentState::read(&answer.json()?))),
@@ -252,17 +254,17 @@ impl CoolifyProvider {
     }
 }
 
-/// Why a deployment came to nothing.
+/// Why a deployment failed.
 fn failed(status: &str, lines: Option<String>) -> ProviderError {
     let unread = "its log is shown only to a token that may read secrets";
     let message = format!("the deployment ended {status}: {}", lines.as_deref().unwrap_or(unread));
-    // One that was cancelled was not tried, and a reason that is not told may pass.
+    // A cancelled deployment was not tried, and an unknown reason may be transient.
     let passes = |said: String| PASSING.iter().any(|word| said.contains(word));
     let retryable = status != "failed" || lines.is_none_or(|lines| passes(lines.to_lowercase()));
     if retryable { ProviderError::transient(message) } else { ProviderError::permanent(message) }
 }
 
-/// What is gone by now is made again by the next try.
+/// If the application is gone, the next attempt makes it again.
 fn gone_again(failure: Failure, slot: &SlotName) -> ProviderError {
     match failure {
         gone if gone.is_absent(APPLICATION) => ProviderError::transient(format!("the application of {slot} is gone")),

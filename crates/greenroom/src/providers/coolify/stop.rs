@@ -1,4 +1,5 @@
-//! The end of what runs, and of applications. Coolify does both later than it says, so each is followed until it is seen.
+//! Stops and deletes applications. Coolify answers before it has done either, so the provider checks until it sees the
+//! result.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,33 +15,34 @@ use super::{APPLICATION, Coolify};
 use crate::providers::ProviderError;
 use crate::providers::budget::Urgency;
 
-/// How often within its time an end is asked for again.
+/// How often a stop is requested again within its time limit.
 const ASKED_AGAIN: u32 = 4;
 
-/// When a stop was asked for, and what is known of that.
+/// A stop that was requested, and what is known about it.
 #[derive(Clone, Copy, Debug)]
 struct Ask {
     at: Instant,
-    /// Nobody knows whether it was asked.
+    /// Whether the request reached Coolify is unknown.
     is_lost: bool,
-    /// It was asked once, of what was shown to run: when that is shown as ended, the stop was carried out.
+    /// It was requested once, while the application was shown as running. When the application is shown as ended, the
+    /// stop is done.
     is_shown: bool,
 }
 
-/// The stops that were asked for, by application.
+/// The requested stops, by application.
 type Asks = HashMap<String, Ask>;
 
 impl Coolify {
-    /// Ends what runs in a slot, and what is about to, and sees that it has.
+    /// Stops everything that runs or is about to run in a slot, and waits until it has ended.
     pub(super) async fn stop(&self, slot: &SlotName) -> Result<(), ProviderError> {
         let late = format!("Coolify has not stopped {slot} in time");
         self.in_time(self.pace.ended_within, &late, self.end(slot)).await.map(drop)
     }
 
-    /// The same, with the look that saw it, and for as long as it takes.
+    /// Like `stop`, without a time limit. Returns the list that showed the end.
     async fn end(&self, slot: &SlotName) -> Result<Arc<Listing>, ProviderError> {
         let mut asks = Asks::new();
-        // What is known to run is told to stop at once. What else there is of the slot is seen afterwards.
+        // Stops the known running application at once. Other applications of the slot are found afterwards.
         let known = self.watch.known(slot).filter(Application::runs);
         if let Some(running) = &known {
             self.ask_to_stop(running, &mut asks).await?;
@@ -60,7 +62,7 @@ impl Coolify {
                         return Ok(seen);
                     }
                 }
-                // What frees a slot is not given up for one look that failed.
+                // One failed request does not end the attempt to free a slot.
                 Err(error) if !error.retryable => return Err(error),
                 Err(_) => {}
             }
@@ -68,9 +70,10 @@ impl Coolify {
         }
     }
 
-    /// Whether an application has ended, for certain; otherwise does what is to be done about it next. It has where it is
-    /// shown as ended after a stop that was carried out, and its server says so too: Coolify writes the one also where
-    /// it could not stop anything, and the other is true also of what is about to start again.
+    /// Whether an application has certainly ended. If not, does the next step towards it. It has ended if Coolify shows
+    /// it as ended after a completed stop, and its server confirms it. One alone proves nothing: Coolify also shows an
+    /// application as ended if it could not stop it, and the server also reports a container as ended that restarts in
+    /// a moment.
     async fn has_ended(
         &self,
         application: &Application,
@@ -84,7 +87,7 @@ impl Coolify {
             is_open = true;
         }
         if is_open {
-            // A stop does not end what is still to be started: it is asked for when there is nothing of that any more.
+            // A stop does not end a deployment that is still queued. So it is requested after the deployments are gone.
             asks.remove(uuid);
             return Ok(false);
         }
@@ -110,7 +113,7 @@ impl Coolify {
                     Err(_) => false,
                 }
             }
-            // Queued twice, a stop could be carried out the second time when the next bot runs.
+            // If a stop were queued twice, Coolify could execute the second one when the next bot runs.
             Some(ask) => ask.is_lost || (!is_shown && self.is_overdue(ask)),
         };
         if ask_again {
@@ -119,14 +122,14 @@ impl Coolify {
         Ok(false)
     }
 
-    /// Whether a stop would have been carried out long ago.
+    /// Whether Coolify should have executed the stop long ago.
     fn is_overdue(&self, ask: &Ask) -> bool {
         ask.at.elapsed() > self.pace.ended_within / ASKED_AGAIN
     }
 
-    /// What is not there any more is seen by the next look.
+    /// Requests a stop. A missing application is no error: the next list shows that it is gone.
     async fn ask_to_stop(&self, application: &Application, asks: &mut Asks) -> Result<(), ProviderError> {
-        // Images stay: the next start needs them.
+        // Images stay, because the next start needs them.
         let path = format!("applications/{}/stop?docker_cleanup=false", application.uuid);
         let is_lost = match self.api.act(Urgency::Free, &path).await {
             Ok(_) => false,
@@ -143,14 +146,15 @@ impl Coolify {
         let path = format!("deployments/{deployment}/cancel");
         match self.api.ask_again(Urgency::Free, Method::POST, &path, None).await {
             Ok(_) => Ok(()),
-            // It has come to its end meanwhile, or this version cannot: what it started is stopped then.
+            // The deployment has ended meanwhile, or this version cannot cancel it: then the started application is
+            // stopped.
             Err(Failure::Refused { .. }) => Ok(()),
             Err(failure) => Err(failure.into()),
         }
     }
 
-    /// Removes everything that there is of a slot, and sees that it is gone. What runs is ended first: Coolify forgets an
-    /// application also when it could not end what runs in it, and nobody would know of that any more.
+    /// Removes everything of a slot and waits until it is gone. It stops the slot first: Coolify forgets an application
+    /// even if it could not stop its container, and then no list shows that container.
     pub(super) async fn delete(&self, slot: &SlotName) -> Result<(), ProviderError> {
         drop(self.descriptions.take(slot));
         let late = format!("Coolify has not deleted {slot} in time");
@@ -177,7 +181,7 @@ impl Coolify {
         }
     }
 
-    /// Removes one of several that a slot has, and does not wait for its end: it was never started.
+    /// Removes one of several applications of a slot. It does not stop it first, because it was never started.
     pub(super) async fn remove(&self, application: &Application) -> Result<(), ProviderError> {
         let slot = &application.slot;
         tracing::warn!(%slot, uuid = application.uuid, "slot has a second application at Coolify; deleting it");
@@ -185,7 +189,7 @@ impl Coolify {
     }
 
     async fn ask_to_delete(&self, application: &Application) -> Result<(), ProviderError> {
-        // A slot has no volumes: what there is a person has put there.
+        // A slot has no volumes. If there are any, a person has added them.
         let path = format!("applications/{}?docker_cleanup=false&delete_volumes=false", application.uuid);
         match self.api.ask_again(Urgency::Free, Method::DELETE, &path, None).await {
             Ok(_) => {}

@@ -1,5 +1,5 @@
-//! The shared look: one list of all applications, and one of all deployments, serves everyone in this process who waits
-//! for something to become so. Whoever has just done something waits for a look that began after it.
+//! The shared list: one list of all applications, and one of all deployments, serves all callers of this process that
+//! wait for a change. A caller that has just done an action waits for a list that begins after it.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -12,19 +12,19 @@ use super::api::Api;
 use super::application::{self, Application, OpenDeployment};
 use crate::providers::ProviderError;
 
-/// What Coolify had of this installation at one moment.
+/// The applications of this installation at one moment.
 #[derive(Debug)]
 pub struct Listing {
-    /// It is no older than this.
+    /// When the list began: it is no older than this.
     pub begun: Instant,
-    /// By slot; of several for one slot, the one that is kept comes first.
+    /// By slot. Of several applications of one slot, the one that is kept comes first.
     pub applications: Vec<Application>,
-    /// Those of everyone; `None` when nobody asked for them.
+    /// The deployments of all owners. `None` if no caller needed them.
     deployments: Option<Vec<OpenDeployment>>,
 }
 
 impl Listing {
-    /// The applications of a slot, the one that is kept first.
+    /// The applications of a slot. The one that is kept comes first.
     pub fn of(&self, slot: &SlotName) -> impl Iterator<Item = &Application> {
         self.applications.iter().filter(move |application| application.slot == *slot)
     }
@@ -35,11 +35,11 @@ impl Listing {
     }
 }
 
-/// What a look has to have.
+/// The content that a caller needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Needs {
     Applications,
-    /// The deployments as well, as of a moment before the applications.
+    /// Also the deployments, read a moment before the applications.
     Deployments,
 }
 
@@ -47,7 +47,7 @@ pub enum Needs {
 pub struct Watch {
     api: Arc<Api>,
     installation: String,
-    /// No two looks begin within this.
+    /// The shortest time between the beginnings of two lists.
     every: Duration,
     state: Mutex<State>,
     joined: Notify,
@@ -59,7 +59,7 @@ struct State {
     is_listing: bool,
     begun: Option<Instant>,
     last: Option<Arc<Listing>>,
-    /// What was made since the last look began.
+    /// The applications that were made since the last list began.
     made: Vec<(Instant, Application)>,
 }
 
@@ -70,7 +70,7 @@ struct ListingRequest {
     reply: oneshot::Sender<Result<Arc<Listing>, ProviderError>>,
 }
 
-/// Somebody looks, until this is dropped: then nobody is left waiting for a look that never comes.
+/// The task that reads lists. When it is dropped, a waiting caller gets an error and does not wait forever.
 struct ListingTask {
     watch: Arc<Watch>,
     is_done: bool,
@@ -78,7 +78,7 @@ struct ListingTask {
 
 impl Drop for ListingTask {
     fn drop(&mut self) {
-        // Whoever came after it was done has somebody else who looks.
+        // After a normal end, a later caller has started another task.
         if !self.is_done {
             let mut state = self.watch.state();
             state.is_listing = false;
@@ -96,7 +96,7 @@ impl Watch {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The first look that begins at `from` or later.
+    /// The first list that begins at `from` or later.
     pub async fn listing(self: &Arc<Self>, from: Instant, needs: Needs) -> Result<Arc<Listing>, ProviderError> {
         let (reply, answer) = oneshot::channel();
         let is_first = {
@@ -112,19 +112,19 @@ impl Watch {
         answer.await.unwrap_or_else(|_| Err(ProviderError::transient("the listing of Coolify was given up")))
     }
 
-    /// The application of a slot as this process saw it last, which may be a while ago.
+    /// The slot's application as this process last saw it, which may be a while ago.
     pub fn known(&self, slot: &SlotName) -> Option<Application> {
         let state = self.state();
         let seen = state.last.as_ref().and_then(|listing| listing.of(slot).next().cloned());
         seen.or_else(|| state.made.iter().find(|(_, made)| made.slot == *slot).map(|(_, made)| made.clone()))
     }
 
-    /// This was made just now, and the last look cannot know it.
+    /// Records an application that was made just now, which the last list does not show.
     pub fn note_made(&self, application: Application) {
         self.state().made.push((Instant::now(), application));
     }
 
-    /// When to look next, and for what; `None` when nobody waits any more.
+    /// When the next list begins and what it needs. `None` if no caller waits.
     fn next(&self) -> Option<(Instant, Needs)> {
         let mut state = self.state();
         state.waiting.retain(|waiting| !waiting.reply.is_closed());
@@ -139,7 +139,7 @@ impl Watch {
     }
 
     async fn take(&self, needs: Needs) -> Result<Listing, ProviderError> {
-        // Deployments first: what is neither open then nor running afterwards has not come to run.
+        // Deployments first: an application that has no open deployment, and does not run afterwards, did not start.
         let deployments = match needs {
             Needs::Applications => None,
             Needs::Deployments => {
@@ -164,7 +164,7 @@ impl Watch {
                     waiting.from <= listing.begun && (has_deployments || waiting.needs == Needs::Applications)
                 };
                 for waiting in state.waiting.extract_if(.., serves) {
-                    // Who has gone away meanwhile is not told.
+                    // A caller that has gone gets no answer.
                     let _ = waiting.reply.send(Ok(listing.clone()));
                 }
                 state.made.retain(|(at, _)| *at >= listing.begun);
@@ -187,7 +187,7 @@ async fn keep_listing(mut task: ListingTask) {
             return;
         };
         if at > Instant::now() {
-            // Somebody may come who waits for an earlier one.
+            // A new caller may need an earlier list.
             tokio::select! {
                 () = tokio::time::sleep_until(at) => {}
                 () = watch.joined.notified() => {}

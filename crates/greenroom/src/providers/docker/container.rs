@@ -1,4 +1,5 @@
-//! What a container of ours is made of, and what is read from one.
+//! Builds the containers of slots, and reads the containers that an engine lists. Labels on a container record its
+//! installation, its slot and what it was made for.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -13,23 +14,23 @@ use crate::config::provider::DockerConfig;
 use crate::providers::fingerprint::fingerprint;
 use crate::providers::{Found, Spec};
 
-/// The label that says of which generation of its slot a container is, and of which recipe.
+/// The label with the slot's generation and the recipe of the container.
 const MADE: &str = "greenroom.made";
-/// The label that says for which connection it was made; empty when for none.
+/// The label with the connection that the container was made for. Empty if it was made for none.
 const CONNECTION: &str = "greenroom.connection";
 const GENERATION: &str = "greenroom.generation";
-/// What every slot has in its environment, whoever its bot is.
+/// The variables that every slot has, for any bot.
 const OF_THE_SLOT: [&str; 3] = ["GREENROOM_URL", "GREENROOM_SLOT", "GREENROOM_SLOT_TOKEN"];
-/// The host as containers call it.
+/// The name of the host inside containers.
 const HOST: &str = "host.docker.internal:host-gateway";
 
-/// Stands for what a container is made of, beside its slot's own variables.
+/// The fingerprint of everything that a container is made of, except its slot's own variables.
 pub fn made_of(config: &DockerConfig, spec: &Spec) -> String {
     let url = spec.environment.get("GREENROOM_URL");
     fingerprint(&format!("{}{url:?}", recipe_text(config)))
 }
 
-/// Stands for what the pool's containers are made of.
+/// The fingerprint of the settings that all containers of the pool share.
 pub fn recipe_of(config: &DockerConfig) -> String {
     fingerprint(&recipe_text(config))
 }
@@ -51,8 +52,8 @@ impl Recipe {
         format!("{}/{}", spec.generation, made_of(&self.config, spec))
     }
 
-    /// Whether a container can be left as it is for what is wanted: it runs just that, or it has not run yet and was made
-    /// for just that.
+    /// Whether a container can stay as it is for this spec. It must run exactly this spec, or must be made for it and
+    /// not have run yet.
     pub fn fits(&self, container: &Container, spec: &Spec) -> bool {
         container.made == self.made(spec)
             && container.connection == spec.connection.as_deref().unwrap_or_default()
@@ -71,7 +72,7 @@ impl Recipe {
         ]);
         ContainerCreateBody {
             image: Some(image.clone()),
-            // Whatever the image would run by itself is not run.
+            // The container does not run the image's own entrypoint.
             entrypoint: command.clone(),
             cmd: command.as_ref().map(|_| Vec::new()),
             env: Some(environment.into_iter().map(|(name, value)| format!("{name}={value}")).collect()),
@@ -88,24 +89,24 @@ impl Recipe {
     }
 }
 
-/// A container of ours.
+/// A container of this installation.
 #[derive(Debug)]
 pub struct Container {
     pub id: String,
     pub running: bool,
-    /// Whether nothing has ever run in it.
+    /// Whether nothing has ever run in the container.
     pub is_new: bool,
     unwell: bool,
     state: String,
     made: String,
     generation: i64,
     connection: String,
-    /// What it has of the slot's own variables.
+    /// The container's values of the slot's own variables.
     environment: BTreeMap<String, String>,
 }
 
 impl Container {
-    /// One that was made just now.
+    /// A container that was made just now.
     pub fn made(id: String) -> Self {
         Self {
             id,
@@ -120,7 +121,7 @@ impl Container {
         }
     }
 
-    /// Reads what an engine says of one; `None` when it is not this installation's.
+    /// Reads a container from the engine's answer. `None` if it does not belong to this installation.
     pub fn read(found: ContainerInspectResponse, installation: &str) -> Option<Self> {
         let config = found.config.unwrap_or_default();
         let labels = config.labels.unwrap_or_default();
@@ -158,7 +159,7 @@ impl Container {
         !self.connection.is_empty()
     }
 
-    /// What is needed to make one like it, without a bot.
+    /// The spec for a new container like this one, without a bot.
     pub fn spec(&self, slot: &SlotName) -> Spec {
         let (generation, environment) = (self.generation, self.environment.clone());
         Spec { slot: slot.clone(), generation, connection: None, environment, fresh: true, requirements: None }
@@ -169,7 +170,7 @@ impl Container {
     }
 }
 
-/// Reads one out of a list of those that are this installation's.
+/// Reads a container from a list of this installation's containers.
 pub fn listed(summary: ContainerSummary) -> Option<Found> {
     let slot = SlotName::stored(summary.labels?.remove(SLOT)?);
     let status = summary.status.unwrap_or_default();

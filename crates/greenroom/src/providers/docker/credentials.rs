@@ -18,9 +18,9 @@ use crate::providers::ProviderError;
 const DOCKER_HUB: &str = "https://index.docker.io/v1/";
 /// The same registry, as other tools write it.
 const ALSO_DOCKER_HUB: [&str; 3] = ["index.docker.io", "index.docker.io/v1", "index.docker.io/v1/"];
-/// What a helper prints when it knows no login for a registry. The helpers of all vendors print the same text.
+/// The text that a helper prints when it knows no login for a registry. The helpers of all vendors print the same text.
 const NOT_FOUND: &str = "credentials not found in native keychain";
-/// A helper that takes longer probably asks a question that nobody sees.
+/// A helper that takes longer probably asks a question that no user sees.
 const HELPER_PATIENCE: Duration = Duration::from_secs(30);
 
 /// Why the login at a registry could not be read.
@@ -154,7 +154,7 @@ fn find(file: &str, text: &str, names: &[String]) -> Result<Option<DockerCredent
     Ok(None)
 }
 
-/// Where a file is not valid. What serde says of a wrong type repeats the value, which may be a secret.
+/// Where a file is not valid. The message of serde for a wrong type repeats the value, which may be a secret.
 fn place_of(error: &serde_json::Error) -> String {
     format!("line {}, column {}", error.line(), error.column())
 }
@@ -168,7 +168,7 @@ struct Helpers {
 }
 
 impl Helpers {
-    /// The program that is run for a registry.
+    /// The program to run for a registry.
     fn of(&self, registry: &str) -> String {
         let own = self.cred_helpers.as_ref().and_then(|helpers| helpers.get(registry)).filter(|name| !name.is_empty());
         format!("docker-credential-{}", own.or(self.creds_store.as_ref()).map_or("", String::as_str))
@@ -183,7 +183,7 @@ fn as_sent(credential: DockerCredential, registry: &str) -> DockerCredentials {
         }
         DockerCredential::UsernamePassword(username, password) => DockerCredentials {
             username: Some(username),
-            // Some versions of Docker have filled up the password with zeros.
+            // Some versions of Docker have padded the password with zeros.
             password: Some(password.trim_end_matches('\0').to_owned()),
             serveraddress,
             ..Default::default()

@@ -1,5 +1,5 @@
-//! A Docker Engine: how it is reached, what its errors mean, its images and what it says of itself. Shared by the
-//! providers that run containers on it.
+//! A client for one Docker Engine: connections, errors, images, logs and checks. The Docker provider and the Swarm
+//! provider share it.
 
 use std::collections::HashMap;
 
@@ -20,9 +20,9 @@ const DEFAULT_HOST: &str = "unix:///var/run/docker.sock";
 /// How long an engine may take to begin an answer, in seconds.
 const TIMEOUT: u64 = 60;
 
-/// The label that says whose a container or service is.
+/// The label that names the installation of a container or service.
 pub const INSTALLATION: &str = "greenroom.installation";
-/// The label that says of which slot it is.
+/// The label that names the slot of a container or service.
 pub const SLOT: &str = "greenroom.slot";
 
 #[derive(Debug)]
@@ -31,7 +31,7 @@ pub struct Engine {
     docker: OnceCell<Docker>,
 }
 
-/// How large the machine of an engine is.
+/// The size of an engine's machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostSize {
     pub cpus: u32,
@@ -40,12 +40,12 @@ pub struct HostSize {
 }
 
 impl Engine {
-    /// The engine at this host; without, where `DOCKER_HOST` says, or at its usual socket.
+    /// The engine at this host. Without a host, the engine at `DOCKER_HOST`, or at its usual socket.
     pub fn new(host: Option<&str>) -> Self {
         Self { host: host_of(host), docker: OnceCell::new() }
     }
 
-    /// Speaks to it in a version that it understands.
+    /// Connects to the engine with an API version that the engine supports.
     pub async fn docker(&self) -> Result<&Docker, ProviderError> {
         self.docker
             .get_or_try_init(|| async {
@@ -77,7 +77,7 @@ impl Engine {
         self.docker().await?.ping().await.map(drop).map_err(|error| self.unreachable(&error))
     }
 
-    /// How large its machine is.
+    /// The size of the engine's machine.
     pub async fn size(&self) -> Result<HostSize, ProviderError> {
         let info = self.docker().await?.info().await.map_err(|error| self.unreachable(&error))?;
         let cpus = info.ncpu.and_then(|cpus| u32::try_from(cpus).ok());
@@ -117,7 +117,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Who it is, and whether the image is there.
+    /// Checks the connection to the engine, and whether the image is there.
     pub async fn check(&self, image: &str) -> Vec<Check> {
         let version = match self.docker().await {
             Ok(docker) => docker.version().await.map_err(|error| self.unreachable(&error)),
@@ -149,13 +149,13 @@ impl Engine {
     }
 }
 
-/// Where the engine is that is configured so.
+/// The address of the engine for this configuration.
 pub fn host_of(configured: Option<&str>) -> String {
     let said = std::env::var("DOCKER_HOST").ok().filter(|host| !host.is_empty());
     configured.map(str::to_owned).or(said).unwrap_or_else(|| DEFAULT_HOST.to_owned())
 }
 
-/// A step of a pull in one line: the layer, what happens to it, and how far that is.
+/// A step of a pull in one line: the layer, the action and its progress.
 fn said(step: &CreateImageInfo) -> String {
     let detail = step.progress_detail.as_ref();
     let bytes = detail.and_then(|detail| detail.current).map(|current| {
@@ -167,13 +167,13 @@ fn said(step: &CreateImageInfo) -> String {
     parts.into_iter().flatten().collect::<Vec<_>>().join(" ")
 }
 
-/// An image's name with a tag: without one, every tag of it would be pulled.
+/// An image's name with a tag. Without a tag, the engine would pull every tag of the image.
 fn named(image: &str) -> String {
     let name = image.rsplit('/').next().unwrap_or(image);
     if name.contains([':', '@']) { image.to_owned() } else { format!("{image}:latest") }
 }
 
-/// Whether an engine says that there is no such thing.
+/// Whether the engine answered that the object does not exist.
 pub fn is_absent(error: &Error) -> bool {
     status(error) == Some(404)
 }
@@ -185,12 +185,12 @@ pub fn status(error: &Error) -> Option<u16> {
     }
 }
 
-/// How much of a log is asked for.
+/// The options for the last lines of a log.
 pub fn last_of_log() -> LogsOptions {
     LogsOptionsBuilder::default().stdout(true).stderr(true).tail("100").build()
 }
 
-/// The last lines of a log; `None` when there is none.
+/// The last lines of a log, or `None` if there are none.
 pub async fn last_lines(lines: impl Stream<Item = Result<LogOutput, Error>>) -> Result<Option<String>, ProviderError> {
     let mut lines = Box::pin(lines);
     let mut text = Vec::new();
@@ -204,15 +204,15 @@ pub async fn last_lines(lines: impl Stream<Item = Result<LogOutput, Error>>) -> 
     Ok(last::lines(&String::from_utf8_lossy(&text)))
 }
 
-/// How much of a log is read at most, so that its last 64 KiB are among it.
+/// The most bytes of a log that are read, so that its last 64 KiB are included.
 const LOG_BYTES_MAX: usize = 512 * 1024;
 
-/// As much of a log as can be kept, with its times.
+/// The options for as much of a log as can be kept, with timestamps.
 pub fn whole_log() -> LogsOptions {
     LogsOptionsBuilder::default().stdout(true).stderr(true).timestamps(true).tail("5000").build()
 }
 
-/// The lines of a log that was asked for with its times.
+/// The lines of a log that was requested with timestamps.
 pub async fn timed_lines(lines: impl Stream<Item = Result<LogOutput, Error>>) -> Result<Vec<LogLine>, ProviderError> {
     let mut lines = Box::pin(lines);
     let mut text = Vec::new();
@@ -229,11 +229,11 @@ pub async fn timed_lines(lines: impl Stream<Item = Result<LogOutput, Error>>) ->
     Ok(last::timed(&String::from_utf8_lossy(&text)))
 }
 
-/// What an engine's error means: what it refuses stays refused, what it failed at may work later.
+/// Classifies an engine's error: a refusal is permanent, an internal failure is transient.
 pub fn provider_error(error: &Error) -> ProviderError {
     match error {
         Error::DockerResponseServerError { status_code, message } => {
-            // What was removed by somebody meanwhile is made, or pulled, again.
+            // If another process removed one of these meanwhile, the next attempt makes or pulls it again.
             const OURS: [&str; 3] = ["No such image", "No such container", "service "];
             let is_gone = *status_code == 404 && OURS.iter().any(|what| message.contains(what));
             if matches!(status_code, 502..=504) {
@@ -253,8 +253,8 @@ pub fn provider_error(error: &Error) -> ProviderError {
     }
 }
 
-/// Why an image could not be pulled. A registry that does not exist, or does not have or does not give the image, will not do
-/// so the next time either; trouble on the way there may pass.
+/// Why an image could not be pulled. If a registry does not exist, or refuses or lacks the image, the error is
+/// permanent. Trouble with the connection is transient.
 fn pull_error(image: &str, error: &Error) -> ProviderError {
     const FINAL: [&str; 7] = [
         "not found",
@@ -265,7 +265,7 @@ fn pull_error(image: &str, error: &Error) -> ProviderError {
         "no matching manifest",
         "no such host",
     ];
-    // A registry that has had enough of us denies what it gives later.
+    // A registry with a rate limit denies images that it gives again later.
     const PASSING: [&str; 3] = ["toomanyrequests", "too many requests", "rate limit"];
     let error = match error {
         Error::DockerStreamError { error } => ProviderError::transient(error.as_str()),

@@ -1,11 +1,11 @@
-//! Slots as containers of one Docker Engine. A container has the name of its slot, and labels that say whose it is and
-//! what it was made for. What a bot left is removed with its container: the next one starts in a new one, of the same
-//! image.
+//! The Docker provider. A slot is a container of one Docker Engine, with the name of its slot. Labels record its
+//! installation and what it was made for. A bot's files are removed with its container, and the next bot gets a new
+//! container of the same image.
 //!
 //! - this file: the provider
-//! - [`container`]: what a container of ours is made of, and what is read from one
-//! - [`engine`]: the engine itself
-//! - [`credentials`]: who we are at a registry
+//! - [`container`]: builds and reads containers
+//! - [`engine`]: the client for the engine
+//! - [`credentials`]: the login at a registry
 
 mod container;
 pub(super) mod credentials;
@@ -29,14 +29,14 @@ use super::check::Check;
 use super::{Found, Image, LogLine, Progress, Provider, ProviderError, Spec, Stopped};
 use crate::config::provider::DockerConfig;
 
-/// How long what runs may take to end by itself before it is killed, in seconds.
+/// How long processes may take to end by themselves before they are killed, in seconds.
 const GRACE: i32 = 3;
-/// How long a container that was removed may take to be gone.
+/// How long a removed container may take to disappear.
 const GONE_WITHIN: Duration = Duration::from_secs(20);
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
-/// A command that cannot work has mostly ended by then.
+/// A command that cannot work has usually ended by then.
 const FIRST_CHECK: Duration = Duration::from_millis(100);
-/// How often a container is made once more when somebody else was at the same name.
+/// How often a container is made again when another process used the same name.
 const MADE_AGAIN: usize = 3;
 const GIB: u64 = 1024 * 1024 * 1024;
 
@@ -51,7 +51,7 @@ impl DockerProvider {
         Self { engine: Engine::new(config.host.as_deref()), recipe: Recipe { config, installation } }
     }
 
-    /// The container of a slot, if there is one and it is ours.
+    /// The slot's container, if there is one and it belongs to this installation.
     async fn find(&self, slot: &SlotName) -> Result<Option<Container>, ProviderError> {
         match self.engine.docker().await?.inspect_container(slot.as_str(), None).await {
             Ok(found) => Ok(Container::read(found, &self.recipe.installation)),
@@ -60,7 +60,7 @@ impl DockerProvider {
         }
     }
 
-    /// Makes a container under a name that is free; `None` when it is not.
+    /// Makes a container if its name is free. `None` if the name is taken.
     async fn make(&self, spec: &Spec) -> Result<Option<String>, ProviderError> {
         let options = CreateContainerOptionsBuilder::default().name(spec.slot.as_str()).build();
         match self.engine.docker().await?.create_container(Some(options), self.recipe.body(spec)).await {
@@ -70,8 +70,8 @@ impl DockerProvider {
         }
     }
 
-    /// Removes a container, whatever runs in it, and waits until it is gone. It is named by its own id: under the slot's
-    /// name there may be another by now.
+    /// Removes a container with everything that runs in it, and waits until it has disappeared. The id names it,
+    /// because there may already be another container under the slot's name.
     async fn remove(&self, id: &str) -> Result<(), ProviderError> {
         let docker = self.engine.docker().await?;
         let begun = Instant::now();
@@ -79,7 +79,7 @@ impl DockerProvider {
             let options = RemoveContainerOptionsBuilder::default().force(true).v(true).build();
             match docker.remove_container(id, Some(options)).await {
                 Err(error) if is_absent(&error) => return Ok(()),
-                // It is being removed already.
+                // Another process is already removing it.
                 Err(error) if status(&error) != Some(409) => return Err(provider_error(&error)),
                 Err(error) if begun.elapsed() > GONE_WITHIN => return Err(provider_error(&error)),
                 _ => {}
@@ -95,8 +95,8 @@ impl DockerProvider {
         }
     }
 
-    /// A container for this and nothing else: one that fits and has not run is taken as it is, one that runs for the same
-    /// is left running. What else is under the name goes.
+    /// A container for exactly this spec. It keeps a container that fits and has not run, or that runs this spec. It
+    /// removes any other container under the name.
     async fn ready(&self, spec: &Spec) -> Result<Container, ProviderError> {
         for _ in 0..MADE_AGAIN {
             match self.find(&spec.slot).await? {
@@ -115,7 +115,8 @@ impl DockerProvider {
         Err(ProviderError::transient(format!("others are at the container {} at the same time", spec.slot)))
     }
 
-    /// Whether what was started is still there a moment later. A command that ended in error says why.
+    /// Checks a moment after the start that the container still runs. The error of a failed command contains its last
+    /// lines.
     async fn check_started(&self, id: &str) -> Result<(), ProviderError> {
         tokio::time::sleep(FIRST_CHECK).await;
         let found =
@@ -123,7 +124,7 @@ impl DockerProvider {
         let Some(state) = found.state.filter(|state| state.running != Some(true)) else { return Ok(()) };
         match state.exit_code {
             None | Some(0) => Ok(()),
-            // It was killed, but not for its memory: an engine that stops does so to all its containers.
+            // The container was killed, but not for its memory: an engine that stops kills all its containers.
             Some(code @ (137 | 143)) if state.oom_killed != Some(true) => {
                 Err(ProviderError::transient(format!("its container was killed at once, with exit code {code}")))
             }
@@ -135,7 +136,7 @@ impl DockerProvider {
         engine::last_lines(self.engine.docker().await?.logs(container, Some(engine::last_of_log()))).await
     }
 
-    /// Whether there is room on the host for as many slots as the pool may have.
+    /// Whether the host has room for as many slots as the pool may have.
     async fn check_room(&self, slots: u32) -> Check {
         let HostSize { cpus, memory } = match self.engine.size().await {
             Ok(size) => size,
@@ -210,10 +211,10 @@ impl Provider for DockerProvider {
                 Err(error) => return Err(provider_error(&error)),
             }
         }
-        // One that was never started has nothing in it; but if it was made for a bot, its start may be on its way.
+        // A container that was never started is clean. But if it was made for a bot, a start may still be in progress.
         if container.is_for_a_bot() || (fresh && !container.is_new) {
             self.remove(&container.id).await?;
-            // The slot stays, with nothing of a bot in it. When it cannot be made, the next start does.
+            // The slot keeps a container without a bot's data. If this fails, the next start makes one.
             if let Err(error) = self.make(&container.spec(slot)).await {
                 tracing::warn!(%slot, error = error.message, "container not recreated");
             }

@@ -1,10 +1,10 @@
-//! Whether everything that runners need is there, for a person.
+//! Checks for the operator that AWS has everything that runners need.
 
 use aws::{RunnerPool, Survey};
 
 use super::super::check::Check;
 
-/// How what is missing is made.
+/// How the operator makes the missing parts.
 const INIT: &str = "`greenroom aws init` makes what is missing";
 
 pub async fn check(pool: &RunnerPool, slots: u32) -> Vec<Check> {
@@ -30,7 +30,7 @@ fn queues(survey: &Survey) -> Check {
     Check::bad("queues", format!("there is no {}: {INIT}", survey.missing_queues.join(", ")))
 }
 
-/// Without a group there is nothing to grow, but what registers is used.
+/// Without a group nothing can grow, but the server still uses runners that register.
 fn groups(survey: &Survey) -> Check {
     if !survey.missing_groups.is_empty() {
         let missing = survey.missing_groups.join(", ");
@@ -50,7 +50,7 @@ fn groups(survey: &Survey) -> Check {
     }
 }
 
-/// Whether there can be as many runners as there are slots.
+/// Whether there can be as many runners as slots.
 fn room(survey: &Survey, slots: u32) -> Check {
     let all = survey.groups.iter().fold(0_u32, |all, group| all.saturating_add(group.max));
     let found = format!("at most {all} runners");

@@ -1,10 +1,12 @@
-//! Slots as places for runners: machines of EC2 on which an agent waits. A slot that is started picks up an idle runner
-//! that has what its bot asks for, and one that is stopped gives it back; between bots a slot has nothing. Which runner
-//! is whose is told by a table at AWS, in which a runner has one slot at most and a slot one runner.
+//! The EC2 provider. A slot is a place for a runner, an EC2 machine on which an agent waits. A start picks up an idle
+//! runner that meets the requirements of the bot, and a stop gives the runner back. A slot without a bot has no runner.
+//!
+//! A table at AWS records which slot has which runner. In it a runner has at most one slot, and a slot at most one
+//! runner.
 //!
 //! - this file: the provider
 //! - [`runners`]: the runners of all pools
-//! - [`check`]: whether everything is there, for a person
+//! - [`check`]: checks for the operator that AWS has everything that runners need
 
 mod check;
 pub mod runners;
@@ -21,7 +23,7 @@ use super::{Found, Provider, ProviderError, Spec, Stopped};
 
 pub use runners::Runners;
 
-/// How often to look whether an agent has taken its bot.
+/// How often the provider checks whether an agent has taken its bot.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
 #[derive(Debug)]
@@ -34,8 +36,8 @@ impl Ec2Provider {
         Self { pool }
     }
 
-    /// Whether a runner that was picked up earlier, by a process that died or whose answer was lost, has the bot now. Its
-    /// agent has as long for that as at any other time.
+    /// Waits for the agent of a runner to take its bot, and returns whether it did. An earlier call picked up the
+    /// runner, but its process died or its answer was lost. The agent gets as much time as in a first call.
     async fn has_taken(&self, runner: Runner, spec: &Spec) -> Result<bool, AwsError> {
         let deadline = Instant::now() + self.pool.settings().pace.registration;
         let (mut found, run_id) = (runner.clone(), runner.run_id);
@@ -56,7 +58,8 @@ impl Ec2Provider {
         }
     }
 
-    /// Nobody waits for a fresh runner any more. If that cannot be told it counts for half a minute longer, no more.
+    /// Removes the slot's demand for a fresh runner. If the removal fails, the demand counts for at most half a minute
+    /// longer.
     async fn forget_demand(&self, slot: &SlotName) {
         if let Err(error) = self.pool.forget_demand(slot.as_str()).await {
             tracing::warn!(%slot, %error, "request for a fresh runner not withdrawn");
@@ -70,7 +73,7 @@ impl Ec2Provider {
     }
 }
 
-/// A runner as it is seen under the name of its slot.
+/// Describes a runner under the name of its slot.
 fn found(slot: SlotName, runner: &Runner) -> Found {
     let running = matches!(runner.state, RunnerState::Claimed | RunnerState::Running);
     Found::new(slot, running, format!("{} on {} of {}", runner.state, runner.instance, runner.group))
@@ -93,7 +96,7 @@ impl Provider for Ec2Provider {
         true
     }
 
-    /// An agent on a runner fetches its bot.
+    /// The agent on a runner fetches its bot, so the slot's environment never changes.
     fn keeps_environment(&self) -> bool {
         true
     }
@@ -102,7 +105,7 @@ impl Provider for Ec2Provider {
         false
     }
 
-    /// There is nothing to make: a slot is a place.
+    /// A slot is only a place, so there is nothing to make.
     async fn create(&self, spec: &Spec) -> Result<String, ProviderError> {
         Ok(spec.slot.to_string())
     }
@@ -133,7 +136,7 @@ impl Provider for Ec2Provider {
         })
     }
 
-    /// Nothing is done for `fresh`: what a bot left is removed by the agent, before it gives its runner back.
+    /// Ignores `fresh`: the agent removes the bot's files before it gives its runner back.
     async fn stop(&self, slot: &SlotName, _fresh: bool) -> Result<Stopped, ProviderError> {
         self.give_back(slot).await.map(|()| Stopped::Seen)
     }

@@ -1,4 +1,5 @@
-//! The runners of all pools. Pools with the same AWS settings share their runners, and pick them up together.
+//! The runners of all pools. Pools with the same AWS settings share one set of runners, so that each pool can pick up
+//! any idle runner of the set.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,20 +13,20 @@ use crate::config::provider::ProviderConfig;
 /// Set by tests, which then kill the server in the middle of picking up a runner.
 const STAND_STILL_AT: &str = "TEST_STAND_STILL_AT";
 
-/// The runners of each pool that has some, by the pool's name.
+/// The runners of each EC2 pool, by the pool's name.
 #[derive(Clone, Debug, Default)]
 pub struct Runners(Arc<Inner>);
 
 #[derive(Debug, Default)]
 struct Inner {
-    /// Each once, with the name of the first pool that has it.
+    /// Each set of runners once, with the name of the first pool that uses it.
     runner_pools: Vec<(String, RunnerPool)>,
-    /// Which of them a pool has.
+    /// The index in `runner_pools` of each pool's runners.
     of: BTreeMap<String, usize>,
 }
 
 impl Runners {
-    /// Opens what the pools name. Nothing is asked of AWS yet.
+    /// Prepares the AWS clients of the pools. It sends no request to AWS.
     pub async fn connect(pools: &[PoolConfig], installation: &str) -> Self {
         let (shared, of) = shared(pools);
         let mut runner_pools = Vec::new();
@@ -41,13 +42,13 @@ impl Runners {
         self.0.of.get(pool).and_then(|index| self.0.runner_pools.get(*index)).map(|(_, pool)| pool)
     }
 
-    /// The pools that have the same runners as this one, itself included.
+    /// The pools that share their runners with this pool, including the pool itself.
     pub fn sharing<'a>(&'a self, pool: &str) -> impl Iterator<Item = &'a str> {
         let index = self.0.of.get(pool).copied();
         self.0.of.iter().filter(move |(_, of)| Some(**of) == index).map(|(name, _)| name.as_str())
     }
 
-    /// Each once, with the name of the first pool that has it.
+    /// Each set of runners once, with the name of the first pool that uses it.
     pub fn each(&self) -> &[(String, RunnerPool)] {
         &self.0.runner_pools
     }
@@ -57,7 +58,8 @@ impl Runners {
     }
 }
 
-/// What pools have in common, made one, with the name of the first; and which of these each pool has.
+/// Merges pools with the same AWS settings. Returns each group of settings with the name of its first pool, and the
+/// index of each pool's group.
 pub fn shared(pools: &[PoolConfig]) -> (Vec<(String, Ec2Config)>, BTreeMap<String, usize>) {
     let mut configs: Vec<(String, Ec2Config)> = Vec::new();
     let mut of = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! What is placed on a node for a job: how it is, how it ended, and whether another try may help.
+//! The allocations of a job: their state, how they ended, and whether a retry may help.
 
 use std::collections::BTreeMap;
 
@@ -7,9 +7,10 @@ use serde::Deserialize;
 use super::job::{Job, TASK};
 use crate::providers::ProviderError;
 
-/// Said when a node is in trouble itself, or on its way to somebody else, whatever else is said.
+/// Texts for trouble of the node itself, or of its connection to another host. They take precedence over all other
+/// texts.
 const TROUBLE: [&str; 5] = ["docker.sock", "dial ", "docker daemon", "toomanyrequests", "too many requests"];
-/// Said when a registry does not have an image, or does not give it.
+/// Texts for an image that a registry lacks or refuses.
 const NOT_PULLED: [&str; 7] = [
     "not found",
     "manifest unknown",
@@ -19,11 +20,11 @@ const NOT_PULLED: [&str; 7] = [
     "no matching manifest",
     "repository does not exist",
 ];
-/// Said when there is nothing to execute in an image.
+/// Texts for a command that the image does not contain.
 const NOT_EXECUTED: [&str; 4] = ["not found", "no such file or directory", "permission denied", "exec format error"];
-/// Said when a task is written in a way that no driver understands.
+/// Texts for a task that no driver understands.
 const MISWRITTEN: [&str; 3] = ["failed to parse config", "image name required", "invalid reference format"];
-/// Events that only say that others happened.
+/// Events that only follow from other events.
 const IDLE_EVENTS: [&str; 9] = [
     "Received",
     "Task Setup",
@@ -36,7 +37,7 @@ const IDLE_EVENTS: [&str; 9] = [
     "Alloc Unhealthy",
 ];
 
-/// An allocation as it is listed.
+/// An allocation in Nomad's list.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct Allocation {
@@ -72,8 +73,8 @@ struct Event {
 }
 
 impl Allocation {
-    /// Whether something runs, or may. On a node that nobody hears of, what is to run may run; of what is to stop nobody
-    /// will know more before the node comes back, and then it is stopped.
+    /// Whether the allocation runs, or may run. On a silent node, an allocation that has to run may run. One that has
+    /// to stop counts as ended: its state is unknown until the node comes back, and then Nomad stops it.
     pub fn is_live(&self) -> bool {
         match self.client_status.as_str() {
             "complete" | "failed" | "lost" => false,
@@ -82,7 +83,7 @@ impl Allocation {
         }
     }
 
-    /// Whether it was placed for a job as that is now. One of the same name that was purged before had versions too.
+    /// Whether it was placed for the current version of a job. A purged job with the same name had version numbers too.
     pub fn is_of(&self, job: &Job) -> bool {
         self.job_version == job.version && self.create_index >= job.index
     }
@@ -91,18 +92,18 @@ impl Allocation {
         self.client_status == "running"
     }
 
-    /// Whether it is to run, and nobody knows whether it does, since its node is silent.
+    /// Whether it has to run, but its state is unknown because its node is silent.
     pub fn is_unheard_of(&self) -> bool {
         self.client_status == "unknown" && self.is_wanted()
     }
 
-    /// Whether Nomad leaves it at that when it is over. Of one that went with its node, or was moved from it, there will be
-    /// another.
+    /// Whether Nomad does not replace it when it ends. Nomad replaces an allocation that was lost with its node or
+    /// moved from it.
     pub fn is_wanted(&self) -> bool {
         self.desired_status == "run"
     }
 
-    /// How it is, in Nomad's words.
+    /// Its state, in Nomad's words.
     pub fn state(&self) -> String {
         let Self { client_status, .. } = self;
         let node = self.node_name.as_deref().unwrap_or("a node");
@@ -116,13 +117,13 @@ impl Allocation {
         }
     }
 
-    /// What happened to its task last that explains something.
+    /// The last event of its task that explains something.
     fn ended(&self) -> Option<&Event> {
         let events = self.task_states.as_ref()?.get(TASK)?.events.as_deref()?;
         events.iter().rev().find(|event| !IDLE_EVENTS.contains(&event.r#type.as_str()))
     }
 
-    /// What it means for a start that it is over. A bot that was quick and ended well has been started.
+    /// The result of a start whose allocation has ended. A fast bot that ended without an error has been started.
     pub fn failure(&self) -> Result<(), ProviderError> {
         let node = self.node_name.as_deref().unwrap_or("a node");
         let Some(event) = self.ended() else {
@@ -152,7 +153,7 @@ impl Event {
     }
 }
 
-/// Those of a list that run, or may.
+/// The allocations that run, or may run.
 pub fn live(allocations: &[Allocation]) -> impl Iterator<Item = &Allocation> {
     allocations.iter().filter(|one| one.is_live())
 }
@@ -161,15 +162,15 @@ pub fn newest<'a>(allocations: impl IntoIterator<Item = &'a Allocation>) -> Opti
     allocations.into_iter().max_by_key(|one| one.create_index)
 }
 
-/// Whether what a driver says stays so on every node: the image, the command, or how they are written. Words such as "not
-/// found" mean that only where a pull or an execution is told of: a node that lacks its docker says them too.
+/// Whether a driver's error is permanent on every node: a wrong image, command or task. Texts such as "not found" show
+/// this only in errors about a pull or an execution. A node without Docker writes them too.
 fn is_final(message: &str) -> bool {
     let message = message.to_ascii_lowercase();
     let says = |any: &[&str]| any.iter().any(|part| message.contains(part));
     let is_about = |what: &str, any: &[&str]| {
         message.find(what).is_some_and(|at| any.iter().any(|part| message[at..].contains(part)))
     };
-    // A registry that does not exist is not there the next time either.
+    // A registry that does not exist will not exist at the next attempt.
     let unknown_registry = is_about("failed to pull", &["no such host"]) && !says(&["docker.sock", "docker daemon"]);
     unknown_registry
         || !says(&TROUBLE)

@@ -1,5 +1,5 @@
-//! Nomad over HTTP: how it is reached, what its answers mean, and which of its words are errors of which kind. An answer is
-//! believed only when it is Nomad's own: what a proxy says in its stead is never taken for "there is none".
+//! The calls of Nomad's HTTP API: the requests, the answers, and which errors are permanent. An answer counts only if
+//! Nomad itself gave it: a proxy's "not found" never means that a job does not exist.
 
 use std::time::Duration;
 
@@ -19,41 +19,41 @@ use crate::config::provider::NomadConfig;
 use crate::providers::ProviderError;
 use crate::providers::error_text::with_causes;
 
-/// How often something is asked that Nomad has trouble with, in all.
+/// How often a request is sent in all while Nomad has trouble.
 const ASKED_AT_MOST: usize = 4;
-/// How many pauses between two looks it is until the second time; from then on it is three times as long each time.
+/// How many pauses of a check pass before the second attempt. Each later pause is three times as long.
 const PAUSES: u32 = 4;
 /// How much longer each pause is than the one before.
 const GROWTH: f32 = 3.0;
-/// How many jobs are listed at once.
+/// How many jobs one page of the list has.
 const PAGE: &str = "100";
 /// Every slot's name begins with it.
 pub const PREFIX: &str = "pool-";
-/// How much of what is no answer of Nomad's is shown.
+/// How many characters of an answer that is not Nomad's are shown.
 const SHOWN: usize = 300;
 
-/// What Nomad says when a change was made for a version of the job that is not the current one.
+/// Nomad's text when a change names an old version of the job.
 const RACED: &str = "Enforcing job modify index";
-/// What is said of a server whose certificate is not one that is trusted, or not for its name.
+/// The text for a certificate that is not trusted, or not valid for the server's name.
 const UNVERIFIED: &str = "invalid peer certificate";
 /// While the servers elect a leader, no job can be read or changed.
 const NO_LEADER: &str = "No cluster leader";
-/// What a server says with a status of its own trouble, though asking again does not help.
+/// Texts in answers with a server error for which a retry does not help.
 const REFUSED: [&str; 4] = ["nonexistent namespace", "nonexistent node pool", "validation failed", "error occurred:"];
 
 #[derive(Debug)]
 pub struct Api {
-    /// Or why there is none: a file that cannot be read is told whenever something is asked.
+    /// The client, or why there is none: every call reports a file that cannot be read.
     client: Result<(Client, Url), String>,
     address: String,
     token: Option<SecretString>,
     region: Option<String>,
     pub namespace: String,
-    /// Before something is asked once more.
+    /// The pause before a request is repeated.
     first_pause: Duration,
 }
 
-/// What Nomad answered, whatever it was.
+/// An answer with any status.
 struct NomadResponse {
     status: StatusCode,
     next_token: Option<String>,
@@ -61,25 +61,25 @@ struct NomadResponse {
 }
 
 impl NomadResponse {
-    /// Whether it says only that Nomad cannot answer just now.
+    /// Whether the answer only means that Nomad has trouble at this moment.
     fn is_trouble(&self) -> bool {
         let is_own = !self.text.contains(RACED) && !REFUSED.iter().any(|refused| self.text.contains(refused));
         self.status == StatusCode::TOO_MANY_REQUESTS || (self.status.is_server_error() && is_own)
     }
 }
 
-/// That there was no answer.
+/// Why there was no answer.
 enum Silence {
-    /// The connection was not made, or ended.
+    /// The connection failed or broke.
     Broken(ProviderError),
     Final(ProviderError),
 }
 
-/// What comes of a registration.
+/// The result of a registration.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Registered {
     Done,
-    /// Another was first.
+    /// Another process changed the job first.
     Raced,
 }
 
@@ -99,7 +99,7 @@ impl Api {
         self.first_pause = pace.first * PAUSES;
     }
 
-    /// The job of this name; `None` only when Nomad itself says so.
+    /// The job with this name. `None` only if Nomad itself answers that it does not exist.
     pub async fn job(&self, name: &str) -> Result<Option<Job>, ProviderError> {
         let answer = self.ask(Method::GET, &["job", name], &[], None).await?;
         if answer.status == StatusCode::NOT_FOUND && answer.text.trim() == "job not found" {
@@ -108,7 +108,7 @@ impl Api {
         self.read(answer).map(Some)
     }
 
-    /// Registers a job if the one that is there is the one that was seen; an index of 0 stands for none.
+    /// Registers a job if the current one still has this index. An index of 0 means that there is no job.
     pub async fn register(&self, job: Value, index: u64) -> Result<Registered, ProviderError> {
         let body = json!({"Job": job, "EnforceIndex": true, "JobModifyIndex": index});
         let answer = self.ask(Method::POST, &["jobs"], &[], Some(body)).await?;
@@ -118,13 +118,13 @@ impl Api {
         self.read::<Done>(answer).map(|_| Registered::Done)
     }
 
-    /// Removes a job with all that Nomad remembers of it. One that is not there is removed.
+    /// Removes a job with everything that Nomad stores about it. Succeeds if there is no such job.
     pub async fn purge(&self, name: &str) -> Result<(), ProviderError> {
         let answer = self.ask(Method::DELETE, &["job", name], &[("purge", "true")], None).await?;
         self.read::<Done>(answer).map(drop)
     }
 
-    /// All that is or was placed for a job of this name, also for one that was there before it.
+    /// All allocations for this job name, including those of an earlier job with the same name.
     pub async fn allocations(&self, name: &str) -> Result<Vec<Allocation>, ProviderError> {
         let answer = self.ask(Method::GET, &["job", name, "allocations"], &[("all", "true")], None).await?;
         self.read(answer)
@@ -135,7 +135,7 @@ impl Api {
         self.read(answer)
     }
 
-    /// All jobs whose names are like those of slots, whoever's they are. A page that is missing is an error of the whole.
+    /// All jobs whose names begin like those of slots, of any owner. If one page fails, the whole call fails.
     pub async fn jobs(&self) -> Result<Vec<Listed>, ProviderError> {
         let (mut all, mut from) = (Vec::new(), String::new());
         loop {
@@ -162,7 +162,7 @@ impl Api {
         self.read::<Vec<Value>>(answer).map(drop)
     }
 
-    /// Whether the namespace is there.
+    /// Whether the namespace exists.
     pub async fn has_namespace(&self) -> Result<(), ProviderError> {
         let answer = self.ask(Method::GET, &["namespace", &self.namespace], &[], None).await?;
         if answer.status == StatusCode::NOT_FOUND && answer.text.trim() == "Namespace not found" {
@@ -182,7 +182,7 @@ impl Api {
         self.read(answer)
     }
 
-    /// How a node is; `None` when there is none any more.
+    /// The status of a node. `None` if the node does not exist any more.
     pub async fn node_status(&self, node: &str) -> Result<Option<String>, ProviderError> {
         let answer = self.ask(Method::GET, &["node", node], &[], None).await?;
         if answer.status == StatusCode::NOT_FOUND && answer.text.trim() == "node not found" {
@@ -191,7 +191,7 @@ impl Api {
         self.read::<Reported>(answer).map(|node| Some(node.status))
     }
 
-    /// The meta of the job that an allocation was placed for, as it was then; `None` when the allocation is gone.
+    /// The meta that the allocation's job had when it was placed. `None` if the allocation is gone.
     pub async fn meta_of(&self, allocation: &str) -> Result<Option<Meta>, ProviderError> {
         let answer = self.ask(Method::GET, &["allocation", allocation], &[], None).await?;
         if answer.status == StatusCode::NOT_FOUND && answer.text.trim() == "alloc not found" {
@@ -200,7 +200,7 @@ impl Api {
         self.read::<Placed>(answer).map(|placed| Some(placed.job.meta.unwrap_or_default()))
     }
 
-    /// The end of what a task has written to one of its streams; `None` when there is nothing of it.
+    /// The end of one of a task's streams. `None` if the stream does not exist.
     pub async fn log(
         &self,
         allocation: &str,
@@ -213,14 +213,14 @@ impl Api {
         let answer = self.ask(Method::GET, &["client", "fs", "logs", allocation], &query, None).await?;
         match answer.status {
             StatusCode::OK => Ok(Some(answer.text)),
-            // It was collected, or never started.
+            // Nomad has deleted it, or it never started.
             StatusCode::NOT_FOUND => Ok(None),
             _ => Err(self.refusal(answer.status, &answer.text)),
         }
     }
 
-    /// Asks once more after a while when Nomad has trouble of its own, such as no leader for a moment: all that is asked can be
-    /// asked twice. What takes too long is left to whoever asks.
+    /// Repeats a request while Nomad has trouble, such as a moment without a leader: every request is safe to repeat.
+    /// After a timeout the caller decides.
     async fn ask(
         &self,
         method: Method,
@@ -287,8 +287,8 @@ impl Api {
         })
     }
 
-    /// What an answer that is none means. What Nomad refuses stays refused; what it failed at may work later, and so may what
-    /// somebody between us and Nomad says.
+    /// The error for an answer with a failure status. A refusal of Nomad is permanent. A failure of Nomad, or an answer
+    /// of a proxy, is transient.
     fn refusal(&self, status: StatusCode, text: &str) -> ProviderError {
         let mut message = self.scrubbed(text);
         if message.is_empty() {
@@ -314,17 +314,17 @@ impl Api {
             let text = format!("Nomad at {} did not answer in time", self.shown());
             return Silence::Final(ProviderError::unavailable(text));
         }
-        // The address is told once, and without what may be secret in it.
+        // The error names the address once, without secrets.
         let causes = with_causes(&error.without_url());
         let text = format!("Nomad at {} does not answer: {}", self.shown(), self.scrubbed(&causes));
-        // Whoever it is does not become Nomad by being asked again, and our word would go to a stranger.
+        // Permanent: a retry would send the token to an unknown server.
         if causes.contains(UNVERIFIED) {
             return Silence::Final(ProviderError::permanent(text));
         }
         Silence::Broken(ProviderError::unavailable(text))
     }
 
-    /// The address as it may be shown: a name and a password in it are nobody's business.
+    /// The address for messages, without a user name and password.
     pub fn shown(&self) -> String {
         match (self.address.split_once("://"), self.address.rsplit_once('@')) {
             (Some((scheme, _)), Some((_, host))) => format!("{scheme}://{host}"),
@@ -332,7 +332,7 @@ impl Api {
         }
     }
 
-    /// What was said, cut to what a person reads, and never with the token in it.
+    /// A text, cut to a readable length and without the token.
     fn scrubbed(&self, text: &str) -> String {
         let mut text = text.split_whitespace().collect::<Vec<_>>().join(" ");
         if let Some(token) = self.token.as_ref().map(|token| token.expose_secret()).filter(|token| !token.is_empty()) {
@@ -342,7 +342,7 @@ impl Api {
     }
 }
 
-/// What every change is answered with.
+/// Nomad's answer to every change.
 #[derive(Deserialize)]
 struct Done {
     #[serde(rename = "EvalID")]

@@ -1,4 +1,5 @@
-//! The way to Nomad: whom we trust, who we are, and by which name a server is known.
+//! The HTTP client for Nomad: the trusted certificates, the client certificate, and the name of the server in its
+//! certificate.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -13,14 +14,14 @@ use crate::providers::error_text::with_causes;
 const CONNECT_WITHIN: Duration = Duration::from_secs(10);
 const ANSWER_WITHIN: Duration = Duration::from_secs(30);
 
-/// The client, and the address as it is asked for. Or why there is none.
+/// The client and the URL for requests, or the reason why there is no client.
 pub fn client(config: &NomadConfig) -> Result<(Client, Url), String> {
     let mut url = Url::parse(&config.address).map_err(|error| format!("the address of Nomad is none: {error}"))?;
     let file = |path: &String| std::fs::read(path).map_err(|error| format!("{path} cannot be read: {error}"));
     let mut builder = Client::builder()
         .connect_timeout(CONNECT_WITHIN)
         .timeout(ANSWER_WITHIN)
-        // The token is for the address that was configured, and no other.
+        // The token is only for the configured address.
         .redirect(reqwest::redirect::Policy::none());
     if let Some(path) = &config.ca_cert {
         let wrong = |error| format!("{path} is no certificate in PEM: {}", with_causes(&error));
@@ -30,8 +31,7 @@ pub fn client(config: &NomadConfig) -> Result<(Client, Url), String> {
         }
         builder = builder.tls_certs_only(authorities);
     } else if config.address.starts_with("http://") {
-        // Nobody is trusted where nobody is asked: certificates of the system, which a small image may not have, are not
-        // needed.
+        // Without TLS no certificate is needed. A small image may lack the certificates of the system.
         builder = builder.tls_certs_only([]);
     }
     if let (Some(certificate), Some(key)) = (&config.client_cert, &config.client_key) {
@@ -43,15 +43,14 @@ pub fn client(config: &NomadConfig) -> Result<(Client, Url), String> {
     if let Some(name) = &config.tls_server_name {
         let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']).to_owned();
         url.set_host(Some(name)).map_err(|error| format!("{name} is no name of a server: {error}"))?;
-        // A proxy would not know where that is.
+        // A proxy could not resolve that name.
         builder = builder.dns_resolver(Arc::new(Always(host))).no_proxy();
     }
     let client = builder.build().map_err(|error| format!("there is no way to reach Nomad: {}", with_causes(&error)))?;
     Ok((client, url))
 }
 
-/// Finds one host, by whatever name it is asked for: a server is asked by the name in its certificate, which nobody else
-/// need know.
+/// Resolves every name to one host. Requests use the name in the server's certificate, which DNS need not know.
 struct Always(String);
 
 impl Resolve for Always {

@@ -1,4 +1,5 @@
-//! What becomes of a registration: the evaluation that places it, and how far that has come.
+//! Follows a registration: the evaluation that places the job, and its progress. Nomad accepts a job at once and places
+//! it later, so a start must read the evaluations.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,7 +14,7 @@ use crate::providers::ProviderError;
 /// How much longer each delay is than the one before.
 const GROWTH: f32 = 1.5;
 
-/// How long to wait between two looks: longer and longer, up to a limit.
+/// The delays between two checks, which grow up to a limit.
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
     pub first: Duration,
@@ -27,7 +28,7 @@ impl Default for Pace {
 }
 
 impl Pace {
-    /// The delays between the looks of one operation.
+    /// The delays between the checks of one operation.
     pub fn delays(self) -> Backoff {
         Backoff::growing(self.first, self.longest, GROWTH)
     }
@@ -40,22 +41,22 @@ pub struct Evaluation {
     status_description: Option<String>,
     #[serde(rename = "FailedTGAllocs")]
     failed: Option<BTreeMap<String, Metric>>,
-    /// When it is to begin, where Nomad has put it off.
+    /// When Nomad begins it, if Nomad has postponed it.
     wait_until: Option<String>,
     create_index: u64,
 }
 
 impl Evaluation {
-    /// Whether Nomad is about to decide something. What it has put off, such as to look in a day whether a node is back,
-    /// decides nothing before, and nothing about a job of which nothing is to run.
+    /// Whether Nomad is about to decide something. A postponed evaluation decides nothing before its time. An example
+    /// is a check in a day whether a node is back. For a job with a count of 0 it decides nothing at all.
     pub fn is_open(&self) -> bool {
-        // Go writes a time that nobody has set as the first second of the first year.
+        // Go writes an unset time as the first second of year 1.
         let is_put_off = self.wait_until.as_deref().is_some_and(|time| !time.is_empty() && !time.starts_with("0001-"));
         self.status == "pending" && !is_put_off
     }
 }
 
-/// Why a group could not be placed: how many nodes were looked at, and what was wrong with them.
+/// Why a group could not be placed: how many nodes were evaluated, and why they did not fit.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct Metric {
@@ -95,17 +96,17 @@ impl Metric {
     }
 }
 
-/// How far a job that is to run has come.
+/// The progress of a job that has to run.
 #[derive(Debug)]
 pub enum Outcome {
     Runs,
-    /// It is being placed, or started.
+    /// Nomad is placing or starting it.
     Waits,
-    /// Nothing of it will run unless something changes.
+    /// None of it will run unless something changes.
     Failed(ProviderError),
 }
 
-/// How far a job has come, by the allocations of its current version and by what was decided about it since.
+/// The progress of a job, from the allocations of its current version and the evaluations since then.
 pub fn outcome(
     job: &Job,
     allocations: &[Allocation],
@@ -114,7 +115,7 @@ pub fn outcome(
 ) -> Option<Outcome> {
     match newest(allocations.iter().filter(|one| one.is_of(job))) {
         Some(one) if one.is_running() => return Some(Outcome::Runs),
-        // Nobody can say that it runs, and nobody waits for that until its node is back.
+        // Its state is unknown until its node is back, and the start does not wait for that.
         Some(one) if one.is_unheard_of() => {
             return Some(Outcome::Failed(ProviderError::transient(format!("its allocation is {}", one.state()))));
         }

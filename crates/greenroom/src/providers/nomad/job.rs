@@ -1,4 +1,5 @@
-//! The job of a slot: what is registered, and what is read of one.
+//! The job of a slot: builds the job that is registered, and reads jobs from Nomad's answers. Its meta records the
+//! installation, the slot and the start.
 
 use std::collections::BTreeMap;
 
@@ -10,29 +11,29 @@ use crate::config::provider::NomadConfig;
 use crate::providers::fingerprint::fingerprint;
 use crate::providers::{Found, Spec};
 
-/// The meta that says whose a job is.
+/// The meta key of the installation that owns the job.
 const INSTALLATION: &str = "greenroom.installation";
-/// The meta that says of which slot it is.
+/// The meta key of the job's slot.
 const SLOT: &str = "greenroom.slot";
-/// The meta that says for which generation of its slot it runs, and by which recipe.
+/// The meta key of the slot's generation and the recipe of the job.
 const MADE: &str = "greenroom.made";
-/// The meta that says for which connection it runs; empty when for none.
+/// The meta key of the connection that the job runs for. Empty if it runs for none.
 const CONNECTION: &str = "greenroom.connection";
-/// The one task of the one group, by the name of both.
+/// The name of the only group and of its only task.
 pub const TASK: &str = "bot";
 
 const SECOND: u64 = 1_000_000_000;
-/// How long what runs may take to end by itself before it is killed.
+/// How long a process may take to end by itself before it is killed.
 const GRACE: u64 = 3 * SECOND;
-/// As long as a start may take; Nomad gives up after 5 minutes otherwise.
+/// As long as a start may take. Nomad's own limit is 5 minutes.
 const LONGEST_PULL: &str = "15m";
-/// Longer than any meeting. What is unknown for so long is taken for lost, and then it is placed anew after all.
+/// Longer than any meeting. Nomad treats an allocation that is unknown for this time as lost, and places it again.
 const LOST_AFTER: u64 = 24 * 60 * 60 * SECOND;
 
-/// What a job says of itself.
+/// The meta of a job.
 pub type Meta = BTreeMap<String, String>;
 
-/// How the pool's jobs are made.
+/// How the pool makes its jobs.
 #[derive(Debug)]
 pub struct Recipe {
     pub config: NomadConfig,
@@ -40,13 +41,13 @@ pub struct Recipe {
 }
 
 impl Recipe {
-    /// Stands for what a job is made of, beside its slot's own variables.
+    /// The fingerprint of everything that a job is made of, except its slot's own variables.
     fn fingerprint(&self, spec: &Spec) -> String {
         let url = spec.environment.get("GREENROOM_URL");
         fingerprint(&format!("{}{url:?}", self.text()))
     }
 
-    /// Stands for what the pool's jobs are made of.
+    /// The fingerprint of the settings that all jobs of the pool share.
     pub fn own_fingerprint(&self) -> String {
         fingerprint(&self.text())
     }
@@ -60,7 +61,7 @@ impl Recipe {
         format!("{}/{}", spec.generation, self.fingerprint(spec))
     }
 
-    /// Whether a job is told to run just this.
+    /// Whether a job is registered to run exactly this spec.
     pub fn fits(&self, job: &Job, spec: &Spec) -> bool {
         !job.is_off()
             && job.meta(MADE) == self.made(spec)
@@ -71,22 +72,22 @@ impl Recipe {
         job.meta(INSTALLATION) == self.installation
     }
 
-    /// The same by a job's meta alone, where there is no more of it.
+    /// Whether a job's meta alone shows that it belongs to this installation.
     pub fn owns_meta(&self, meta: &Meta) -> bool {
         meta.get(INSTALLATION) == Some(&self.installation)
     }
 
-    /// A job of which nothing runs. It has nothing of a bot in it, so that nobody finds a token there later.
+    /// A job with a count of 0. It contains no data of a bot, so no token can be read from it later.
     pub fn resting(&self, slot: &SlotName) -> Value {
         self.job(slot, 0, json!({}), &BTreeMap::new(), true)
     }
 
-    /// The job that runs what is wanted. What it says of `fresh` is always so: every allocation has a container and a disk of
-    /// its own, and the disk neither moves nor stays.
+    /// The job that runs a spec. It meets `fresh` in every case: each allocation has its own container and disk, and
+    /// the disk neither moves nor stays.
     pub fn running(&self, spec: &Spec) -> Value {
         let mut environment: BTreeMap<String, String> =
             spec.environment.iter().map(|(name, value)| (name.clone(), literal(name, value))).collect();
-        // Filled in by the node: what a bot says that it runs in is what `nomad alloc status` shows.
+        // The node fills it in, so a bot reports the id that `nomad alloc status` shows.
         environment.insert("GREENROOM_CONTAINER_ID".to_owned(), "${NOMAD_ALLOC_ID}".to_owned());
         let connection = spec.connection.as_deref();
         let meta = json!({MADE: self.made(spec), CONNECTION: connection.unwrap_or_default()});
@@ -104,8 +105,7 @@ impl Recipe {
         let NomadConfig { datacenters, namespace, region, image, command, cpu, memory, env, .. } = &self.config;
         let environment: BTreeMap<&String, &String> = env.iter().chain(environment).collect();
         let mut config = json!({"image": image, "image_pull_timeout": LONGEST_PULL});
-        // The driver's `command` and `args` would only be handed to what the image runs by itself. Without them, nothing
-        // of the image's own is run.
+        // The driver passes `command` and `args` to the image's entrypoint. So the job sets the entrypoint instead.
         if let Some(command) = command {
             config["entrypoint"] = json!(command);
         }
@@ -117,10 +117,11 @@ impl Recipe {
             "Name": TASK,
             "Count": count,
             "RestartPolicy": restart(waits),
-            // Of what failed, not of what is lost with its node.
+            // For failed allocations, not for those that are lost with their node.
             "ReschedulePolicy": {"Attempts": 0, "Interval": 0, "Unlimited": false},
             "Disconnect": disconnect(),
-            // Without deployments: there is nothing to roll out, and one that is under way would hold up the next change.
+            // Without deployments: there is nothing to roll out, and a deployment in progress would delay the next
+            // change.
             "Update": {"MaxParallel": 0},
             "EphemeralDisk": {"SizeMB": 300, "Sticky": false, "Migrate": false},
             "Tasks": [{
@@ -144,34 +145,36 @@ impl Recipe {
     }
 }
 
-/// An agent that waits is started again where it was when it fails; what still fails then is made anew by sync. A bot that
-/// ended is at its end, however it ended.
+/// Nomad restarts a waiting agent that fails on the same node. If it still fails, sync makes the slot again. A bot that
+/// has ended is never restarted.
 fn restart(waits: bool) -> Value {
     let attempts = if waits { 2 } else { 0 };
     json!({"Attempts": attempts, "Interval": 60 * SECOND, "Delay": 2 * SECOND, "Mode": "fail"})
 }
 
-/// What becomes of what runs on a node that falls silent. Nomad places what is lost with its node once more, whatever its
-/// policies of restart and reschedule say, and ends one of the two when the node comes back. A bot would be started twice,
-/// and the first may well be in its meeting still, since only Nomad has lost sight of it. In a hot pool a job does not say
-/// whether its agent has a bot, so agents are treated alike. So it stays where it is, and goes on if the node comes back. If
-/// it is gone, a bot's heartbeats say so and its slot is cleared; an agent that waits is unwell meanwhile, and sync makes it
-/// anew elsewhere.
+/// How Nomad treats allocations on a node that falls silent.
+///
+/// By default Nomad places a lost allocation again, whatever its restart and reschedule policies are. It ends one of
+/// the two when the node comes back. A bot would then run twice, because the first one may still be in its meeting. In
+/// a hot pool a job does not show whether its agent has a bot, so all agents are treated alike.
+///
+/// So the allocation stays where it is, and continues if the node comes back. If the node is gone, the bot's heartbeats
+/// stop and its slot is cleared. A waiting agent is unwell meanwhile, and sync makes it again on another node.
 fn disconnect() -> Value {
     json!({"Replace": false, "LostAfter": LOST_AFTER})
 }
 
-/// A bot's data as it is, whatever is in it: Nomad would fill in what looks like a variable of its own, such as
-/// `${node.unique.name}`. In JSON a character can be written otherwise.
+/// Escapes a bot's data so that Nomad does not change it. Nomad would replace text such as `${node.unique.name}`. JSON
+/// allows an escape sequence for each character.
 fn literal(name: &str, value: &str) -> String {
     if name == "BOT_DATA" { value.replace("${", "\\u0024{") } else { value.to_owned() }
 }
 
-/// A job as Nomad shows it.
+/// A job from Nomad's answer.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct Job {
-    /// What a change has to name.
+    /// The index that a change must name.
     #[serde(rename = "JobModifyIndex")]
     pub index: u64,
     pub version: u64,
@@ -192,12 +195,12 @@ impl Job {
         self.meta.as_ref().and_then(|meta| meta.get(key)).map(String::as_str).unwrap_or_default()
     }
 
-    /// Whether nothing of it is to run.
+    /// Whether its count is 0.
     pub fn is_off(&self) -> bool {
         self.stop || self.task_groups.iter().all(|group| group.count == 0)
     }
 
-    /// Whether nothing of it runs and Nomad has nothing left to decide about it, now or later.
+    /// Whether nothing of it runs, and Nomad has nothing left to decide about it, now or later.
     pub fn is_dead(&self) -> bool {
         self.status == "dead"
     }
@@ -207,7 +210,7 @@ impl Job {
     }
 }
 
-/// A job as it is listed.
+/// A job in Nomad's list.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct Listed {
@@ -224,7 +227,7 @@ struct Summary {
     summary: BTreeMap<String, Counts>,
 }
 
-/// How many allocations of a group are in which status, also of those that are to stop.
+/// How many allocations of a group have each status. Allocations that have to stop are included.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct Counts {
@@ -245,17 +248,18 @@ impl Listed {
         self.job_summary.summary.values().map(count).sum()
     }
 
-    /// How many allocations run, or are about to.
+    /// How many allocations run, or are about to run.
     fn live(&self) -> u64 {
         self.sum(|counts| counts.running + counts.starting)
     }
 
-    /// Nomad says of a job that it runs while something of it is to, also where nobody hears of the node.
+    /// Whether Nomad's status of the job is running. Nomad reports this while something has to run, even on a silent
+    /// node.
     fn is_running(&self) -> bool {
         self.status == "running"
     }
 
-    /// Whether what is counted is only to end still. How far that is, its allocations say.
+    /// Whether the counted allocations only have to end. Their progress is in the list of allocations.
     pub fn is_ending(&self) -> bool {
         !self.is_running() && self.live() > 0
     }
@@ -268,10 +272,10 @@ impl Listed {
         &self.status
     }
 
-    /// What it is, if it is not ending.
+    /// The slot's state, for a job that is not ending.
     pub fn found(&self) -> Found {
         let (starting, queued) = (self.sum(|counts| counts.starting), self.sum(|counts| counts.queued));
-        // What is unknown and only to stop is counted too, so it says something only where nothing else runs.
+        // Unknown allocations that only have to stop are counted too. So the count matters only if nothing else runs.
         let is_unheard_of = self.is_running() && self.live() == 0 && self.sum(|counts| counts.unknown) > 0;
         let message = match (self.live(), starting, queued) {
             _ if is_unheard_of => ", unknown: Nomad does not hear of its node",

@@ -1,18 +1,18 @@
-//! Slots as jobs of Nomad, one each: a service of one group with one task of the docker driver, with a count of 1 while it is
-//! to run and of 0 while it is not. A job of which nothing runs costs nothing, and a slot is bound to no node. Jobs have the
-//! names of their slots, and whose they are is told by their meta alone.
+//! The Nomad provider. A slot is a service job with one group and one task of the docker driver. Its count is 1 while
+//! it has to run, and 0 otherwise. A job with a count of 0 costs nothing, and a slot is bound to no node. A job has the
+//! name of its slot, but only its meta shows which installation owns it.
 //!
-//! Every change names the version of the job that it was made for, so that of two replicas one is first and the other looks
-//! again. What Nomad cannot place, or cannot start, is taken back before that is told: nothing is left behind that begins
-//! when there is room one day and nobody wants it any more.
+//! Every change names the version of the job that it was made for. If two replicas make a change, one succeeds, and the
+//! other reads the job again. If Nomad cannot place or start a job, the provider withdraws it before it reports the
+//! error. So no job starts later, when there is room but the job is no longer wanted.
 //!
 //! - this file: the provider
-//! - [`job`]: the job of a slot, and what is read of one
-//! - [`settle`]: ending what runs and waiting for what is to run, by looking again and again
-//! - [`follow`]: evaluations, from a registration to what runs
-//! - [`allocation`]: what is placed on a node, and how it ended
-//! - [`api`]: the calls over HTTP, and what the answers mean
-//! - [`client`]: the way to Nomad, with its certificates
+//! - [`job`]: builds and reads jobs
+//! - [`settle`]: ends allocations and waits for them to run
+//! - [`follow`]: evaluations, from a registration to a running allocation
+//! - [`allocation`]: the allocations of a job, and how they ended
+//! - [`api`]: the HTTP calls and the meaning of the answers
+//! - [`client`]: the HTTP client with its certificates
 //! - [`room`]: nodes, and how many slots fit on them
 
 mod allocation;
@@ -39,11 +39,11 @@ use crate::config::provider::NomadConfig;
 
 pub use self::follow::Pace;
 
-/// How often a change is made when others are first, in all.
+/// How often a change is tried in all when other processes change the job first.
 const CHANGES_AT_MOST: usize = 10;
-/// So much of each stream is read for a bot's log.
+/// How many bytes of each stream are read for a bot's log.
 const STREAM_BYTES_MAX: usize = 64 * 1024;
-/// How long what was told to stop may take until it has.
+/// How long an allocation may take to stop.
 const ENDED_WITHIN: Duration = Duration::from_secs(90);
 
 #[derive(Debug)]
@@ -53,11 +53,11 @@ pub struct NomadProvider {
     pace: Pace,
 }
 
-/// What is under the name of a slot.
+/// What the slot's name stands for at Nomad.
 enum Name {
     Free,
     Ours(Job),
-    /// Somebody else's, which is never touched.
+    /// A job of another owner, which is never touched.
     Foreign,
 }
 
@@ -66,7 +66,7 @@ impl NomadProvider {
         Self { api: Api::new(&config), recipe: Recipe { config, installation }, pace: Pace::default() }
     }
 
-    /// The same, which looks as often as this while it waits for something.
+    /// The same provider with other delays between its checks.
     #[must_use]
     pub fn paced(mut self, pace: Pace) -> Self {
         self.api.set_pace(pace);
@@ -86,12 +86,12 @@ impl NomadProvider {
         })
     }
 
-    /// The job that is left when what runs of it has ended is the one that was seen then.
+    /// Whether the job is still the one that was seen when its allocations had ended.
     async fn is_still(&self, slot: &SlotName, index: u64) -> Result<bool, ProviderError> {
         Ok(matches!(self.find(slot).await?, Name::Ours(job) if job.is_off() && job.index == index))
     }
 
-    /// What a slot is by its allocations, with what is said of its job.
+    /// The state of a slot, from its allocations and its job's status.
     async fn seen(&self, slot: &SlotName, status: &str, allocations: &[Allocation]) -> Found {
         let unended = self.unended(allocations).await;
         let shown = unended.or_else(|| newest(allocations));
@@ -100,7 +100,7 @@ impl NomadProvider {
         Found { unwell, ..Found::new(slot.clone(), unended.is_some(), state) }
     }
 
-    /// What is left of a job that somebody purged while it ran, if it was ours.
+    /// The state of a job that was purged while it ran, if it belonged to this installation.
     async fn seen_without_job(&self, slot: &SlotName) -> Result<Option<Found>, ProviderError> {
         let allocations = self.api.allocations(slot.as_str()).await?;
         let Some(one) = self.unended(&allocations).await else { return Ok(None) };
@@ -121,7 +121,7 @@ impl NomadProvider {
         Ok(last::lines(&text))
     }
 
-    /// Both streams of an allocation, one after the other: Nomad keeps no times.
+    /// Both streams of an allocation, one after the other: Nomad keeps no timestamps.
     async fn streams_of(&self, allocation: &Allocation) -> Result<Vec<LogLine>, ProviderError> {
         let mut lines = Vec::new();
         for stream in ["stdout", "stderr"] {
@@ -167,7 +167,8 @@ impl Provider for NomadProvider {
 
     async fn start(&self, spec: &Spec) -> Result<String, ProviderError> {
         for _ in 0..CHANGES_AT_MOST {
-            // An earlier call whose answer was lost, or another replica: what it began is waited for, and not begun again.
+            // An earlier call, or another replica, has begun this start. It waits for that start and does not begin
+            // another.
             if self.runs_already(spec).await? {
                 return Ok(self.provider_ref(&spec.slot));
             }
@@ -184,7 +185,7 @@ impl Provider for NomadProvider {
         Err(others(&spec.slot))
     }
 
-    /// Nothing is done for `fresh`: every allocation begins with a new container and an empty disk.
+    /// Ignores `fresh`: every allocation begins with a new container and an empty disk.
     async fn stop(&self, slot: &SlotName, _fresh: bool) -> Result<Stopped, ProviderError> {
         match self.find(slot).await? {
             Name::Foreign => {}
@@ -193,8 +194,9 @@ impl Provider for NomadProvider {
         Ok(Stopped::Seen)
     }
 
-    /// What runs is ended first, and seen to be: with a job Nomad forgets its allocations at once, while their containers may
-    /// go on for a while. A purge is the one change that names no version, so the job is looked at directly before it.
+    /// Ends the allocations first and waits until they have ended. Nomad forgets them at once with a job, while their
+    /// containers may run on for a while. A purge is the only change that names no version, so the job is read directly
+    /// before it.
     async fn delete(&self, slot: &SlotName) -> Result<(), ProviderError> {
         let (begun, mut delays) = (Instant::now(), self.pace.delays());
         loop {
@@ -217,7 +219,7 @@ impl Provider for NomadProvider {
 
     async fn list(&self) -> Result<Vec<Found>, ProviderError> {
         let jobs = self.api.jobs().await?;
-        // A namespace that does not exist has no jobs either, and that says nothing about ours.
+        // A namespace that does not exist has no jobs either, so an empty list proves nothing.
         if jobs.is_empty() {
             self.api.has_namespace().await?;
         }
@@ -283,7 +285,7 @@ impl Provider for NomadProvider {
         checks.push(Check::of("namespace", there));
         match self.api.nodes().await {
             Ok(nodes) => checks.extend(room::check(&nodes, &self.recipe.config, slots)),
-            // Slots run without it; only nobody can say how many.
+            // Slots run without this right. Only the number of slots that fit is unknown.
             Err(error) if !error.retryable => {
                 let needed = "`node { policy = \"read\" }`";
                 let text = format!("the nodes cannot be seen, for which the token needs {needed}: {}", error.message);
@@ -294,6 +296,6 @@ impl Provider for NomadProvider {
         checks
     }
 
-    // There is no `describe`: whatever of a job a person sees, down to its meta, is a part of its tasks, and a change of it
-    // replaces what runs.
+    // There is no `describe`: everything of a job that a person sees, including its meta, is part of its tasks. A
+    // change of it replaces the allocation that runs.
 }

@@ -1,4 +1,4 @@
-//! The nodes of a cluster: which of them can run slots, and how many fit.
+//! The nodes of a cluster: finds the nodes that can run slots, and how many slots fit on them.
 
 use std::collections::BTreeMap;
 
@@ -8,10 +8,10 @@ use serde::Deserialize;
 use crate::config::provider::NomadConfig;
 use crate::providers::check::Check;
 
-/// A job that names no pool of nodes is placed in this one.
+/// Nomad places a job that names no node pool in this one.
 const DEFAULT_POOL: &str = "default";
 
-/// A node as it is listed, with what it has.
+/// A node in Nomad's list, with its resources.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct Node {
@@ -62,7 +62,7 @@ impl Resources {
 }
 
 impl Node {
-    /// Whether anything may be placed on it.
+    /// Whether allocations may be placed on the node.
     fn is_ready(&self, datacenters: &[String]) -> bool {
         self.status == "ready"
             && self.scheduling_eligibility == "eligible"
@@ -75,7 +75,7 @@ impl Node {
         self.drivers.as_ref().and_then(|drivers| drivers.get("docker")).is_some_and(|driver| driver.healthy)
     }
 
-    /// How many slots fit on it when nothing else is there.
+    /// How many slots fit on the node if nothing else runs there.
     fn fits(&self, config: &NomadConfig) -> u64 {
         let (cpu, memory) = self.node_resources.as_ref().map_or((0, 0), Resources::both);
         let (reserved_cpu, reserved_memory) = self.reserved_resources.as_ref().map_or((0, 0), Resources::both);
@@ -84,7 +84,7 @@ impl Node {
     }
 }
 
-/// What is to be said of the nodes: whether there are some that can run slots, and whether there is room on them.
+/// Checks whether there are nodes that can run slots, and whether they have enough room.
 pub fn check(nodes: &[Node], config: &NomadConfig, slots: u32) -> Vec<Check> {
     let datacenters = config.datacenters.join(", ");
     let ready: Vec<&Node> = nodes.iter().filter(|node| node.is_ready(&config.datacenters)).collect();
@@ -142,8 +142,8 @@ mod tests {
         }
     }
 
-    /// A search that tries every part for every star would not end: there are more ways than 10^80. How many steps the
-    /// search takes is tested beside it, in `domain`.
+    /// A search that tries every part for every star would not end: there are more than 10^80 combinations. The tests
+    /// in `domain` count the steps of the search.
     #[test]
     fn a_hostile_pattern_of_datacenters_is_answered() {
         assert!(!is_ready_in(&"a".repeat(400), &("*a".repeat(60) + "b")));

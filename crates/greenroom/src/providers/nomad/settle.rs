@@ -1,5 +1,5 @@
-//! Ending what runs of a job, and waiting for what is to run. Nomad is told what to do, and says only when it is looked at
-//! whether it has done it.
+//! Ends the allocations of a job, and waits for allocations to run. Nomad only accepts a request, so the provider must
+//! poll until the request is done.
 
 use std::time::Duration;
 
@@ -12,21 +12,22 @@ use super::job::Job;
 use super::{CHANGES_AT_MOST, ENDED_WITHIN, Name, NomadProvider, foreign, others};
 use crate::providers::{ProviderError, Spec};
 
-/// How long Nomad may leave it open what becomes of a job that is to run.
+/// How long Nomad may take to decide about a job that has to run.
 const DECIDED_WITHIN: Duration = Duration::from_secs(30);
-/// After how many of the longest pauses it is asked whether what does not end is on a node that is silent. With a pause of a
-/// second that is longer than anything has to end by itself.
+/// After this number of the longest pauses, the provider checks whether an allocation that does not end is on a silent
+/// node. With pauses of one second this is longer than the grace period.
 const PAUSES: u32 = 5;
 
 impl NomadProvider {
-    /// Ends all that runs of a slot's job, and sees it. What is left there is a job of which nothing runs, or none; answers
-    /// with the index by which to change it. Of a job that was purged something may run still.
+    /// Ends all allocations of a slot's job, and waits until they have ended. Afterwards the slot has a job with a
+    /// count of 0, or none. Returns the index that the next change must name. A purged job may still have running
+    /// allocations.
     pub(super) async fn at_rest(&self, slot: &SlotName) -> Result<u64, ProviderError> {
         let index = self.rest(slot, |_| true).await?;
         index.ok_or_else(|| others(slot))
     }
 
-    /// The same for the jobs that may be ended; `None` when there is another by now, which is left alone.
+    /// Like `at_rest`, for jobs that `may_end` accepts. `None` if there is another job now, which is left alone.
     async fn rest(&self, slot: &SlotName, may_end: impl Fn(&Job) -> bool) -> Result<Option<u64>, ProviderError> {
         let (begun, mut delays, mut changes) = (Instant::now(), self.pace.delays(), 0);
         loop {
@@ -42,7 +43,7 @@ impl NomadProvider {
                     continue;
                 }
             };
-            // After the job was seen to be settled: nothing is placed any more that is not listed.
+            // The list is read after the job has settled, so it contains every allocation.
             let allocations = self.api.allocations(slot.as_str()).await?;
             let is_late = begun.elapsed() > self.pace.longest * PAUSES;
             let left = if is_late { self.unended(&allocations).await } else { live(&allocations).next() };
@@ -64,9 +65,9 @@ impl NomadProvider {
         }
     }
 
-    /// Whether Nomad has decided about a job of which nothing is to run. Its status does not say: for Nomad a job is pending
-    /// until the last of its evaluations is over, also one that is put off until tomorrow. One that waits for room has
-    /// nothing to place any more.
+    /// Whether Nomad has decided about a job with a count of 0. The job's status does not show it: Nomad calls a job
+    /// pending until its last evaluation ends, even one that is postponed until tomorrow. A blocked evaluation has
+    /// nothing left to place.
     async fn is_settled(&self, slot: &SlotName, job: &Job) -> Result<bool, ProviderError> {
         if job.is_dead() {
             return Ok(true);
@@ -74,8 +75,8 @@ impl NomadProvider {
         Ok(!self.api.evaluations(slot.as_str()).await?.iter().any(Evaluation::is_open))
     }
 
-    /// The first of some allocations that has not ended. One that is to stop, and whose node is silent, has: nobody will know
-    /// more before the node comes back, and then it is stopped.
+    /// The first allocation that has not ended. An allocation that has to stop on a silent node counts as ended: its
+    /// state is unknown until the node comes back, and then Nomad stops it.
     pub(super) async fn unended<'a>(&self, allocations: &'a [Allocation]) -> Option<&'a Allocation> {
         for one in live(allocations) {
             if one.is_wanted() || !self.is_silent(&one.node).await {
@@ -85,7 +86,7 @@ impl NomadProvider {
         None
     }
 
-    /// Whether Nomad hears nothing of a node. Where that cannot be seen, it is not so.
+    /// Whether Nomad receives nothing from a node. False if this cannot be read.
     async fn is_silent(&self, node: &str) -> bool {
         match self.api.node_status(node).await {
             Ok(status) => matches!(status.as_deref(), None | Some("disconnected" | "down")),
@@ -96,8 +97,8 @@ impl NomadProvider {
         }
     }
 
-    /// Waits until a job that is to run does, as it was registered for this, and answers with its index; `None` when it has
-    /// become another by now.
+    /// Waits until the job runs as it was registered for this spec, and returns its index. `None` if the job has been
+    /// replaced.
     pub(super) async fn follow(&self, spec: &Spec) -> Result<Option<(Outcome, u64)>, ProviderError> {
         let (mut delays, mut open_since) = (self.pace.delays(), None);
         let slot = spec.slot.as_str();
@@ -107,7 +108,7 @@ impl NomadProvider {
                 _ => return Ok(None),
             };
             let allocations = self.api.allocations(slot).await?;
-            // Asked for only while nothing is placed.
+            // Evaluations are read only while nothing is placed.
             let is_placed = allocations.iter().any(|one| one.is_of(&job) && one.is_live());
             let evaluations = if is_placed { Vec::new() } else { self.api.evaluations(slot).await? };
             match follow::outcome(&job, &allocations, &evaluations, &self.recipe.config.datacenters) {
@@ -125,8 +126,8 @@ impl NomadProvider {
         }
     }
 
-    /// Takes back what did not come to run, and nothing that another has begun since. An error tells more if it is the first
-    /// one.
+    /// Withdraws a job that did not start, but nothing that another process has begun since. Returns the first error,
+    /// which explains more.
     pub(super) async fn withdraw(&self, slot: &SlotName, index: u64, error: ProviderError) -> ProviderError {
         if let Err(more) = self.rest(slot, |job| job.index == index).await {
             tracing::warn!(%slot, error = more.message, "failed job not stopped; retried at the next run");
@@ -134,7 +135,7 @@ impl NomadProvider {
         error
     }
 
-    /// Whether something runs in the slot for just this, or will in a moment.
+    /// Whether the slot already runs exactly this spec, or is about to.
     pub(super) async fn runs_already(&self, spec: &Spec) -> Result<bool, ProviderError> {
         if !matches!(self.follow(spec).await?, Some((Outcome::Runs, _))) {
             return Ok(false);

@@ -1,13 +1,13 @@
-//! The folder of a slot: what is in it, whose it is, and one operation at a time on it.
+//! The folder of a slot: its files, its owner, and a lock that allows one operation at a time on it.
 //!
 //! ```text
 //! greenroom-slots/pool-meet-001/        mode 0711
-//!   installation                        whose it is
+//!   installation                        the installation that owns the folder
 //!   leader                              the process that was started, and for what
-//!   log, log.1                          what ran there has printed
+//!   log, log.1                          the output of the slot's processes
 //!   log-start                           where in the log the last start begins
 //!   description                         for people
-//!   work/                               the bot's home, mode 0700; gone after each bot
+//!   work/                               the bot's home, mode 0700; removed after each bot
 //! ```
 
 use std::collections::HashSet;
@@ -26,28 +26,28 @@ use super::table::Leader;
 use super::user::Account;
 use crate::providers::ProviderError;
 
-/// How long to wait for another operation on the same slot: longer than ending its processes takes.
+/// How long to wait for another operation on the same slot. Longer than it takes to end the slot's processes.
 const LOCK_PATIENCE: Duration = Duration::from_secs(15);
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
-/// How often a folder is removed once more when something was put into it meanwhile.
+/// How often the removal of a folder is tried when a process adds files meanwhile.
 const REMOVE_ATTEMPTS: usize = 6;
-/// A log is started anew when it has grown past this; the one before is kept.
+/// A log that is larger than this is renamed, and a new log begins. One old log is kept.
 const LOG_BYTES_MAX: u64 = 10 * 1024 * 1024;
-/// The file that names the installation in a slot's folder.
+/// The file that names the installation that owns the slot's folder.
 const OWNER: &str = "installation";
 const LOG_START: &str = "log-start";
-/// The file in which the launcher of a slot names itself.
+/// The file in which the slot's launcher records its own process.
 pub const LEADER: &str = "leader";
 
-/// The folders that operations of this process work on. Replicas exclude each other in the database, by a lock that a
-/// replica which stands still does not keep.
+/// The folders on which operations of this process work. Replicas exclude each other by a lock in the database, but a
+/// replica that is suspended can lose that lock.
 static LOCKED: LazyLock<Mutex<HashSet<PathBuf>>> = LazyLock::new(Mutex::default);
 
 fn locked() -> MutexGuard<'static, HashSet<PathBuf>> {
     LOCKED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The right to work on a folder, until it is dropped.
+/// The lock on a folder. Dropping it releases the folder.
 #[derive(Debug)]
 pub struct FolderLock(PathBuf);
 
@@ -82,19 +82,20 @@ impl<'a> SlotFolder<'a> {
         fs::read_to_string(self.path.join(LOG_START)).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0)
     }
 
-    /// Notes that the slot is started now: what the log holds already is of earlier bots.
+    /// Records that the slot starts now: the text that is already in the log belongs to earlier bots.
     pub fn note_log_start(&self, log: &File) -> Result<(), ProviderError> {
         let path = self.path.join(LOG_START);
         let noted = log.metadata().and_then(|log| write_whole(&path, &log.len().to_string()));
         noted.map_err(|error| failed("write", &path, &error))
     }
 
-    /// The process that was started in it, if this installation has started one.
+    /// The process that this installation started in the slot, if any.
     pub fn leader(&self) -> Option<Leader> {
         self.is_own().unwrap_or(false).then(|| Leader::read(&self.path.join(LEADER))).flatten()
     }
 
-    /// Waits until no other operation of this process works on the slot, also one whose caller has gone.
+    /// Waits until no other operation of this process works on the slot. This includes operations whose caller has
+    /// gone.
     pub(super) fn lock(&self, wanted: &mut Wanted) -> Result<FolderLock, ProviderError> {
         let begun = Instant::now();
         while !locked().insert(self.path.clone()) {
@@ -108,15 +109,15 @@ impl<'a> SlotFolder<'a> {
         Ok(FolderLock(self.path.clone()))
     }
 
-    /// Whether the folder is there and says that it is this installation's.
+    /// Whether the folder exists and belongs to this installation.
     pub fn is_own(&self) -> Result<bool, ProviderError> {
         Ok(self.owner()?.as_deref() == Some(self.installation))
     }
 
-    /// Whose the folder says that it is.
+    /// The installation that the folder names as its owner.
     fn owner(&self) -> Result<Option<String>, ProviderError> {
         match fs::read_to_string(self.path.join(OWNER)) {
-            // The process that was to write it died before.
+            // The process that creates the file died before it wrote the name.
             Ok(owner) if owner.trim().is_empty() => Ok(None),
             Ok(owner) => Ok(Some(owner.trim().to_owned())),
             Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(None),
@@ -124,7 +125,7 @@ impl<'a> SlotFolder<'a> {
         }
     }
 
-    /// Removes `path`, which is the folder or something in it, unless it is another installation's.
+    /// Removes `path`, which is the folder or something in it, unless the folder belongs to another installation.
     pub fn remove_own(&self, path: &Path) -> Result<(), ProviderError> {
         match self.owner()? {
             Some(owner) if owner != self.installation => Ok(()),
@@ -132,7 +133,7 @@ impl<'a> SlotFolder<'a> {
         }
     }
 
-    /// Makes what is missing of it. With `fresh`, what an earlier bot left is removed first.
+    /// Makes the missing parts of the folder. With `fresh`, it first removes the files of an earlier bot.
     pub fn prepare(&self, account: Option<&Account>, fresh: bool) -> Result<(), ProviderError> {
         self.refuse_stranger()?;
         let work = self.work();
@@ -151,14 +152,14 @@ impl<'a> SlotFolder<'a> {
         prepared().map_err(|error| failed("make", &self.path, &error))
     }
 
-    /// What a process that was killed did not get to remove.
+    /// Removes the files that a killed process did not remove.
     fn remove_leftovers(&self) -> Result<(), ProviderError> {
         let entries = fs::read_dir(&self.path).into_iter().flatten().flatten();
         let left = entries.filter(|entry| entry.path().extension().is_some_and(|extension| extension == "gone"));
         left.map(|entry| entry.path()).try_for_each(|path| remove_all(&path))
     }
 
-    /// The account of a slot has to pass through the folder; what is in it is for nobody else.
+    /// The slot's account must be able to pass through the folder. Other users cannot read its content.
     fn make(&self) -> io::Result<()> {
         DirBuilder::new().recursive(true).mode(0o711).create(&self.path)?;
         fs::set_permissions(&self.path, Permissions::from_mode(0o711))
@@ -174,7 +175,7 @@ impl<'a> SlotFolder<'a> {
         }
     }
 
-    /// Opens the log. Before the slot is locked: a file system may let this wait for ever.
+    /// Opens the log. This happens before the slot is locked, because a file system can block for an unlimited time.
     pub fn open_log(&self) -> Result<File, ProviderError> {
         self.refuse_stranger()?;
         let log = self.log();
@@ -189,8 +190,8 @@ impl<'a> SlotFolder<'a> {
     }
 }
 
-/// Removes a folder. It is given another name first: what is made under its own name meanwhile, by another replica after this
-/// one stood still, is not touched.
+/// Removes a folder. The folder gets another name first. So the removal does not touch a new folder that another
+/// replica makes under the slot's name while this replica is suspended.
 fn remove(path: &Path) -> Result<(), ProviderError> {
     let gone = path.with_extension(format!("{}-{}.gone", std::process::id(), next_number()));
     match fs::rename(path, &gone) {
@@ -205,9 +206,9 @@ fn remove_all(path: &Path) -> Result<(), ProviderError> {
     for _ in 0..REMOVE_ATTEMPTS {
         removed = fs::remove_dir_all(path);
         match &removed {
-            // Its description may be written just now.
+            // Another process may be writing the description now.
             Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => {}
-            // A bot may have left folders in which nothing can be written.
+            // A bot may have left folders that are not writable.
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => make_writable(path),
             _ => break,
         }
@@ -218,7 +219,7 @@ fn remove_all(path: &Path) -> Result<(), ProviderError> {
     }
 }
 
-/// Lets this user write in a folder and in all below it, as far as it may.
+/// Makes a folder and everything below it writable for this user, as far as the user has the right to.
 fn make_writable(folder: &Path) {
     let _ = fs::set_permissions(folder, Permissions::from_mode(0o700));
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
@@ -228,7 +229,7 @@ fn make_writable(folder: &Path) {
     }
 }
 
-/// Every error names the folder or file that it is about.
+/// Every error names its folder or file.
 pub fn failed(what: &str, path: &Path, error: &io::Error) -> ProviderError {
     ProviderError::transient(format!("cannot {what} {}: {error}", path.display()))
 }
@@ -238,7 +239,7 @@ fn next_number() -> u64 {
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// Writes a file at once: a reader sees the text before or this one, never half of it.
+/// Writes a file in one step: a reader sees the old text or the new text, never a part.
 pub fn write_whole(path: &Path, text: &str) -> io::Result<()> {
     let new = path.with_extension(format!("{}-{}.new", std::process::id(), next_number()));
     fs::write(&new, text).and_then(|()| fs::rename(&new, path)).inspect_err(|_| drop(fs::remove_file(&new)))

@@ -1,6 +1,6 @@
-//! Starting a slot's command. The server starts its own binary as `process-slot`, which writes down that it is the slot's
-//! leader, gives up what the slot must not have, and becomes the command. What prevents that it writes to its standard
-//! output, which the server reads: the pipe closes by itself once the command runs.
+//! Starts a slot's command. The server starts its own binary as `process-slot`, which records itself as the slot's
+//! leader, gives up the rights that the slot must not have, and then runs the command in its place. If a step fails, it
+//! writes the reason to its standard output, which the server reads. That pipe closes by itself once the command runs.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -24,14 +24,15 @@ use crate::providers::ProviderError;
 
 /// The hidden command of the binary.
 pub const COMMAND: &str = "process-slot";
-/// Folders that everybody may write to: a slot with an account of its own gets its own, empty and gone after its command.
+/// Folders that every user may write to. A slot with its own account gets private, empty copies, which disappear with
+/// its command.
 const SHARED: [&str; 3] = ["/tmp", "/var/tmp", "/dev/shm"];
 const PERMANENT: &str = "permanent ";
 
-/// How many files this process might have open before the server raised that for its connections.
+/// The limit of open files that this process had before the server raised it for its connections.
 static FILE_LIMIT: OnceLock<Option<u64>> = OnceLock::new();
 
-/// Remembers how many files a slot may have open: as many as the server had when it began.
+/// Stores the limit of open files for slots: the limit that the server had when it started.
 pub fn remember_file_limit() {
     FILE_LIMIT.get_or_init(|| getrlimit(Resource::RLIMIT_NOFILE).ok().map(|(soft, _)| soft));
 }
@@ -58,7 +59,7 @@ pub fn start(
         .stdout(Stdio::piped())
         .stderr(log)
         .spawn();
-    // Not waited for: it may outlive us, and the runtime collects it when it ends before.
+    // The server does not wait for the process, which may outlive it. If it ends earlier, the runtime collects it.
     let mut child = spawned.map_err(|error| failed("run", launcher, &error))?;
     let mut said = String::new();
     if let Some(pipe) = child.stdout.take() {
@@ -75,7 +76,7 @@ pub fn start(
     }
 }
 
-/// The launcher: becomes the command, or says why not.
+/// The launcher: runs the command in its place, or reports why it cannot.
 pub fn run(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {
     let (Some(folder), Some(user), Some(files)) =
         (arguments.next().map(PathBuf::from), arguments.next(), arguments.next())
@@ -85,7 +86,7 @@ pub fn run(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {
     if let (Ok(files), Ok((_, hard))) = (files.to_string_lossy().parse::<u64>(), getrlimit(Resource::RLIMIT_NOFILE)) {
         let _ = setrlimit(Resource::RLIMIT_NOFILE, files.min(hard), hard);
     }
-    // A command that cannot be run has its own standard output in place already.
+    // If the command cannot run, standard output is already the command's own.
     let Ok(server) = io::stdout().as_fd().try_clone_to_owned() else { return ExitCode::FAILURE };
     let said = match become_command(&folder, &user, &arguments.collect::<Vec<_>>()) {
         Err(error) if error.retryable => error.message,
@@ -95,7 +96,7 @@ pub fn run(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// Returns only when it failed.
+/// Returns only on failure.
 fn become_command(
     folder: &Path,
     user: &OsStr,
@@ -113,7 +114,7 @@ fn become_command(
     if !user.is_empty() {
         let account = Account::find(&user.to_string_lossy())?;
         if let Err(error) = separate(&work, command) {
-            // A container may not let even root do it. The account is still worth having.
+            // A container may forbid this even to root. The account is still useful alone.
             let mut log = &log;
             let _ = writeln!(log, "greenroom: /tmp and /dev/shm are shared with other slots: {error}");
         }
@@ -131,8 +132,8 @@ fn become_command(
     })
 }
 
-/// Gives this process folders of its own in place of those that everybody shares. What the slot needs of them stays where it
-/// is: its own folder, and what its command names.
+/// Replaces the folders that all users share with private ones for this process. The slot's own folder and the paths in
+/// its command stay visible.
 fn separate(work: &Path, command: &[OsString]) -> io::Result<()> {
     let below = |path: &Path, shared: &str| path.starts_with(shared) && path != Path::new(shared);
     let needed = std::iter::once(work).chain(command.iter().map(Path::new));
@@ -140,7 +141,7 @@ fn separate(work: &Path, command: &[OsString]) -> io::Result<()> {
     let kept: Vec<(&Path, File)> = needed.filter_map(|path| Some((path, File::open(path).ok()?))).collect();
     let none = None::<&str>;
     unshare(CloneFlags::CLONE_NEWNS)?;
-    // What is mounted here from now on is not seen elsewhere.
+    // Mounts from now on are invisible to other processes.
     mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none)?;
     for shared in SHARED.iter().filter(|shared| Path::new(shared).is_dir()) {
         mount(Some("tmpfs"), *shared, Some("tmpfs"), MsFlags::MS_NOSUID | MsFlags::MS_NODEV, Some("mode=1777"))?;

@@ -1,10 +1,11 @@
-//! Slots as child processes on this machine: each in a process group of its own, with a folder and a log of its own, and as
-//! a user of its own where the pool says so. They outlive the server, which finds them again.
+//! The process provider. A slot is a child process on this machine, with a process group, a folder and a log of its
+//! own. It runs as a separate user if the pool configures one. Slots keep running when the server ends, and the server
+//! finds them again after a restart.
 //!
 //! - this file: the provider
-//! - [`folder`]: a slot's folder, and one operation at a time on it
-//! - [`table`]: which processes are a slot's, and ending them
-//! - [`launch`]: from the server to a running command
+//! - [`folder`]: a slot's folder and its lock
+//! - [`table`]: finds the processes of a slot and ends them
+//! - [`launch`]: starts the command of a slot
 //! - [`user`]: the account of a slot
 
 mod folder;
@@ -31,7 +32,7 @@ use self::user::Account;
 use super::check::Check;
 use super::{Found, LogLine, Provider, ProviderError, Spec, Stopped, last};
 
-/// Which of the server's own variables a slot gets.
+/// The variables of the server's environment that each slot gets.
 const PASSED_ON: [&str; 5] = ["PATH", "LANG", "LC_ALL", "TZ", "RUST_LOG"];
 
 #[derive(Clone, Debug)]
@@ -39,24 +40,24 @@ pub struct ProcessProvider(Arc<Settings>);
 
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// The folder in which each slot has its own.
+    /// The folder that contains the folders of the slots.
     pub folder: PathBuf,
     pub command: Vec<String>,
-    /// The user that slots run as; the server's own without.
+    /// The user that slots run as. Without it, slots run as the server's user.
     pub user: Option<String>,
     /// The `greenroom` binary, which becomes the command of a slot.
     pub launcher: PathBuf,
-    /// Tells what is ours from all other processes of the machine.
+    /// Distinguishes the processes of this installation from all other processes of the machine.
     pub installation: String,
 }
 
-/// A replica that stood still for longer than this may have been taken for dead, and another may work on the slot.
+/// After a pause longer than this, other replicas may treat this replica as dead and work on the slot.
 const STOOD_STILL: Duration = Duration::from_secs(2);
-/// So much of a log is read for a bot.
+/// How many bytes of a log are read for a bot.
 const LOG_BYTES_MAX: u64 = 1024 * 1024;
 
-/// Whether an operation may go on: its caller still waits for it, and this process did not stand still since the last look.
-/// One that was given up must not go on beside the next.
+/// Whether an operation may continue: its caller still waits for it, and this process was not suspended since the last
+/// check. An abandoned operation must not run beside the next one.
 #[derive(Debug)]
 struct Wanted {
     is_given_up: Arc<AtomicBool>,
@@ -64,7 +65,7 @@ struct Wanted {
 }
 
 impl Wanted {
-    /// To be called before each change.
+    /// Must be called before each change.
     fn check(&mut self) -> Result<(), ProviderError> {
         let gap = std::mem::replace(&mut self.last_check, Instant::now()).elapsed();
         if self.is_given_up.load(Ordering::SeqCst) {
@@ -76,13 +77,13 @@ impl Wanted {
         Ok(())
     }
 
-    /// Something took its time that harms nobody, however late it ends.
+    /// Records that a harmless step took long, so that its duration does not count as a suspension.
     fn took_time(&mut self) {
         self.last_check = Instant::now();
     }
 }
 
-/// Tells the operation that its caller has gone.
+/// Reports to the operation, when dropped, that the caller has gone.
 struct GiveUpOnDrop(Arc<AtomicBool>);
 
 impl Drop for GiveUpOnDrop {
@@ -107,7 +108,7 @@ impl ProcessProvider {
         done.unwrap_or_else(|error| Err(ProviderError::transient(error.to_string())))
     }
 
-    /// Does something to a slot that no other operation of this process works on meanwhile.
+    /// Runs an operation on a slot while no other operation of this process works on the slot.
     async fn exclusive<T: Send + 'static>(
         &self,
         slot: &SlotName,
@@ -116,7 +117,8 @@ impl ProcessProvider {
         self.exclusive_after(slot, |_| Ok(()), |settings, folder, (), wanted| work(settings, folder, wanted)).await
     }
 
-    /// The same after something that may take for ever, changes nothing, and holds nobody up.
+    /// Like `exclusive`, but first runs a step that changes nothing and may take an unlimited time. The slot is not
+    /// locked during that step.
     async fn exclusive_after<P, T: Send + 'static>(
         &self,
         slot: &SlotName,
@@ -142,12 +144,12 @@ impl Settings {
         SlotFolder::new(&self.folder, slot, &self.installation)
     }
 
-    /// Stands for what runs in a slot that waits, and for whom it waits.
+    /// The fingerprint of the slot's command, its user and the server address that its agent connects to.
     fn fingerprint(&self, spec: &Spec) -> String {
         self.digest(spec.environment.get("GREENROOM_URL"))
     }
 
-    /// Stands for the command and its user, with something beside.
+    /// The fingerprint of the command and its user, with one more text.
     fn digest(&self, beside: Option<&String>) -> String {
         let mut digest = Sha256::new();
         for word in self.command.iter().chain(&self.user).chain(beside) {
@@ -174,7 +176,7 @@ impl Settings {
         !table.of_slot(&self.mark(slot), leader.as_ref(), &HashSet::new()).is_empty()
     }
 
-    /// The slots of this installation that have a process, and those that have a folder.
+    /// The slots of this installation that have a process or a folder.
     fn all(&self) -> Result<Vec<Found>, ProviderError> {
         let table = Table::read()?;
         let mut slots: HashSet<SlotName> = table.slots(&self.installation).into_iter().collect();
@@ -185,7 +187,7 @@ impl Settings {
         Ok(found)
     }
 
-    /// The slots whose folders say that they are this installation's.
+    /// The slots whose folders belong to this installation.
     fn folders(&self) -> Result<Vec<SlotName>, ProviderError> {
         let failed = |error| failed("list", &self.folder, &error);
         let entries = match std::fs::read_dir(&self.folder) {
@@ -215,13 +217,13 @@ impl Settings {
     }
 
     fn start(&self, folder: &SlotFolder<'_>, spec: &Spec, log: File, wanted: &mut Wanted) -> Result<(), ProviderError> {
-        // An agent that waits elsewhere than it would now is not the one that is wanted.
+        // The mark of a waiting agent includes its fingerprint, so an agent with old settings is replaced.
         let start = match &spec.connection {
             Some(connection) => format!("{}/{connection}", spec.generation),
             None => format!("{}/waits/{}", spec.generation, self.fingerprint(spec)),
         };
         let leader = folder.leader();
-        // An earlier call whose answer was lost.
+        // An earlier call started it, but its answer was lost.
         if Table::read()?.runs(&self.mark(&spec.slot), leader.as_ref(), &start) {
             return Ok(());
         }
@@ -235,7 +237,7 @@ impl Settings {
         launch::start(&self.launcher, folder, log, account.as_ref(), &self.command, environment)
     }
 
-    /// What was printed since the last start of the slot.
+    /// The output of the slot since its last start.
     fn log_since_start(&self, slot: &SlotName) -> Result<Vec<LogLine>, ProviderError> {
         let folder = self.folder_of(slot);
         let text = read_from(&folder.log(), |length| length.saturating_sub(LOG_BYTES_MAX).max(folder.log_start()))?;
@@ -248,7 +250,7 @@ impl Settings {
     }
 }
 
-/// The text of a file, from the place that is chosen by its length; `None` when there is no such file.
+/// The text of a file from an offset that the caller chooses by the file's length. `None` if there is no such file.
 fn read_from(path: &Path, from: impl Fn(u64) -> u64) -> Result<Option<String>, ProviderError> {
     let read = || -> io::Result<String> {
         let mut file = File::open(path)?;
@@ -265,7 +267,7 @@ fn read_from(path: &Path, from: impl Fn(u64) -> u64) -> Result<Option<String>, P
     }
 }
 
-/// Whether a program can be run by someone who has this `PATH`, in this folder.
+/// Whether a program can be run with this `PATH` in this folder.
 pub fn program_is_at(program: &str, path: &OsStr, folder: &Path) -> bool {
     use std::os::unix::fs::PermissionsExt;
 
@@ -287,7 +289,7 @@ impl Provider for ProcessProvider {
         Some(self.0.digest(None))
     }
 
-    /// Its folders are all that there is to make.
+    /// Only the slot's folders have to be made.
     async fn create(&self, spec: &Spec) -> Result<String, ProviderError> {
         let prepare = |settings: &Settings, folder: &SlotFolder<'_>, _log, _: &mut Wanted| {
             folder.prepare(settings.account()?.as_ref(), false)?;
@@ -368,7 +370,7 @@ impl Provider for ProcessProvider {
 
     async fn describe(&self, slot: &SlotName, description: &str) {
         let (slot, description) = (slot.clone(), description.to_owned());
-        // A slot that was never started has no folder to put it in.
+        // A slot that was never started has no folder for a description.
         let write = move |settings: &Settings| {
             Ok(write_whole(&settings.folder_of(&slot).path.join("description"), &description))
         };

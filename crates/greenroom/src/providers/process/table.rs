@@ -1,6 +1,6 @@
-//! The processes of this machine, and which of them belong to a slot: those with the slot's mark in their environment, the
-//! one that was started as its leader (which may hide its environment, as the agent does), and everything below these,
-//! whatever group or session it has moved to.
+//! Finds the processes of this machine that belong to a slot, and ends them. A process belongs to a slot if its
+//! environment has the slot's mark, or if it was started as the slot's leader. A leader may hide its environment, as
+//! the agent does. All descendants of such a process belong to the slot too, even in another process group or session.
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
@@ -16,20 +16,20 @@ use crate::providers::ProviderError;
 
 /// Names the slot in the environment of everything that runs in it.
 pub const MARK: &str = "GREENROOM_PROCESS_MARK";
-/// Names what the slot was started for. The agent does not pass it on to its bot.
+/// Names what the slot was started for. The agent does not pass this variable on to its bot.
 pub const START: &str = "GREENROOM_PROCESS_START";
 
-/// How long a process may take to end by itself before it is killed.
+/// How long a process may take to end after a request, before it is killed.
 const GRACE: Duration = Duration::from_millis(500);
-/// How long killed processes may take to be gone.
+/// How long killed processes may take to disappear.
 const GONE_WITHIN: Duration = Duration::from_secs(10);
-/// How long all of it may take.
+/// How long the whole end of a slot may take.
 const END_WITHIN: Duration = Duration::from_secs(12);
-/// A process that has become a command shows its environment within microseconds, or once it gets its turn.
+/// A process that has just run `exec` shows its environment within microseconds, or as soon as the kernel schedules it.
 const SHOWN_WITHIN: Duration = Duration::from_secs(2);
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// A process, told from a later one with the same number by when it began.
+/// A process. Its start time distinguishes it from a later process with the same number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Identity {
     pub pid: i32,
@@ -44,7 +44,7 @@ impl Identity {
     }
 }
 
-/// The process that was started in a slot, as its launcher wrote it down.
+/// The process that was started in a slot, as its launcher recorded it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Leader {
     pub id: Identity,
@@ -72,10 +72,10 @@ struct Entry {
 }
 
 impl Entry {
-    /// `None` when it has ended, or is about to.
+    /// `None` if the process has ended or is ending.
     fn read(pid: i32) -> Option<Self> {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        // The name of the program, in parentheses, may hold anything.
+        // The program's name is in parentheses and may contain any character.
         let mut fields = stat.get(stat.rfind(')')? + 2..)?.split(' ');
         let state = fields.next()?;
         let parent = fields.next()?.parse().ok()?;
@@ -84,7 +84,7 @@ impl Entry {
         if matches!(state, "Z" | "X") {
             return None;
         }
-        // That of another user, or of one that hides it, cannot be read.
+        // The environment of another user's process, or of a process that hides it, is not readable.
         let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
         Some(Self { id: Identity { pid, began }, parent, environment })
     }
@@ -99,8 +99,8 @@ impl Entry {
     }
 }
 
-/// Waits until a process that has just become a command shows its environment: the kernel closes files first. One that hides
-/// it, or has ended, is not waited for.
+/// Waits until a process that has just run `exec` shows its environment: the kernel closes files first. It does not
+/// wait for a process that hides its environment or has ended.
 pub fn await_environment(pid: i32) {
     let begun = Instant::now();
     let is_empty = || std::fs::read(format!("/proc/{pid}/environ")).is_ok_and(|environment| environment.is_empty());
@@ -135,13 +135,14 @@ impl Table {
         self.0.iter().any(|entry| entry.id == id)
     }
 
-    /// Whether what was started for `start` runs.
+    /// Whether the process that was started for `start` runs.
     pub fn runs(&self, mark: &str, leader: Option<&Leader>, start: &str) -> bool {
         leader.is_some_and(|leader| leader.start == start && self.lives(leader.id))
             || self.0.iter().any(|entry| entry.has(MARK, mark) && entry.has(START, start))
     }
 
-    /// The processes of a slot, and everything below them and below those that are `known` to be the slot's.
+    /// The processes of a slot with all their descendants. Includes the descendants of processes that are `known` to be
+    /// the slot's.
     pub fn of_slot(&self, mark: &str, leader: Option<&Leader>, known: &HashSet<Identity>) -> HashSet<Identity> {
         let is_root = |entry: &&Entry| {
             entry.has(MARK, mark) || leader.is_some_and(|leader| leader.id == entry.id) || known.contains(&entry.id)
@@ -163,7 +164,7 @@ impl Table {
     }
 }
 
-/// Ends all processes of a slot: asked first, then killed, until none is left.
+/// Ends all processes of a slot. It first asks them to end, then kills them, until none is left.
 pub(super) fn end_all(
     slot: &SlotName,
     mark: &str,
@@ -171,12 +172,12 @@ pub(super) fn end_all(
     wanted: &mut Wanted,
 ) -> Result<(), ProviderError> {
     let (begun, mut asked, mut killed) = (Instant::now(), None::<Instant>, None::<Instant>);
-    // One whose parent has ended, and that has cleared its environment, is still known from the look before.
+    // A process can lose its parent and clear its environment. It is then still known from the last read of the table.
     let mut known = HashSet::new();
     loop {
         known = Table::read()?.of_slot(mark, folder.leader().as_ref(), &known);
-        // What is found now may have been started by another since. Also when there is none: what follows an end removes
-        // what the next bot may be about to use.
+        // Another operation may have started the processes that are found now. The check is also needed if there are
+        // none: after this function, the caller removes files that the next bot may already use.
         wanted.check()?;
         if begun.elapsed() > END_WITHIN {
             return Err(ProviderError::transient(format!("ending the processes of {slot} took too long")));
@@ -193,7 +194,7 @@ pub(super) fn end_all(
             Some(_) => Some(Signal::SIGKILL),
         };
         for process in &known {
-            // One that has ended meanwhile is what we want.
+            // A process that has already ended is fine.
             let _ = signal.map(|signal| kill(Pid::from_raw(process.pid), signal));
         }
         asked = asked.or_else(|| Some(Instant::now()));

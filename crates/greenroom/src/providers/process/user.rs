@@ -1,4 +1,4 @@
-//! The account that slots run as, where they have one of their own.
+//! The account that slots run as, if the pool configures one.
 
 use std::ffi::CString;
 
@@ -22,7 +22,7 @@ impl Account {
         }
     }
 
-    /// Makes this process the account's, for good.
+    /// Switches this process to the account. The process cannot switch back.
     pub fn become_it(&self) -> Result<(), String> {
         let denied = |error: nix::Error| {
             let name = &self.name;

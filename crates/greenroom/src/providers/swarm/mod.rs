@@ -1,10 +1,10 @@
-//! Slots as services of a swarm, each with one replica or none, so that Swarm chooses the node, and chooses another when
-//! that one dies. A service has the name of its slot and stays when its bot ends; each run is a task of its own, in a new
-//! container, so there is nothing to make fresh.
+//! The Swarm provider. A slot is a service of a swarm with one replica or none. Swarm chooses the node, and chooses
+//! another one when that node dies. A service has the name of its slot and stays when its bot ends. Each run is a new
+//! task in a new container, so no files of an earlier bot remain.
 //!
 //! - this file: the provider
-//! - [`service`]: what a service of ours is made of, and what is read from one
-//! - [`tasks`]: what runs of it, and where
+//! - [`service`]: builds and reads services
+//! - [`tasks`]: the tasks of a service and their nodes
 
 mod service;
 mod tasks;
@@ -31,12 +31,12 @@ use crate::config::provider::DockerConfig;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-/// A task that no node takes is told after this, and asked for again.
+/// After this time the provider reports a task that no node takes. The task is then requested again.
 const TAKEN_WITHIN: Duration = Duration::from_secs(5);
 const SECOND_CHECK: Duration = Duration::from_millis(300);
-/// How long tasks may take to end: longer than their grace, on a node that is slow.
+/// How long tasks may take to end: longer than their grace period, on a slow node.
 const ENDED_WITHIN: Duration = Duration::from_secs(60);
-/// How often a change is made once more when somebody else changed the service at the same time.
+/// How often a change is made again when another process changed the service at the same time.
 const CHANGED_AGAIN: usize = 10;
 const GIB: f64 = 1024.0 * 1024.0 * 1024.0;
 
@@ -44,7 +44,7 @@ const GIB: f64 = 1024.0 * 1024.0 * 1024.0;
 pub struct SwarmProvider {
     engine: Engine,
     recipe: Recipe,
-    /// Of starts that failed, until they are asked for.
+    /// The last lines of failed starts, until they are read.
     last_lines: Mutex<HashMap<SlotName, String>>,
 }
 
@@ -54,7 +54,7 @@ impl SwarmProvider {
         Self { engine, recipe: Recipe { config, installation }, last_lines: Mutex::default() }
     }
 
-    /// The service of a slot, if there is one and it is ours.
+    /// The slot's service, if there is one and it belongs to this installation.
     async fn find(&self, slot: &SlotName) -> Result<Option<Service>, ProviderError> {
         match self.engine.docker().await?.inspect_service(slot.as_str(), None::<InspectServiceOptions>).await {
             Ok(found) => Ok(Service::read(found, &self.recipe.installation)),
@@ -63,7 +63,7 @@ impl SwarmProvider {
         }
     }
 
-    /// Makes a service under a name that is free. False when it is not.
+    /// Makes a service if its name is free. False if the name is taken.
     async fn make(&self, spec: &Spec, replicas: i64) -> Result<bool, ProviderError> {
         let credentials = credentials::of(&self.recipe.config.image).await.credentials;
         let made = self.engine.docker().await?.create_service(self.recipe.body(spec, replicas), credentials).await;
@@ -74,7 +74,7 @@ impl SwarmProvider {
         }
     }
 
-    /// Changes a service that is as it was when it was read. False when it is not any more.
+    /// Changes a service if it has not changed since it was read. False if it has.
     async fn change(&self, service: &Service, body: bollard::models::ServiceSpec) -> Result<bool, ProviderError> {
         let options = UpdateServiceOptionsBuilder::default().version(service.version).build();
         let credentials = credentials::of(&self.recipe.config.image).await.credentials;
@@ -85,7 +85,7 @@ impl SwarmProvider {
         }
     }
 
-    /// Brings the slot's service to what is wanted; it is made if it is not there.
+    /// Brings the slot's service to the wanted state. Makes the service if there is none.
     async fn put(&self, spec: &Spec, replicas: i64) -> Result<Service, ProviderError> {
         for _ in 0..CHANGED_AGAIN {
             match self.find(&spec.slot).await? {
@@ -107,15 +107,16 @@ impl SwarmProvider {
         Err(others_at(&spec.slot))
     }
 
-    /// Lets a service have no replica. `None` when there is no such service.
+    /// Sets the service to no replicas. `None` if there is no such service.
     async fn put_to_rest(&self, slot: &SlotName) -> Result<Option<Service>, ProviderError> {
         for _ in 0..CHANGED_AGAIN {
             let Some(service) = self.find(slot).await? else { return Ok(None) };
-            // Also one that rests already: a change that is on its way from elsewhere then comes too late.
+            // A service without replicas is changed too: a concurrent change that another process has prepared then
+            // fails.
             if !self.change(&service, service.at_rest()).await? {
                 continue;
             }
-            // Swarm keeps what a service was before its last change: only after another does it forget the bot's data.
+            // Swarm keeps the previous version of a service. Only a second change removes the bot's data from it.
             if !service.has_secrets() {
                 return Ok(Some(service));
             }
@@ -123,12 +124,12 @@ impl SwarmProvider {
         Err(others_at(slot))
     }
 
-    /// What runs of a service. A task on a node that is down has ended, as far as Swarm knows: it puts another in its place.
+    /// The tasks of a service. A task on a node that is down counts as ended, because Swarm replaces it.
     async fn tasks(&self, service_id: &str) -> Result<Tasks, ProviderError> {
         let docker = self.engine.docker().await?;
         let tasks = match tasks::list(docker, service_id).await {
             Ok(tasks) => tasks,
-            // Somebody else has removed it.
+            // Another process has removed the service.
             Err(error) if is_absent(&error) => return Ok(Tasks::default()),
             Err(error) => return Err(provider_error(&error)),
         };
@@ -140,7 +141,7 @@ impl SwarmProvider {
         Ok(tasks.without(&down.collect()))
     }
 
-    /// Waits until nothing runs of a service any more.
+    /// Waits until no task of a service runs.
     async fn ended(&self, service_id: &str) -> Result<(), ProviderError> {
         let (begun, mut backoff) = (Instant::now(), Backoff::new(FIRST_PAUSE, LONGEST_PAUSE));
         loop {
@@ -155,7 +156,7 @@ impl SwarmProvider {
         }
     }
 
-    /// Waits until what was asked for runs, or has run.
+    /// Waits until the requested task runs, or has run.
     async fn runs(&self, service: &Service) -> Result<(), ProviderError> {
         let (begun, mut seen_running) = (Instant::now(), false);
         let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
@@ -165,7 +166,7 @@ impl SwarmProvider {
                 Run::Over => return Ok(()),
                 Run::Running if seen_running => return Ok(()),
                 Run::Running => {
-                    // A command that cannot work has mostly ended by then.
+                    // A command that cannot work has usually ended by then.
                     seen_running = true;
                     tokio::time::sleep(SECOND_CHECK).await;
                 }
@@ -178,8 +179,8 @@ impl SwarmProvider {
         }
     }
 
-    /// Ends what could not be started, so that Swarm does not start it later, when nobody wants it any more. Its last
-    /// lines go with its tasks, and are kept here until they are asked for.
+    /// Ends a task that could not be started, so that Swarm does not start it later, when it is no longer wanted. Swarm
+    /// deletes the task's last lines with it, so this provider keeps them until they are read.
     async fn take_back(&self, slot: &SlotName, service: &Service, error: ProviderError) -> ProviderError {
         match self.log_text(&service.id).await {
             Ok(Some(lines)) => drop(self.last_lines().insert(slot.clone(), lines)),
@@ -237,7 +238,7 @@ impl SwarmProvider {
         vec![nodes, self.check_room(&has, slots)]
     }
 
-    /// Whether the nodes, with so many cpus and so much memory each, have room for so many slots.
+    /// Whether nodes with these CPUs and this memory have room for this number of slots.
     fn check_room(&self, nodes: &[(f64, f64)], slots: u32) -> Check {
         let DockerConfig { cpus, memory, .. } = &self.recipe.config;
         let gib = nodes.iter().map(|(_, memory)| memory).sum::<f64>() / GIB;
@@ -275,7 +276,7 @@ fn others_at(slot: &SlotName) -> ProviderError {
     ProviderError::transient(format!("others change the service {slot} at the same time"))
 }
 
-/// Why a task failed. What a node cannot run, none can.
+/// Why a task failed. An image or command that one node cannot run fails on every node.
 fn failure(said: &str) -> ProviderError {
     const FINAL: [&str; 4] = ["No such image", "executable file not found", "no such file or directory", "exit ("];
     if FINAL.iter().any(|word| said.contains(word)) {
@@ -306,7 +307,7 @@ impl Provider for SwarmProvider {
         if let Some(service) = self.find(&spec.slot).await?
             && !(self.recipe.is_for(&service, spec) && service.replicas == 1)
         {
-            // What runs for another ends first.
+            // A task for another bot ends first.
             self.put_to_rest(&spec.slot).await?;
             self.ended(&service.id).await?;
         }
@@ -325,7 +326,7 @@ impl Provider for SwarmProvider {
     }
 
     async fn delete(&self, slot: &SlotName) -> Result<(), ProviderError> {
-        // What runs ends first: of a service that is gone, nobody is told what still runs.
+        // The tasks end first: Swarm does not report the tasks of a removed service.
         let Some(service) = self.put_to_rest(slot).await? else { return Ok(()) };
         self.ended(&service.id).await?;
         match self.engine.docker().await?.delete_service(&service.id).await {
@@ -383,7 +384,7 @@ impl Provider for SwarmProvider {
         checks
     }
 
-    /// A label of the service: a change of it leaves its tasks alone.
+    /// Changes a label of the service, which leaves its tasks alone.
     async fn describe(&self, slot: &SlotName, description: &str) {
         for _ in 0..CHANGED_AGAIN {
             let Ok(Some(service)) = self.find(slot).await else { return };

@@ -1,4 +1,5 @@
-//! What a service of ours is made of, and what is read from one.
+//! Builds the services of slots, and reads the services that a swarm lists. Labels on a service record its
+//! installation, its slot and the start that it serves.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -13,19 +14,19 @@ use crate::providers::docker::engine::{INSTALLATION, SLOT};
 use crate::providers::docker::made_of;
 use crate::providers::{Found, Spec};
 
-/// The label that says what a service was started for.
+/// The label that names what a service was started for.
 const START: &str = "greenroom.start";
-/// The label of a service and of its tasks that tells one start from another, also where both are for the same.
+/// The label of a service and its tasks that distinguishes one start from another, even if both are for the same bot.
 pub const ATTEMPT: &str = "greenroom.attempt";
-/// The label that shows a person what the slot is doing.
+/// The label that shows a person the activity of the slot.
 const DESCRIPTION: &str = "greenroom.description";
 const SECOND: i64 = 1_000_000_000;
-/// How long what runs may take to end by itself before it is killed.
+/// How long processes may take to end by themselves before they are killed.
 const GRACE: i64 = 3 * SECOND;
-/// A bot whose task failed is started again so often, here or on another node.
+/// How often Swarm starts a bot whose task failed, on the same node or another one.
 const MOST_STARTS: i64 = 3;
 
-/// How the pool's services are made.
+/// How the pool makes its services.
 #[derive(Debug)]
 pub struct Recipe {
     pub config: DockerConfig,
@@ -33,7 +34,7 @@ pub struct Recipe {
 }
 
 impl Recipe {
-    /// Stands for what is to run: whose, in which generation, made of what.
+    /// Identifies a start by its connection, its generation and its recipe.
     fn start(&self, spec: &Spec) -> String {
         let connection = spec.connection.as_deref().unwrap_or("waits");
         format!("{}/{connection}/{}", spec.generation, made_of(&self.config, spec))
@@ -43,7 +44,7 @@ impl Recipe {
         service.start == self.start(spec)
     }
 
-    /// What the service of a slot is to be, in an attempt of its own.
+    /// The specification of a slot's service, with a new attempt.
     pub fn body(&self, spec: &Spec, replicas: i64) -> ServiceSpec {
         let DockerConfig { image, command, network, cpus, memory, env, .. } = &self.config;
         let start = self.start(spec);
@@ -74,13 +75,13 @@ impl Recipe {
                     stop_grace_period: Some(GRACE),
                     ..TaskSpecContainerSpec::default()
                 }),
-                // What a slot may use is kept free for it, so that Swarm places it where there is room.
+                // Swarm reserves the slot's limits, so that it places the slot on a node with enough room.
                 resources: Some(TaskSpecResources {
                     limits: Some(Limit { nano_cpus, memory_bytes, pids: None }),
                     reservations: Some(ResourceObject { nano_cpus, memory_bytes, generic_resources: None }),
                     ..TaskSpecResources::default()
                 }),
-                // Without it, a task is not moved either when its node dies.
+                // Without a restart policy, Swarm does not move a task when its node dies.
                 restart_policy: Some(TaskSpecRestartPolicy {
                     condition: Some(TaskSpecRestartPolicyConditionEnum::ON_FAILURE),
                     delay: Some(SECOND),
@@ -101,22 +102,22 @@ impl Recipe {
     }
 }
 
-/// A value as Swarm passes it on unchanged: it takes what is in double braces as a template, so a bot's own data could ask
-/// for the names and labels of the node.
+/// Escapes a value so that Swarm passes it on unchanged. Swarm treats text in double braces as a template, so a bot's
+/// data could otherwise read names and labels of the node.
 fn literal(value: &str) -> String {
     value.replace("{{", r#"{{"{{"}}"#)
 }
 
-/// Of a variable, whether it is one bot's, or gives entry to the slot.
+/// Whether a variable belongs to one bot, or gives access to the slot.
 fn is_of_one_start(variable: &str) -> bool {
     ["BOT_DATA=", "GREENROOM_SLOT_TOKEN="].iter().any(|name| variable.starts_with(name))
 }
 
-/// A service of ours.
+/// A service of this installation.
 #[derive(Debug)]
 pub struct Service {
     pub id: String,
-    /// What it has to be still when it is changed.
+    /// The version that a change must name.
     pub version: i32,
     pub replicas: i64,
     pub start: String,
@@ -125,7 +126,7 @@ pub struct Service {
 }
 
 impl Service {
-    /// Reads what a swarm says of one; `None` when it is not this installation's.
+    /// Reads a service from the swarm's answer. `None` if it does not belong to this installation.
     pub fn read(found: bollard::models::Service, installation: &str) -> Option<Self> {
         let spec = found.spec?;
         let labels = spec.labels.as_ref()?;
@@ -134,7 +135,7 @@ impl Service {
         }
         Some(Self {
             id: found.id?,
-            // One that cannot be named is never the right one, so that no change is made on it.
+            // An unknown version becomes one that never matches, so no change succeeds.
             version: i32::try_from(found.version?.index?).unwrap_or(i32::MAX),
             replicas: replicas(&spec),
             start: labels.get(START).cloned().unwrap_or_default(),
@@ -143,7 +144,7 @@ impl Service {
         })
     }
 
-    /// The same with nothing running, for nobody, and with nothing of a bot in its environment.
+    /// The same service without replicas, for no bot, and without a bot's data in its environment.
     pub fn at_rest(&self) -> ServiceSpec {
         let mut labels = self.spec.labels.clone().unwrap_or_default();
         labels.remove(START);
@@ -159,13 +160,13 @@ impl Service {
         ServiceSpec { mode: Some(mode), labels: Some(labels), task_template, ..self.spec.clone() }
     }
 
-    /// Whether it holds what is one bot's.
+    /// Whether the environment contains data of one bot.
     pub fn has_secrets(&self) -> bool {
         let container = self.spec.task_template.as_ref().and_then(|task| task.container_spec.as_ref());
         container.and_then(|container| container.env.as_ref()).is_some_and(|env| env.iter().any(|v| is_of_one_start(v)))
     }
 
-    /// What is to replace it, with its description.
+    /// The replacement for this service, with its description kept.
     pub fn described(&self, mut body: ServiceSpec) -> ServiceSpec {
         let description = self.spec.labels.as_ref().and_then(|labels| labels.get(DESCRIPTION));
         if let (Some(labels), Some(description)) = (body.labels.as_mut(), description) {
@@ -174,7 +175,7 @@ impl Service {
         body
     }
 
-    /// The same with another description; `None` when it has it already.
+    /// The same service with another description. `None` if it already has this description.
     pub fn with_description(&self, description: &str) -> Option<ServiceSpec> {
         let mut spec = self.spec.clone();
         let before = spec.labels.get_or_insert_default().insert(DESCRIPTION.to_owned(), description.to_owned());
@@ -186,12 +187,12 @@ fn replicas(spec: &ServiceSpec) -> i64 {
     spec.mode.as_ref().and_then(|mode| mode.replicated.as_ref()?.replicas).unwrap_or_default()
 }
 
-/// Reads one out of a list of those that are this installation's.
+/// Reads a service from a list of this installation's services.
 pub fn listed(service: bollard::models::Service) -> Option<Found> {
     let spec = service.spec?;
     let slot = SlotName::stored(spec.labels.as_ref()?.get(SLOT)?.clone());
     let wanted = replicas(&spec);
-    // An older engine does not say it, and what is not known is not unwell.
+    // An older engine does not report it. An unknown state does not count as unwell.
     let Some(running) = service.service_status.and_then(|status| status.running_tasks) else {
         return Some(Found::new(slot, wanted > 0, format!("{wanted} tasks are wanted")));
     };

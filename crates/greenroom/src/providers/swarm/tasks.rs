@@ -1,4 +1,5 @@
-//! What runs of a service: its tasks, the newest last. Each knows what it was started for.
+//! The tasks of a service, oldest first. Each task names the attempt that it was started for, so the provider can
+//! follow one start.
 
 use std::collections::{HashMap, HashSet};
 
@@ -12,13 +13,13 @@ use super::service::ATTEMPT;
 #[derive(Debug, Default)]
 pub struct Tasks(Vec<Task>);
 
-/// How far something is that was asked for.
+/// The progress of one start.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Run {
-    /// Not yet running; Swarm may say why.
+    /// Not running yet. Swarm may give a reason.
     Waiting(Option<String>),
     Running,
-    /// It ran and has ended without an error.
+    /// It ran and ended without an error.
     Over,
     Failed(String),
 }
@@ -28,7 +29,7 @@ pub async fn list(docker: &Docker, service_id: &str) -> Result<Tasks, Error> {
     let options = ListTasksOptionsBuilder::default().filters(&filters).build();
     let mut tasks = docker.list_tasks(Some(options)).await?;
     tasks.sort_by_key(|task| task.version.as_ref().and_then(|version| version.index));
-    // The version changes with every sign of life; the order in which they were made does not.
+    // The version changes with every update. The order of creation does not change.
     tasks.sort_by(|left, right| left.created_at.cmp(&right.created_at));
     Ok(Tasks(tasks))
 }
@@ -37,7 +38,7 @@ fn state(task: &Task) -> Option<TaskState> {
     task.status.as_ref()?.state
 }
 
-/// Whether a task has come to its end. One that is not known to have does not count as ended.
+/// Whether a task has ended. A task in an unknown state does not count as ended.
 fn is_over(task: &Task) -> bool {
     matches!(
         state(task),
@@ -52,13 +53,13 @@ fn is_over(task: &Task) -> bool {
     )
 }
 
-/// Whether it never came to a node: there is nothing of it anywhere.
+/// Whether the task was never assigned to a node, so that nothing of it exists anywhere.
 fn is_nowhere(task: &Task) -> bool {
     task.node_id.as_deref().unwrap_or_default().is_empty()
         && matches!(task.desired_state, Some(TaskState::SHUTDOWN | TaskState::REMOVE))
 }
 
-/// What Swarm says of it.
+/// Swarm's message about the task.
 fn said(task: &Task) -> Option<String> {
     let status = task.status.as_ref()?;
     let text = status.err.as_deref().filter(|err| !err.is_empty())?;
@@ -66,7 +67,7 @@ fn said(task: &Task) -> Option<String> {
 }
 
 impl Tasks {
-    /// Whether nothing runs any more.
+    /// Whether no task runs any more.
     pub fn are_over(&self) -> bool {
         self.0.iter().all(|task| is_over(task) || is_nowhere(task))
     }
@@ -75,18 +76,18 @@ impl Tasks {
         self.0.iter().any(|task| state(task) == Some(TaskState::RUNNING))
     }
 
-    /// Those that are not on these nodes.
+    /// The tasks that are not on these nodes.
     pub fn without(self, nodes: &HashSet<String>) -> Self {
         Self(self.0.into_iter().filter(|task| !task.node_id.as_ref().is_some_and(|id| nodes.contains(id))).collect())
     }
 
-    /// The newest that came to a node: one that is only wanted has written nothing.
+    /// The newest task that was assigned to a node. A task without a node has written nothing.
     pub fn newest_that_ran(&self) -> Option<&str> {
         let ran = |task: &&Task| task.status.as_ref().is_some_and(|status| status.container_status.is_some());
         self.0.iter().rev().find(ran)?.id.as_deref()
     }
 
-    /// How far an attempt is. Swarm puts another task in the place of one that failed at once: the failure counts.
+    /// The progress of an attempt. Swarm replaces a failed task at once, but the failure counts.
     pub fn of(&self, attempt: &str) -> Run {
         let label = |task: &Task| task.spec.as_ref()?.container_spec.as_ref()?.labels.as_ref()?.get(ATTEMPT).cloned();
         let own: Vec<&Task> = self.0.iter().filter(|task| label(task).as_deref() == Some(attempt)).collect();
@@ -102,7 +103,7 @@ impl Tasks {
         }
     }
 
-    /// How it is, for a person.
+    /// The state of the tasks, as text for a person.
     pub fn shown(&self) -> String {
         let Some(task) = self.0.last() else { return "no task".to_owned() };
         let state = state(task).map_or("unknown".to_owned(), |state| state.to_string());

@@ -1,4 +1,4 @@
-//! Bots that a plan made, moved or ended.
+//! The rows of bots that a plan makes, changes or ends.
 
 use std::collections::HashMap;
 
@@ -93,7 +93,7 @@ pub fn bots<'a>(parts: &mut Parts<'a>, changes: &'a Changes, details: &'a HashMa
                 line_until = coalesce(r.line_until, bots.line_until), line_returns = r.line_returns, updated_at = r.now",
         ),
     );
-    // Each row is written by one part only: by the last that was planned for it.
+    // Only one part writes each row: the last one that was planned for it.
     let has_ended = |id: &BotId| changes.ends.iter().any(|end| end.bot == *id);
     let reconnected: Vec<_> = changes.reconnected.iter().filter(|bot| !has_ended(&bot.bot)).collect();
     let rows = Rows::default()
@@ -140,7 +140,7 @@ pub fn bots<'a>(parts: &mut Parts<'a>, changes: &'a Changes, details: &'a HashMa
 }
 
 fn ends<'a>(parts: &mut Parts<'a>, changes: &'a Changes, now: Timestamp) {
-    // The same plan may have taken its connection before, and its slot.
+    // The same plan may have removed its connection and its slot before.
     let reconnected = |end: &BotEnd| changes.reconnected.iter().rfind(|bot| bot.bot == end.bot).map(|bot| bot.to.0);
     let is_returned = |end: &BotEnd| changes.returned.iter().any(|bot| bot.bot == end.bot);
     let ends: Vec<_> = changes.ends.iter().collect();
@@ -161,7 +161,7 @@ fn ends<'a>(parts: &mut Parts<'a>, changes: &'a Changes, now: Timestamp) {
         rows,
         Write::Update(
             existing("bots", &[("id", "id")]).only_if(
-                // It may have joined and come back to this status since the decision.
+                // Since the decision, the bot may have joined and returned to this status.
                 "bots.status = r.before AND (r.reason IS DISTINCT FROM 'never_joined' OR bots.joined_at IS NULL)",
             ),
             "status = r.status, status_since = r.now, reason = r.reason, fault = r.fault, error = coalesce(r.error, bots.error),
@@ -177,7 +177,7 @@ fn ends<'a>(parts: &mut Parts<'a>, changes: &'a Changes, now: Timestamp) {
         rows,
         Write::Delete(existing("open_bots", &[("user_id", "user_id"), ("bot_id", "id")])),
     );
-    // A bot that is still reserved has never spoken, and has no session.
+    // A bot that is still reserved has made no callback, and has no session.
     let spoke: Vec<_> = changes.ends.iter().filter(|end| end.from != Status::Reserved).collect();
     let rows = Rows::default().id("id", &spoke, |end| end.bot.0).now(now);
     parts.add(

@@ -1,7 +1,7 @@
-//! What a plan changes, as statements over rows: one for each table, or two where a table is changed in two ways. No two of
-//! them write the same row.
+//! Turns the changes of a plan into statements over rows. Each table has one statement, or two if it changes in two
+//! ways. No two statements write the same row.
 //!
-//! - [`bots`], [`slots`], [`queue`]: which rows
+//! - [`bots`], [`slots`], [`queue`]: the rows
 //! - [`mod@write`]: the text of a statement, for each database
 
 mod bots;
@@ -23,7 +23,7 @@ pub use slots::used_slots;
 use write::new_rows;
 pub use write::{NEXT_EPOCH, Write};
 
-/// What a request says that placement does not look at.
+/// The parts of a request that placement does not read.
 #[derive(Clone, Debug)]
 pub struct BotDetails {
     pub meeting_url: String,
@@ -33,12 +33,12 @@ pub struct BotDetails {
     pub metadata: Map<String, Value>,
 }
 
-/// A part of the write: one statement over rows.
+/// One statement over rows, as a part of the write.
 pub struct Part<'a> {
     pub name: &'static str,
     pub write: Write,
     pub rows: Rows<'a>,
-    /// Whether each row must have been found, or could be inserted.
+    /// Whether each row must be found, or inserted.
     pub counted: bool,
 }
 
@@ -53,7 +53,7 @@ impl<'a> Parts<'a> {
     }
 }
 
-/// Everything that a plan changes. `journal` says it to other replicas, if there are any. `locations` are those of
+/// All changes of a plan. `journal` describes them for other replicas, if there are any. `locations` are those of
 /// [`used_slots`], on PostgreSQL.
 pub fn parts<'a>(
     changes: &'a Changes,

@@ -1,4 +1,4 @@
-//! Who joins and leaves the queue, and what comes to the deploy gate or leaves it.
+//! The rows of bots that join or leave the queue, and of deployments that arrive at the gate or leave it.
 
 use domain::SlotName;
 use domain::planner::changes::{Changes, GateState};
@@ -33,7 +33,7 @@ pub fn queue_and_gate<'a>(parts: &mut Parts<'a>, changes: &'a Changes, now: Time
 }
 
 fn gate<'a>(parts: &mut Parts<'a>, changes: &'a Changes, now: Timestamp) {
-    // One that a bot is taken from, in whatever way, is deleted once.
+    // A deployment whose bot is removed in several ways is deleted once.
     let at_gate: Vec<(&SlotName, GateState)> =
         changes.ends.iter().filter_map(|end| end.at_gate.as_ref()).map(|(slot, state)| (slot, *state)).collect();
     let rows =

@@ -1,4 +1,4 @@
-//! Slots and pools that a plan changed, and the events that tell of it.
+//! The rows of slots and pools that a plan changes, and the events about them.
 
 use domain::planner::changes::Changes;
 use domain::{ShownStatus, SlotName};
@@ -9,7 +9,7 @@ use super::write::{Write, existing, new_rows};
 use crate::store::columns::Rows;
 use crate::store::row_locations::RowLocation;
 
-/// Slots of which a plan changes only the use, in the order of their rows.
+/// The slots of which a plan changes only the use, in the order of their rows.
 pub fn used_slots(changes: &Changes) -> impl Iterator<Item = &domain::Slot> {
     let changed = changes.slots.values().filter(|change| change.only_use_changed && !change.is_new);
     changed.filter_map(|change| change.slot.as_ref())
@@ -31,7 +31,7 @@ pub fn slots<'a>(
             None => gone.push(name),
         }
     }
-    // What each use of a slot changes.
+    // The columns that each use of a slot changes.
     let of_use = |slots: &[&'a domain::Slot]| {
         Rows::default()
             .text("name", slots, |slot| slot.name.as_str())

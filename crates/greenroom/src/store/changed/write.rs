@@ -1,26 +1,26 @@
-//! The text of a statement that writes many rows.
+//! Builds the text of a statement that writes many rows. Both databases use the same description of the write.
 
 use crate::store::columns::{LOCATION, Rows};
 
-/// What is done with the rows `r`.
+/// The action on the rows `r`.
 pub enum Write {
-    /// The statement itself, with `{rows}` for the rows and `{fenced}` for the test that the token fitted.
+    /// The statement itself, with `{rows}` for the rows and `{fenced}` for the check of the token.
     Statement(&'static str),
     Insert(NewRows),
     /// Sets these columns.
     Update(Existing, &'static str),
-    /// Sets every column of `r` that is no key.
+    /// Sets every column of `r` that is not a key.
     UpdateAll(Existing),
     Delete(Existing),
 }
 
-/// Rows that a table does not have yet, with every column of `r` but `now`.
+/// New rows for a table, with every column of `r` except `now`.
 #[derive(Clone, Copy)]
 pub struct NewRows {
     table: &'static str,
-    /// More columns, each with its value.
+    /// Additional columns, each with its value.
     more: &'static [(&'static str, &'static str)],
-    /// What is there already is left as it is.
+    /// Whether an existing row stays unchanged.
     keeps_existing: bool,
 }
 
@@ -47,22 +47,22 @@ impl NewRows {
     }
 }
 
-/// Rows of a table that are there.
+/// Existing rows of a table.
 #[derive(Clone, Copy)]
 pub struct Existing {
     pub table: &'static str,
-    /// Columns by which a row is found, each with the column of `r` that has its value.
+    /// The columns that find a row, each with the column of `r` that has its value.
     pub keys: &'static [(&'static str, &'static str)],
-    /// What else must hold of the row.
+    /// An additional condition on the row.
     pub only_if: &'static str,
-    /// Whether the row's newest version is the one with the highest `epoch`, on PostgreSQL.
+    /// On PostgreSQL, whether the row's newest version has the highest `epoch`.
     pub has_epoch: bool,
-    /// Whether `r` has a column `location`: where the row was written last, on PostgreSQL.
+    /// On PostgreSQL, whether `r` has a column `location`, the last location of the row.
     pub has_location: bool,
 }
 
-/// Goes up with some of the updates: seldom enough that most need not write an index, and often enough that few versions
-/// have the same one.
+/// Increases the epoch in some of the updates. This is rare enough that most updates need not write an index, and
+/// frequent enough that few versions share an epoch.
 pub const NEXT_EPOCH: &str = "epoch + CASE WHEN random() < 0.03 THEN 1 ELSE 0 END";
 
 /// Rows that are found by these columns.
@@ -83,7 +83,7 @@ impl Existing {
         Self { has_location: true, ..self }
     }
 
-    /// Sets every column of the rows that is no key.
+    /// Sets every column of the rows that is not a key.
     fn set_all(&self, rows: &Rows<'_>) -> String {
         let is_key = |name: &str| self.keys.iter().any(|(_, column)| *column == name);
         let set =
@@ -96,14 +96,14 @@ impl Existing {
         equal.collect::<Vec<_>>().join(" AND ")
     }
 
-    /// Each row by a look at the index, whatever PostgreSQL believes about the size of the table: it was analysed when the
-    /// table was empty, or has many versions of each row because a transaction is held open.
+    /// Finds each row by the index, whatever PostgreSQL assumes about the size of the table. Its statistics may be from
+    /// when the table was empty, or the table may have many versions of each row because a transaction is open.
     fn found_by_index(&self, rows: &str) -> String {
         let (table, is_found) = (self.table, self.is_found("found"));
         let newest = if self.has_epoch { "ORDER BY found.epoch DESC " } else { "" };
         let newest = format!("SELECT found.ctid AS location FROM {table} AS found WHERE {is_found} {newest}LIMIT 1");
         let (newest, is_it) = if self.has_location {
-            // Another row may be there by now. An equality would let PostgreSQL go by the index all the same.
+            // Another row may be at this location now. With an equality PostgreSQL would use the index instead.
             let same = self.keys.iter().map(|(key, column)| format!("{table}.{key} IS NOT DISTINCT FROM r.{column}"));
             let same = same.collect::<Vec<_>>().join(" AND ");
             (format!("SELECT coalesce(r.location, ({newest})) AS location OFFSET 0"), same)
@@ -118,7 +118,7 @@ impl Existing {
 }
 
 impl Write {
-    /// Whether PostgreSQL tells where it has put each row.
+    /// Whether PostgreSQL returns the location of each row.
     pub fn has_location(&self) -> bool {
         matches!(
             self,
