@@ -103,7 +103,7 @@ async fn describe_table(client: &aws_sdk_dynamodb::Client, name: &str) -> Result
     }
 }
 
-/// Refuses a table that this program did not create, so that it never writes into it.
+/// Refuses a table with other keys than a runner pool has, so that the pool never writes into a foreign table.
 fn check_table(name: &str, there: &TableDescription) -> Result<(), AwsError> {
     let keys = |schema: &[KeySchemaElement]| -> Vec<String> {
         schema.iter().map(|element| element.attribute_name.clone()).collect()
@@ -315,7 +315,7 @@ async fn suspend(client: &aws_sdk_autoscaling::Client, group: &str) -> Result<()
     Ok(())
 }
 
-// --- Words --------------------------------------------------------------------------------------------------------
+// --- Texts --------------------------------------------------------------------------------------------------------
 
 impl fmt::Display for Made {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
