@@ -1,6 +1,7 @@
 # shellcheck shell=bash
 #
-# The servers that tests and benchmarks need; sourced by scripts/test, scripts/bench and scripts/chaos, in the root of the repository. Each server has
+# Finds, installs and starts the servers for tests and benchmarks. scripts/test, scripts/bench and
+# scripts/chaos source it in the root of the repository. Each server has:
 #
 #   find_<server>      succeeds when the server is on this machine
 #   install_<server>   installs it, or sets missing_because and fails
@@ -31,7 +32,7 @@ stop_servers() {
 
 apt_updated=
 
-# Whether this script may install Debian packages at all.
+# Whether this script may install Debian packages.
 may_install() {
     if ((EUID != 0)); then
         missing_because="$* is not installed, and only root may install it (apt-get install $*)"
@@ -49,11 +50,11 @@ apt_install() {
     say "installing $*"
     local log
     log=$(mktemp target/apt-XXXXXX.log)
-    # Another apt-get may be at work: wait for it, but not for ever.
+    # Another apt-get may be running: wait for it, up to a time limit.
     local apt=(env DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=300)
     if [[ ! $apt_updated ]]; then
         apt_updated=yes
-        # If this fails, the lists that are there may still do.
+        # If this fails, the existing package lists may be enough.
         "${apt[@]}" update </dev/null >>"$log" 2>&1 || true
     fi
     local status=0
@@ -69,7 +70,8 @@ apt_install() {
 
 service_policy=/usr/sbin/policy-rc.d
 
-# Installs Debian packages that would also start services, which no test uses. Nothing but this file can forbid that.
+# Installs Debian packages without starting their services, which no test uses. Only this policy file prevents
+# the start.
 apt_install_without_services() {
     may_install "$@" || return
     cleanups+=(restore_service_policy)
@@ -83,7 +85,7 @@ apt_install_without_services() {
     return "$status"
 }
 
-# Also heals what a run left that was killed while it installed.
+# Also repairs the state after a run that was killed during an installation.
 restore_service_policy() {
     grep -qs '^# scripts/test$' "$service_policy" && rm -f "$service_policy"
     [[ -e $service_policy.scripts-test ]] && mv "$service_policy.scripts-test" "$service_policy"
@@ -94,21 +96,22 @@ restore_service_policy() {
 
 started= # process id of the latest start_process
 
-# Starts a command in the background, in a session of its own: a Ctrl-C at the terminal then reaches only this
-# script, which ends what it started in the right order. A command that starts with `setpriv --pdeathsig SIGNAL` gets
-# that signal from the kernel if this script is killed outright and can end nothing any more.
+# Starts a command in the background, in its own session. A Ctrl-C at the terminal then reaches only this
+# script, which ends its processes in the right order. A command that starts with `setpriv --pdeathsig SIGNAL`
+# gets that signal from the kernel if this script is killed by SIGKILL.
 start_process() {
     (
-        # bash has background commands ignore these two, and a test runner would pass that on to the tests.
+        # bash makes background commands ignore these two signals, and a test runner would pass that on to the
+        # tests.
         trap - INT QUIT
-        # Not a group leader, so setsid does not fork: the process id stays the same.
+        # The process is not a group leader, so setsid does not fork, and the process id stays the same.
         exec setsid "$@"
     ) </dev/null &
     started=$!
 }
 
-# Ends a process that start_process started: signal $2, and SIGKILL if that has not helped within ten seconds. bash would
-# write a line about each one that was killed.
+# Ends a process of start_process: sends signal $2, and SIGKILL if the process still runs after ten seconds.
+# Suppresses bash's message about the killed process.
 end_process() {
     local pid=$1 signal=$2 tries=0
     kill -s "$signal" "$pid"
@@ -152,8 +155,8 @@ restore_createcluster() {
     sed -i '/# scripts\/test$/d' /etc/postgresql-common/createcluster.conf
 }
 
-# Creates an empty cluster, starts a server for it and exports TEST_POSTGRES_URL and PGBENCH; POSTGRES_BIN too, for tests
-# that start a server of their own because they stop it.
+# Creates an empty cluster, starts a server for it and exports TEST_POSTGRES_URL and PGBENCH. Also exports
+# POSTGRES_BIN, for tests that start and stop their own server.
 start_postgres() {
     if ((EUID == 0)); then
         # PostgreSQL refuses to run as root.
@@ -164,12 +167,12 @@ start_postgres() {
     postgres_create_folder
     local data=$postgres_folder/data log=$postgres_folder/log
 
-    # The current folder may be out of the reach of the server's user, hence env -C.
-    # Not syncing here only concerns a crash of the whole machine while the cluster is created.
+    # env -C is needed because the server's user may have no access to the current folder. --no-sync is safe:
+    # it matters only if the whole machine crashes while the cluster is created.
     "${postgres_as[@]}" env -C "$postgres_folder" "$postgres_bin/initdb" --pgdata="$data" --username=postgres \
         --auth=trust --encoding=UTF8 --locale=C.UTF-8 --no-sync >"$log" 2>&1 || postgres_failed 'initdb failed'
-    # fsync stays on: tests kill what they test, and what was committed then has to be there.
-    # No Unix socket: its path may have no more than 107 bytes, which a clone in a deep folder exceeds.
+    # fsync stays on, because tests kill processes, and committed data must survive. There is no Unix socket:
+    # its path may have at most 107 bytes, and a clone in a deep folder exceeds that.
     cat >>"$data/postgresql.conf" <<'END'
 listen_addresses = '127.0.0.1'
 unix_socket_directories = ''
@@ -178,8 +181,8 @@ fsync = on
 END
     echo 'host all all 127.0.0.1/32 trust' >"$data/pg_hba.conf"
 
-    # A port that was free a moment ago may be taken by now, so the only sure way to find a free one is to use it.
-    # From 32768 on, ports are handed out to outgoing connections.
+    # A port that was free a moment ago may be taken now, so the only reliable check is to use it. The kernel
+    # gives ports from 32768 on to outgoing connections.
     local port tries
     for ((tries = 0; tries < 20; tries++)); do
         port=$((16384 + RANDOM % 16384))
@@ -194,7 +197,7 @@ END
     postgres_failed 'PostgreSQL did not start'
 }
 
-# Creates the folder for a new cluster. The server's user has to be able to reach it.
+# Creates the folder for a new cluster. The server's user must have access to it.
 postgres_create_folder() {
     mkdir -p target/test-servers
     cleanups+=(stop_postgres)
@@ -209,7 +212,7 @@ postgres_create_folder() {
     fi
 }
 
-# Starts the server on a port and waits until it takes connections. Fails if it ends before that.
+# Starts the server on a port and waits until it accepts connections. Fails if the server ends before that.
 postgres_try_port() {
     local data=$postgres_folder/data tries
     # --pdeathsig comes after the change of user, which would clear it.
@@ -217,7 +220,8 @@ postgres_try_port() {
         "$postgres_bin/postgres" -D "$data" -p "$1" >>"$postgres_folder/log" 2>&1
     postgres_pid=$started
     for ((tries = 0; tries < 600; tries++)); do
-        # Line 8 of this file is the state of this very server; to connect might reach another one on the same port.
+        # Line 8 of this file is the state of this server. A connection could reach another server on the same
+        # port.
         [[ $(sed -n 8p "$data/postmaster.pid" 2>/dev/null) == ready* ]] && return
         kill -0 "$postgres_pid" 2>/dev/null || break
         sleep 0.1
@@ -234,7 +238,7 @@ postgres_failed() {
 }
 
 stop_postgres() {
-    # SIGQUIT ends it at once, without writing out data that is about to be removed.
+    # SIGQUIT ends it at once, without writing data that is about to be removed.
     [[ $postgres_pid ]] && end_process "$postgres_pid" QUIT
     [[ $postgres_folder ]] && rm -rf -- "$postgres_folder"
     postgres_pid=
@@ -243,7 +247,7 @@ stop_postgres() {
 
 # --- Redis --------------------------------------------------------------------------------------------------------
 
-# Each test starts a server of its own, because it stops it, so this only tells where it is.
+# Each test starts and stops its own server, so this only finds the program.
 find_redis() {
     REDIS_SERVER=$(command -v redis-server)
 }
@@ -259,7 +263,7 @@ start_redis() {
 
 # --- Chromium -----------------------------------------------------------------------------------------------------
 
-# Each test starts a browser of its own, so this only tells where it is.
+# Each test starts its own browser, so this only finds the program.
 find_chromium() {
     CHROMIUM=$(command -v chromium)
 }
@@ -275,7 +279,8 @@ start_chromium() {
 
 # --- curl ---------------------------------------------------------------------------------------------------------
 
-# No server, but found and installed as one: a test pastes what a newcomer is told to paste.
+# curl is not a server, but is found and installed like one: a test runs the commands that the documentation
+# gives to new users.
 
 find_curl() {
     command -v curl >/dev/null
@@ -302,7 +307,7 @@ find_docker() {
     for command in dockerd containerd runc iptables ip; do
         command -v "$command" >/dev/null || return
     done
-    # The same under two names.
+    # The same program has two names.
     command -v docker-init >/dev/null || command -v tini >/dev/null
 }
 
@@ -311,7 +316,7 @@ install_docker() {
     apt_install_without_services docker.io iptables iproute2 tini
 }
 
-# Whether dockerd could work here at all. Root in a container has not what it takes unless the container is privileged.
+# Whether dockerd can run here. Root in a container lacks the permissions unless the container is privileged.
 may_run_docker() {
     if ((EUID != 0)); then
         missing_because='only root can start dockerd'
@@ -325,9 +330,9 @@ may_run_docker() {
     return 1
 }
 
-# Starts the network that joins engines, and an engine that all tests share. Exports TEST_DOCKER_HOST, and what tests
-# need to start engines of their own: TEST_DOCKER_SWITCH and TEST_DOCKER_GATEWAY. The latter is the machine's own
-# address in that network, at which containers reach what runs on the machine.
+# Starts the network that connects the engines, and an engine that all tests share. Exports TEST_DOCKER_HOST,
+# and TEST_DOCKER_SWITCH and TEST_DOCKER_GATEWAY for tests that start their own engines. TEST_DOCKER_GATEWAY
+# is the machine's own address in that network, at which containers reach processes of the machine.
 start_docker() {
     mkdir -p target/test-servers
     cleanups+=(stop_docker)
@@ -335,7 +340,7 @@ start_docker() {
     export TEST_DOCKER_SWITCH=$docker_switch TEST_DOCKER_GATEWAY=10.$docker_number.0.1
     docker_folder=$(mktemp -d "$PWD/target/test-servers/docker-$$-XXXXXX")
     if ((${#docker_folder} > 80)); then
-        # The path of a Unix socket may have no more than 107 bytes, also in a folder of a test's own below this one.
+        # The path of a Unix socket may have at most 107 bytes, also in a test's own folder below this one.
         rmdir "$docker_folder"
         docker_folder=$(mktemp -d "/tmp/greenroom-docker-$$-XXXXXX")
     fi
@@ -358,8 +363,9 @@ start_docker() {
     exit 1
 }
 
-# Creates the network that joins engines: a bridge in a namespace of its own, where no firewall of the machine is in
-# the way of what goes from one engine to another, with a wire from it to the machine. It is gone with its process.
+# Creates the network that connects the engines: a bridge in its own namespace, with a wire to the machine.
+# There the machine's firewall does not block traffic between engines. The network disappears with its
+# process.
 docker_start_switch() {
     start_process setpriv --pdeathsig KILL -- unshare --net -- sleep infinity
     docker_switch=$started
@@ -367,7 +373,7 @@ docker_start_switch() {
         kill -0 "$docker_switch" 2>/dev/null || die 'a network namespace could not be made'
         sleep 0.01
     done
-    # Only one run can have the interface of this name, and so this range of addresses.
+    # Only one run can have the interface with this name, and so this address range.
     local number tries
     for ((tries = 0; tries < 200; tries++)); do
         number=$((64 + RANDOM % 64))
@@ -385,8 +391,9 @@ docker_start_switch() {
 
 stop_docker() {
     if [[ $docker_pid ]]; then
-        # At once, as nothing of it is kept. With the first process of its namespace ends whatever it started; and when
-        # docker_pid has ended after it, nothing writes into the folder any more.
+        # Ends the engine at once, because nothing of it is kept. When the first process of its namespace
+        # ends, all other processes end too. After docker_pid has ended, no process writes into the folder any
+        # more.
         local first
         first=$(<"/proc/$docker_pid/task/$docker_pid/children")
         [[ $first ]] && kill -s KILL "$first" && wait "$docker_pid"
@@ -402,14 +409,14 @@ stop_docker() {
     docker_folder=
 }
 
-# Removes the cgroups, empty by now, of this run, and of others that were killed before they could do so.
+# Removes the empty cgroups of this run, and of earlier runs that were killed before they could do so.
 docker_remove_cgroups() {
     local group groups=()
     for group in /sys/fs/cgroup/greenroom-* /sys/fs/cgroup/*/greenroom-*; do
         [[ -d $group && ! -e /sys/class/net/${group##*/} ]] && groups+=("$group")
     done
     ((${#groups[@]})) || return 0
-    # The kernel may not be done yet with a process that was killed.
+    # The kernel may not have finished with a killed process yet.
     timeout 5 bash -c 'until find "$@" -depth -type d -exec rmdir {} +; do sleep 0.05; done' - "${groups[@]}" 2>/dev/null
 }
 
@@ -426,15 +433,15 @@ install_registry() {
     apt_install_without_services docker-registry
 }
 
-# Starts a registry that every engine reaches and takes images from without TLS. Exports TEST_REGISTRY, its address, and
-# TEST_REGISTRY_LOG, the file in which it writes a line for each request.
+# Starts a registry that every engine can use without TLS. Exports TEST_REGISTRY, its address, and
+# TEST_REGISTRY_LOG, its log file with one line for each request.
 start_registry() {
     mkdir -p target/test-servers
     cleanups+=(stop_registry)
     registry_folder=$(mktemp -d "$PWD/target/test-servers/registry-$$-XXXXXX")
     local address tries
     for ((tries = 0; tries < 20; tries++)); do
-        # See start_postgres for how a port is found.
+        # start_postgres explains how a port is found.
         address=${TEST_DOCKER_GATEWAY:-127.0.0.1}:$((16384 + RANDOM % 16384))
         if registry_try_address "$address"; then
             export TEST_REGISTRY=$address TEST_REGISTRY_LOG=$registry_folder/log
@@ -448,7 +455,8 @@ start_registry() {
     exit 1
 }
 
-# Starts the registry at an address and waits until it takes connections. Fails if it ends before that.
+# Starts the registry at an address and waits until it accepts connections. Fails if the registry ends before
+# that.
 registry_try_address() {
     cat >"$registry_folder/config.yml" <<END
 version: 0.1
@@ -483,8 +491,8 @@ stop_registry() {
 
 # --- moto ---------------------------------------------------------------------------------------------------------
 
-# Of moto's extras only those of the services that are used, and what its server needs: `moto[server]` is for all
-# services and twice as large. Auto Scaling is made of EC2.
+# Only the extras of moto for the services in use, and the packages of its server. `moto[server]` is for all
+# services and twice as large. Auto Scaling needs EC2.
 moto_requirements=('moto[sqs,dynamodb,autoscaling,ec2]>=5.1,<6' 'flask>=3,<4' 'flask-cors>=5,<7')
 moto_python=target/moto/bin/python # of a virtual environment, which is kept
 moto_unfinished= # a virtual environment that is being made
@@ -492,7 +500,7 @@ moto_pid=
 moto_log=
 
 find_moto() {
-    # Made for other requirements, or for a version of Python that is no longer there, it is made anew.
+    # An environment for other requirements, or for a version of Python that no longer exists, is made again.
     [[ $(cat target/moto/requirements 2>/dev/null) == "${moto_requirements[*]}" ]] &&
         "$moto_python" -c 'import flask_cors, moto' 2>/dev/null
 }
@@ -521,7 +529,7 @@ install_moto() {
     moto_unfinished=
 }
 
-# A Python that can make virtual environments. Debian has a package of its own for what that takes.
+# Finds a Python that can make virtual environments. Debian has a separate package for that.
 moto_find_python() {
     local python
     for python in python3 /usr/bin/python3; do
@@ -535,8 +543,8 @@ moto_remove_unfinished() {
     moto_unfinished=
 }
 
-# Starts moto, which stands in for AWS, and exports TEST_MOTO_URL; and credentials that are none, so that no test can reach
-# a developer's account.
+# Starts moto, which stands in for AWS, and exports TEST_MOTO_URL. Also exports fake credentials, so that no
+# test can reach a developer's account.
 start_moto() {
     mkdir -p target/test-servers
     cleanups+=(stop_moto)

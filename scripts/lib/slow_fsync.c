@@ -1,5 +1,5 @@
-/* Makes each fsync and fdatasync slower by the microseconds in SLOW_FSYNC_US, as a disk that is farther away would.
- * scripts/bench preloads it into PostgreSQL. */
+/* Delays each fsync and fdatasync by SLOW_FSYNC_US microseconds, like a network disk. scripts/bench preloads this
+ * library into PostgreSQL. */
 
 #define _GNU_SOURCE
 #include <dlfcn.h>

@@ -1,5 +1,5 @@
-//! Where a bot's data comes from. A slot that is started for one bot has it in its environment; a hot slot is there
-//! before its bots and waits for them, one after the other.
+//! Finds the data of the next bot. An agent that is started for one bot finds it in the environment. The agent of a hot
+//! slot starts before its bots, and asks the server for one bot after another.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use crate::log::log;
 const WAIT_MS: u64 = 30_000;
 const SHORTEST_HEARTBEAT: Duration = Duration::from_millis(10);
 
-/// A secret. It cannot be printed by accident.
+/// A secret. Its `Debug` output does not show it.
 #[derive(Clone)]
 pub struct Token(String);
 
@@ -32,7 +32,7 @@ impl std::fmt::Debug for Token {
     }
 }
 
-/// What the agent itself needs of a bot's data, and all of it as text for the command.
+/// The part of a bot's data that the agent uses, and the full text for the command.
 #[derive(Clone, Debug)]
 pub struct BotData {
     pub bot_id: String,
@@ -43,7 +43,7 @@ pub struct BotData {
     pub text: BotText,
 }
 
-/// The data as it came. Holds the token.
+/// The data as received. It contains the token.
 #[derive(Clone)]
 pub struct BotText(pub String);
 
@@ -53,7 +53,7 @@ impl std::fmt::Debug for BotText {
     }
 }
 
-/// None of these repeats a value: any of them could be the token.
+/// These errors never repeat a value, because any value could be the token.
 #[derive(Debug, thiserror::Error)]
 pub enum DataError {
     #[error("is not JSON: {0}")]
@@ -97,24 +97,24 @@ fn string(fields: &Map<String, Value>, field: &'static str) -> Result<String, Da
     }
 }
 
-/// Where bots come from.
+/// Where the agent gets its bots.
 #[derive(Debug)]
 pub enum Source {
-    /// The one bot this agent was started for.
+    /// The only bot of this agent, from the environment.
     Given(Box<BotData>),
     Server(AssignmentPoller),
 }
 
-/// Waits at the server under the token of the slot, or of the runner.
+/// Waits at the server with the token of the slot or of the runner.
 #[derive(Debug)]
 pub struct AssignmentPoller {
     url: Url,
     token: Token,
-    /// What this process is known by: an assignment is repeated only to the process that got it. Nobody else may know it.
+    /// The secret name of this process. The server repeats an assignment only to the process that got it.
     name: String,
 }
 
-/// With an assignment: the token for the time after it, in place of the one that ends with it.
+/// The header with the next token. It comes with an assignment, and replaces the token that ends with that assignment.
 const NEXT_TOKEN: &str = "greenroom-slot-token";
 const NAME: &str = "greenroom-agent";
 
@@ -157,23 +157,23 @@ impl Source {
     }
 }
 
-/// What a variable says, if it says anything.
+/// The value of an environment variable, if it is set.
 pub fn variable(name: &'static str) -> Result<Option<String>, SourceError> {
     match std::env::var(name) {
         Err(std::env::VarError::NotUnicode(_)) => Err(SourceError::NotText(name)),
-        // An empty variable is how many tools say that there is none.
+        // Many tools set an empty variable to mean that it is not set.
         other => Ok(other.ok().filter(|value| !value.trim().is_empty())),
     }
 }
 
-/// Where the server is, to put a path behind.
+/// Checks the server's URL and removes the trailing slash, so that a path can follow.
 pub fn server_url(text: &str) -> Result<String, SourceError> {
     let text = text.trim().trim_end_matches('/');
     let url = Url::parse(text).ok().filter(|url| matches!(url.scheme(), "http" | "https"));
     url.map(|_| text.to_owned()).ok_or(SourceError::Url)
 }
 
-/// The server does not know this slot.
+/// The server does not accept the slot's token.
 #[derive(Debug, thiserror::Error)]
 #[error("the server does not accept GREENROOM_SLOT_TOKEN: {0}")]
 pub struct UnknownSlot(String);
@@ -181,12 +181,12 @@ pub struct UnknownSlot(String);
 impl AssignmentPoller {
     pub fn at(server: &str, token: Token) -> Result<Self, SourceError> {
         let url = Url::parse(&format!("{server}/agent/assignment?wait_ms={WAIT_MS}"));
-        // Of the operating system's randomness, as a secret has to be.
+        // The name is a secret, so it comes from the randomness of the operating system.
         let name = uuid::Uuid::new_v4().simple().to_string();
         Ok(Self { url: url.map_err(|_| SourceError::Url)?, token, name })
     }
 
-    /// The next bot's data, however long that takes. From then on the token is another.
+    /// Waits without a time limit for the next bot's data. If the answer has a new token, later calls use it.
     pub async fn next(&mut self, http: &Client) -> Result<BotData, UnknownSlot> {
         let next = self.until(http, BotData::parse, |status| status == StatusCode::UNAUTHORIZED).await;
         let (data, next_token) = next.map_err(|refusal| match refusal {
@@ -199,7 +199,7 @@ impl AssignmentPoller {
         Ok(data)
     }
 
-    /// Waits until there is something that can be read, or the server says what is final.
+    /// Waits until the answer can be read, or the server gives a final refusal.
     pub async fn until<T>(
         &self,
         http: &Client,
@@ -222,7 +222,7 @@ impl AssignmentPoller {
                 },
                 Ok(_) => {
                     backoff.succeeded(what);
-                    // A server on its way down answers at once; it must not be asked in a tight loop.
+                    // A server that is shutting down answers at once. The pause prevents a tight loop of requests.
                     if begun.elapsed() < Duration::from_secs(1) {
                         tokio::time::sleep(early.next(None)).await;
                     } else {
@@ -238,7 +238,7 @@ impl AssignmentPoller {
     }
 }
 
-/// What this runs in: as told, or the host's name, which in a container is its id or its pod's name.
+/// The id of the container: from the environment, or the host name, which in a container is its id or its pod's name.
 pub fn container_id() -> Option<String> {
     let variable = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
     let in_container = || {

@@ -1,5 +1,5 @@
-//! What is said for the bot, in order, until it is heard. A server may be away for minutes without anything being lost:
-//! what the bot says waits here meanwhile, up to a bound, and beyond it the bot waits too.
+//! Sends the bot's callbacks to the server in order, and retries until the server decides. If the server is down for
+//! minutes, nothing is lost: callbacks wait in memory, up to a limit. Beyond the limit the bot's output blocks.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,19 +17,19 @@ use crate::log::log;
 use crate::tail::Tail;
 
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
-/// A heartbeat that is not answered within its interval is sent anew, by another connection and perhaps to another
-/// replica; but no sooner than this.
+/// The shortest timeout of a heartbeat. Normally a heartbeat without an answer within its interval is sent again on a
+/// new connection, perhaps to another replica.
 const SHORTEST_BEAT_TIMEOUT: Duration = Duration::from_secs(3);
-/// Other calls wait for a log no longer than this.
+/// How long one attempt to send the log may delay other callbacks.
 const LOG_TIMEOUT: Duration = Duration::from_secs(5);
-/// How often the last log is tried before the end is tried beside it.
+/// How many times the agent tries to send the last log before it also sends the bot's end.
 const LOG_TRIES_BEFORE_END: u32 = 3;
 const MOST_SEGMENTS: usize = 500;
 const MOST_BYTES: usize = 512 * 1024;
-/// How much may wait for a server that is away: hours of speech.
+/// How many bytes of transcript may wait for the server: hours of speech.
 const ROOM: usize = 64 * 1024 * 1024;
 
-/// Speaks to the callbacks of one bot.
+/// The client for the callbacks of one bot.
 #[derive(Clone, Debug)]
 pub struct CallbackClient {
     http: Client,
@@ -61,7 +61,7 @@ impl CallbackClient {
         Ok(serde_json::from_str(&text).unwrap_or(Value::Null))
     }
 
-    /// Asks for commands; the server answers when there is one, or when `wait` is over.
+    /// Requests commands. The server answers when it has a command, or after `wait`.
     pub async fn await_commands(&self, wait: Duration) -> Result<Value, Refusal> {
         let url = format!("{}/commands", self.data.callback_url);
         let asked = [("connection_id", self.connection_id()), ("wait_ms", &wait.as_millis().to_string())];
@@ -71,7 +71,7 @@ impl CallbackClient {
     }
 }
 
-/// One thing to say.
+/// One callback to send.
 #[derive(Debug)]
 pub enum Message {
     Started {
@@ -82,13 +82,13 @@ pub enum Message {
         status: String,
         reason: Option<String>,
     },
-    /// A stretch of speech, exactly as the bot wrote it. Those that wait together are sent together.
+    /// A transcript segment, exactly as the bot wrote it. Segments that wait together are sent together.
     Segment(Box<RawValue>),
-    /// What the bot printed, as it is when this is sent, if something is new.
+    /// The bot's output at the time of sending, if there is new output.
     Log,
-    /// The bot's end, and before it all that the bot printed.
+    /// The end of the bot. All of its output is sent before it.
     Exited(Exit),
-    /// Says nothing to the server; tells when all before it was heard.
+    /// Sends nothing. Signals that the server has all earlier callbacks.
     Mark(oneshot::Sender<()>),
 }
 
@@ -103,29 +103,29 @@ pub struct Exit {
 #[derive(Debug)]
 struct QueuedMessage {
     message: Message,
-    /// The room it takes until it is heard.
+    /// The space that it takes until it is sent.
     _room: Option<OwnedSemaphorePermit>,
 }
 
-/// Where things to say are put.
+/// The sending half of the queue of callbacks.
 #[derive(Clone, Debug)]
 pub struct Outbox {
     waiting: mpsc::UnboundedSender<QueuedMessage>,
     room: Arc<Semaphore>,
 }
 
-/// Says them.
+/// The receiving half: sends the queued callbacks to the server.
 #[derive(Debug)]
 pub struct Delivery {
     callbacks: CallbackClient,
     tail: Arc<Tail>,
     waiting: mpsc::UnboundedReceiver<QueuedMessage>,
-    /// Was taken from `waiting` while looking for segments to send together.
+    /// A message that was taken from `waiting` during the search for more segments.
     next: Option<QueuedMessage>,
     news: mpsc::UnboundedSender<News>,
 }
 
-/// The server does not listen to this assignment any more.
+/// The server does not accept this assignment any more.
 #[derive(Debug)]
 pub struct Over;
 
@@ -136,7 +136,7 @@ pub fn outbox(callbacks: CallbackClient, tail: Arc<Tail>, news: mpsc::UnboundedS
 }
 
 impl Outbox {
-    /// Puts a message in, when there is room for it. After the end of an assignment it goes nowhere.
+    /// Queues a message, and waits for space if needed. After the end of the assignment, the message is dropped.
     pub async fn put(&self, message: Message) {
         let room = match &message {
             Message::Segment(segment) => {
@@ -148,14 +148,14 @@ impl Outbox {
         let _ = self.waiting.send(QueuedMessage { message, _room: room });
     }
 
-    /// Takes whatever still comes without making it wait: what comes now is no more than a pipe holds.
+    /// Removes the limit. From now on no more can arrive than a pipe holds.
     pub fn open_wide(&self) {
         self.room.close();
     }
 }
 
 impl Delivery {
-    /// Says everything until there is nothing more to come.
+    /// Sends all messages until the queue is closed.
     pub async fn run(mut self) -> Result<(), Over> {
         loop {
             let next = match self.next.take() {
@@ -192,7 +192,8 @@ impl Delivery {
         Ok(())
     }
 
-    /// Sends the log once. What comes after it does not wait for a log that is not taken: the next one has all of it.
+    /// Tries once to send the log. Later callbacks do not wait for a log that fails, because the next log contains all
+    /// of it.
     async fn log(&self) -> Result<(), Over> {
         let Some(body) = self.tail.unsent() else { return Ok(()) };
         match self.callbacks.send(&Method::POST, "log", &self.on_connection(body)).await {
@@ -205,8 +206,8 @@ impl Delivery {
         }
     }
 
-    /// The log first, because the server takes none of a bot that has ended. Where the server takes no log it still hears
-    /// of the end, and where it is away, it hears both when it comes back.
+    /// Sends the log first, because the server accepts no log for a bot that has ended. If the server accepts only the
+    /// end, the agent sends the end alone. If the server is down, the agent retries both.
     async fn exited(&mut self, Exit { code, reason, error }: Exit) -> Result<(), Over> {
         let log = self.on_connection(self.tail.last());
         let exited = self.on_connection(json!({"exit_code": code, "reason": reason, "error": error}));
@@ -245,7 +246,7 @@ impl Delivery {
         self.settle(callback, answer.map(drop))
     }
 
-    /// Sends a segment and those that wait directly behind it.
+    /// Sends a segment together with the segments directly behind it.
     async fn segments(&mut self, first: Box<RawValue>, room: Option<OwnedSemaphorePermit>) -> Result<(), Over> {
         let mut rooms = vec![room];
         let mut bytes = first.get().len();
@@ -266,7 +267,7 @@ impl Delivery {
                 Err(_) => break,
             }
         }
-        // One segment that cannot be stored must not take the others down: a refused batch is halved until it is alone.
+        // One invalid segment must not block the others: a refused batch is halved until the segment is alone.
         let mut parts = vec![batch];
         while let Some(mut part) = parts.pop() {
             let body = Transcript { connection_id: self.callbacks.connection_id(), segments: &part };
@@ -282,7 +283,7 @@ impl Delivery {
         Ok(())
     }
 
-    /// Tries until the server has decided.
+    /// Retries until the server accepts or refuses.
     async fn until_heard(&self, method: &Method, callback: &str, body: &impl Serialize) -> Result<Value, Refusal> {
         let mut backoff = Backoff::default();
         loop {

@@ -1,5 +1,5 @@
-//! The bot's process. It leads a process group of its own, so that a signal reaches all of it, and nothing of it may
-//! outlive it: the next bot of the slot must not meet what the one before left behind.
+//! The bot's process. It leads its own process group, so one signal reaches the whole group. All processes of a bot end
+//! before the next bot of the slot starts.
 
 use std::ffi::OsString;
 use std::io::ErrorKind;
@@ -19,7 +19,7 @@ use crate::log::log;
 use crate::options::CommandLine;
 use crate::runner::MARK;
 
-/// How long killed processes may take to be gone. One that sleeps in the kernel cannot be waited for forever.
+/// How long to wait for killed processes. A process that sleeps in the kernel may never end.
 const CLEARING: Duration = Duration::from_secs(5);
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
@@ -29,7 +29,7 @@ pub struct Process {
     group: Pid,
 }
 
-/// What the agent and the bot say to each other.
+/// The pipes between the agent and the bot.
 #[derive(Debug)]
 pub struct Pipes {
     pub stdin: Option<ChildStdin>,
@@ -37,7 +37,7 @@ pub struct Pipes {
     pub stderr: Option<ChildStderr>,
 }
 
-/// The command could not be run at all.
+/// The command could not be started.
 #[derive(Debug, thiserror::Error)]
 #[error("{} cannot be run: {source}", .program.display())]
 pub struct CannotRun {
@@ -46,14 +46,14 @@ pub struct CannotRun {
 }
 
 impl CannotRun {
-    /// As a shell says it: 127 not found, 126 found and not to be run.
+    /// The exit code that a shell uses: 127 if the command is not found, 126 if it cannot be run.
     pub fn code(&self) -> i32 {
         if self.source.kind() == ErrorKind::NotFound { 127 } else { 126 }
     }
 }
 
-/// Makes orphans of the bot's tree children of this process, where they can be found and ended even if they left the
-/// bot's process group.
+/// Makes orphans of the bot's process tree children of this process. So the agent can find and end them even if they
+/// left the bot's process group.
 pub fn adopt_orphans() {
     #[cfg(target_os = "linux")]
     if let Err(error) = nix::sys::prctl::set_child_subreaper(true) {
@@ -61,8 +61,8 @@ pub fn adopt_orphans() {
     }
 }
 
-/// Keeps the environment and the memory of this process, with the tokens in them, from other processes of the same user:
-/// from its bots above all. Only what may trace any process, as root on a machine of its own, still sees them.
+/// Hides the environment and memory of this process, which contain tokens, from other processes of the same user, such
+/// as the bot. A process that may trace any process, such as root on its own machine, can still read them.
 pub fn hide() {
     #[cfg(target_os = "linux")]
     if let Err(error) = nix::sys::prctl::set_dumpable(false) {
@@ -83,11 +83,11 @@ impl Process {
             .env("BOT_DATA", &data.0)
             .env_remove("GREENROOM_SLOT_TOKEN")
             .env_remove("GREENROOM_RUNNER_TOKEN")
-            // What the slot was started for is the agent, not its bot.
+            // This variable describes the start of the agent, not of the bot.
             .env_remove("GREENROOM_PROCESS_START")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            // Not the agent's own, which may be the log of every bot of the slot.
+            // The bot does not share the agent's standard error, which may be the log of every bot of the slot.
             .stderr(Stdio::piped())
             .process_group(0)
             .kill_on_drop(true)
@@ -114,19 +114,20 @@ impl Process {
         }
     }
 
-    /// Buries orphans that have died meanwhile, so that a long meeting does not fill the process table.
+    /// Reaps dead orphans, so that they do not fill the process table during a long meeting.
     pub fn bury_orphans(&self) {
         for orphan in children().into_iter().filter(|id| *id != self.group) {
             let _ = waitpid(orphan, Some(WaitPidFlag::WNOHANG));
         }
     }
 
-    /// Ends what the process left behind, to the last of it.
+    /// Kills all remaining processes of the bot.
     pub async fn clear(self) {
         let begun = Instant::now();
         loop {
             let group_gone = killpg(self.group, Signal::SIGKILL) == Err(Errno::ESRCH);
-            // Only the bot's tree: the agent has no other children. A dead one leaves its own to us, for the next round.
+            // The agent has no other children than the bot's processes. The children of a dead one become ours, for the
+            // next pass.
             let left = children();
             for id in &left {
                 let _ = kill(*id, Signal::SIGKILL);
@@ -144,7 +145,7 @@ impl Process {
     }
 }
 
-/// The children of this process, the adopted ones among them. Empty where the kernel does not tell.
+/// The children of this process, including adopted ones. Empty if the kernel does not list them.
 fn children() -> Vec<Pid> {
     let Ok(threads) = std::fs::read_dir("/proc/self/task") else { return Vec::new() };
     threads
@@ -154,12 +155,12 @@ fn children() -> Vec<Pid> {
         .collect()
 }
 
-/// A process's exit code, or 128 and the signal that ended it, as a shell says it.
+/// The exit code, or 128 plus the signal number, as a shell reports it.
 pub fn code(status: ExitStatus) -> i32 {
     status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0))
 }
 
-/// For people.
+/// The exit status as text for people.
 pub fn exit_text(status: ExitStatus) -> String {
     match status.signal().map(Signal::try_from) {
         Some(Ok(signal)) => format!("the command was ended by {signal}"),

@@ -1,5 +1,5 @@
-//! Commands for the bot. Heartbeats bring them and acknowledge them; a waiting request brings them sooner. Both may
-//! bring the same one, so that each is handed on once and acknowledged when the bot has it.
+//! Commands for the bot. Heartbeats deliver and acknowledge commands, and a waiting request delivers them sooner. Both
+//! may deliver the same command, so the agent passes each on once, and acknowledges it when the bot has it.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,7 +17,7 @@ use crate::log::log;
 
 const WAIT: Duration = Duration::from_secs(30);
 
-/// As the bot gets it, on one line.
+/// A command in the form that the bot reads, as one line.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Command {
     pub id: String,
@@ -27,7 +27,7 @@ pub struct Command {
 }
 
 impl Command {
-    /// The agent's own wish that the bot leaves.
+    /// A command of the agent itself that asks the bot to leave.
     pub fn leave() -> Self {
         Self { id: uuid::Uuid::new_v4().to_string(), action: "leave".to_owned(), payload: json!({}) }
     }
@@ -37,13 +37,13 @@ impl Command {
     }
 }
 
-/// Which commands came, and how far each has got.
+/// The received commands and their progress.
 #[derive(Debug, Default)]
 struct Standing {
     seen: HashSet<String>,
-    /// Came, and the server does not know yet that the bot has it.
+    /// Received, but not yet acknowledged to the server.
     open: HashSet<String>,
-    /// The bot has it; to be said with the next heartbeat.
+    /// The bot has them; the next heartbeat acknowledges them.
     heard: Vec<String>,
 }
 
@@ -60,7 +60,7 @@ impl Commands {
         self.standing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Those that had not come before.
+    /// The commands that were not received before.
     fn new_ones(&self, commands: Vec<Command>) -> Vec<Command> {
         let mut standing = self.standing();
         let mut new = Vec::new();
@@ -69,20 +69,20 @@ impl Commands {
                 standing.open.insert(command.id.clone());
                 new.push(command);
             } else if !standing.open.contains(&command.id) && !standing.heard.contains(&command.id) {
-                // The server has forgotten that it was acknowledged. It goes with the next heartbeat, in its own time.
+                // The server lost the acknowledgement. The next regular heartbeat repeats it.
                 standing.heard.push(command.id);
             }
         }
         new
     }
 
-    /// The bot has it.
+    /// The bot has received the command.
     pub fn heard(&self, id: String) {
         self.standing().heard.push(id);
         self.heard.notify_one();
     }
 
-    /// No heartbeat follows the one that may be under way.
+    /// Stops heartbeats after the one that may be in progress.
     pub fn stop_beating(&self) {
         self.last_beat.notify_one();
     }
@@ -94,7 +94,7 @@ impl Commands {
         self.settled.notify_waiters();
     }
 
-    /// Waits until the server knows of all that came that the bot has it: before, it would only bring them again.
+    /// Waits until all received commands are acknowledged. A request before that would only return the same commands.
     async fn settled(&self) {
         loop {
             let settled = self.settled.notified();
@@ -114,7 +114,7 @@ struct Brought {
     commands: Vec<Command>,
 }
 
-/// Hands on what an answer brought, and says whether there was anything new.
+/// Passes on the commands of an answer. Returns whether any command was new.
 fn hand_on(answer: Value, commands: &Commands, news: &mpsc::UnboundedSender<News>) -> bool {
     let brought: Brought = match serde_json::from_value(answer) {
         Ok(brought) => brought,
@@ -134,8 +134,8 @@ fn hand_on(answer: Value, commands: &Commands, news: &mpsc::UnboundedSender<News
     some
 }
 
-/// Says that the bot lives: at once, at every interval, and whenever it has heard a command. A heartbeat that is not
-/// heard is not repeated as such; the next one says all of it.
+/// Sends heartbeats: at once, at every interval, and whenever the bot has received a command. A failed heartbeat is not
+/// repeated, because the next one contains the same acknowledgements.
 pub async fn beat(callbacks: CallbackClient, commands: Arc<Commands>, news: mpsc::UnboundedSender<News>) {
     let mut backoff = Backoff::default();
     loop {
@@ -166,7 +166,7 @@ pub async fn beat(callbacks: CallbackClient, commands: Arc<Commands>, news: mpsc
     }
 }
 
-/// Waits for commands at the server.
+/// Requests commands from the server in a loop.
 pub async fn wait(callbacks: CallbackClient, commands: Arc<Commands>, news: mpsc::UnboundedSender<News>) {
     let mut backoff = Backoff::default();
     let mut early = Backoff::default();
@@ -178,7 +178,7 @@ pub async fn wait(callbacks: CallbackClient, commands: Arc<Commands>, news: mpsc
                 if hand_on(answer, &commands, &news) || begun.elapsed() > WAIT / 2 {
                     early = Backoff::default();
                 } else {
-                    // Nothing new, and sooner than asked for: not to be asked in a tight loop.
+                    // The answer came early and had nothing new. The pause prevents a tight loop of requests.
                     tokio::time::sleep(early.next(None)).await;
                 }
                 commands.settled().await;

@@ -1,5 +1,5 @@
-//! Speaking to the server. What matters of an answer is whether to try again: a server that is away or overloaded has
-//! decided nothing, one that refuses has.
+//! HTTP requests to the server. The main question about a failure is whether to retry: a server that is down or
+//! overloaded has not decided, but a refusal is a decision.
 
 use std::error::Error;
 use std::time::Duration;
@@ -14,22 +14,22 @@ use crate::log::log;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const FIRST_DELAY: Duration = Duration::from_millis(100);
 const LONGEST_DELAY: Duration = Duration::from_secs(5);
-/// A server may ask for more patience than our own delays have, but not for so much that we miss its return.
+/// The longest `Retry-After` that the agent follows. A longer pause would miss the server's return.
 const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(120);
 
 /// A request that did not succeed.
 #[derive(Debug, thiserror::Error)]
 pub enum Refusal {
-    /// Nothing was decided; another try may succeed.
+    /// The server did not decide; a retry may succeed.
     #[error("{why}")]
     Away { why: String, retry_after: Option<Duration> },
-    /// The server decided, and another try would be told the same.
+    /// The server refused; a retry gives the same answer.
     #[error("{}", refused(*.status, .code, .detail))]
     Refused { status: StatusCode, code: String, detail: String },
 }
 
 fn refused(status: StatusCode, code: &str, detail: &str) -> String {
-    // Not every answer comes from Greenroom: a proxy on the way knows neither code nor detail.
+    // An answer may come from a proxy, without Greenroom's code and detail.
     let mut message = status.to_string();
     for (gap, more) in [(" ", code), (": ", detail)].into_iter().filter(|(_, more)| !more.is_empty()) {
         message.push_str(gap);
@@ -39,7 +39,7 @@ fn refused(status: StatusCode, code: &str, detail: &str) -> String {
 }
 
 impl Refusal {
-    /// What the server decided with, if it did.
+    /// The HTTP status of the refusal, if the server decided.
     pub fn status(&self) -> Option<StatusCode> {
         match self {
             Refusal::Away { .. } => None,
@@ -47,12 +47,12 @@ impl Refusal {
         }
     }
 
-    /// Whether the server said when to try again.
+    /// Whether the server said when to retry.
     pub fn asks_for_patience(&self) -> bool {
         matches!(self, Refusal::Away { retry_after: Some(_), .. })
     }
 
-    /// Whether the server will not listen to this assignment any more.
+    /// Whether the server does not accept this assignment any more.
     pub fn ends_assignment(&self) -> bool {
         match self {
             Refusal::Away { .. } => false,
@@ -64,7 +64,7 @@ impl Refusal {
         }
     }
 
-    /// Whether it was what was said, rather than that it was said now: other words could be accepted.
+    /// Whether the refusal is about the content of the request: other content may be accepted.
     pub fn is_about_content(&self) -> bool {
         let about = [StatusCode::BAD_REQUEST, StatusCode::PAYLOAD_TOO_LARGE, StatusCode::UNPROCESSABLE_ENTITY];
         matches!(self, Refusal::Refused { status, .. } if about.contains(status))
@@ -79,13 +79,13 @@ struct Problem {
     detail: String,
 }
 
-/// Trusts what the machine trusts. A bare container trusts nobody, which must not keep the agent from speaking plain
-/// HTTP, so there the roots that were built in take over.
+/// Uses the certificate roots of the machine. A minimal container has none; there the client uses its built-in roots,
+/// so that plain HTTP still works.
 pub fn client() -> Result<Client, reqwest::Error> {
     build(Client::builder)
 }
 
-/// For what is on this machine's own link, where no proxy could reach.
+/// For addresses on the machine's own link, which a proxy cannot reach.
 pub fn direct_client() -> Result<Client, reqwest::Error> {
     build(|| Client::builder().no_proxy())
 }
@@ -105,7 +105,7 @@ fn build(begin: impl Fn() -> ClientBuilder) -> Result<Client, reqwest::Error> {
     })
 }
 
-/// A success.
+/// A successful answer.
 #[derive(Debug)]
 pub struct Reply {
     pub status: StatusCode,
@@ -113,12 +113,12 @@ pub struct Reply {
     pub text: String,
 }
 
-/// Sends, and gives the status and the text of a success.
+/// Sends a request. Returns the status and the text of a success.
 pub async fn send(request: RequestBuilder) -> Result<(StatusCode, String), Refusal> {
     exchange(request).await.map(|reply| (reply.status, reply.text))
 }
 
-/// Sends, and gives all of a success.
+/// Sends a request. Returns status, headers and text of a success.
 pub async fn exchange(request: RequestBuilder) -> Result<Reply, Refusal> {
     let away = |error: reqwest::Error| Refusal::Away { why: why(&error), retry_after: None };
     let response = request.send().await.map_err(away)?;
@@ -139,14 +139,14 @@ pub async fn exchange(request: RequestBuilder) -> Result<Reply, Refusal> {
     Err(Refusal::Refused { status, code: problem.code, detail: problem.detail })
 }
 
-/// Reads the text of a success. One that is not understood comes from something on the way that does not know better.
+/// Reads the text of a success. Text that cannot be read comes from a proxy, so it counts as no decision.
 pub fn read<T: DeserializeOwned>(answer: Result<(StatusCode, String), Refusal>) -> Result<T, Refusal> {
     let (_, text) = answer?;
     serde_json::from_str(&text)
         .map_err(|_| Refusal::Away { why: "the answer was not understood".to_owned(), retry_after: None })
 }
 
-/// The cause at the bottom, which is the one that helps. Without the address, which is nobody's business in a log.
+/// The root cause of an error. Leaves out the URL, which does not belong in a log.
 fn why(error: &reqwest::Error) -> String {
     let mut cause: &dyn Error = error;
     while let Some(deeper) = cause.source() {
@@ -163,8 +163,8 @@ fn why(error: &reqwest::Error) -> String {
     }
 }
 
-/// How long to wait between tries: doubling, and with jitter, so that the agents of a whole fleet do not all return in
-/// the same moment after a restart of the server.
+/// The delay between retries. It doubles and has jitter, so the agents of a fleet do not all return at the same moment
+/// after a restart of the server.
 #[derive(Debug)]
 pub struct Backoff {
     tries: u32,
@@ -187,7 +187,7 @@ impl Backoff {
         }
     }
 
-    /// As `next`, and logs now and then why: the first time, and ever more rarely while it lasts.
+    /// Like `next`, and sometimes logs the reason: the first time, and then less and less often.
     pub fn after(&mut self, what: &str, refusal: &Refusal) -> Duration {
         let delay = self.next(Some(refusal));
         if self.tries.is_power_of_two() {

@@ -1,5 +1,5 @@
-//! The agent: runs the bot's command in a slot and speaks to Greenroom for it, so that a bot needs to know nothing of
-//! tokens, retries and heartbeats. It prints lines, reads lines, and ends.
+//! The agent runs the bot's command in a slot and makes the calls to Greenroom for it. So a bot needs no code for
+//! tokens, retries and heartbeats. The bot prints lines, reads lines, and ends.
 
 mod assignment;
 mod callbacks;
@@ -29,16 +29,16 @@ use tokio::sync::watch;
 
 const MISUSED: u8 = 2;
 
-/// What this agent is for.
+/// The task of this agent.
 #[derive(Debug)]
 enum Work {
     Slot(Options, Source),
     Runner(RunnerOptions, Settings),
 }
 
-/// Does what the arguments say, which are those after the program's name.
+/// Runs the agent with these arguments, which do not include the program name.
 pub fn run(arguments: impl Iterator<Item = OsString>) -> ExitCode {
-    // Before anything else can run here.
+    // This comes first, before any other process can read the environment.
     child::hide();
     let work = match options::parse(arguments) {
         Ok(Asked::Run(options)) => Source::from_environment().map(|source| Work::Slot(options, source)),
@@ -65,7 +65,7 @@ pub fn run(arguments: impl Iterator<Item = OsString>) -> ExitCode {
         }
     };
     let code = runtime.block_on(serve(work));
-    // Its threads may still be at a name that does not resolve, or at an output that nobody reads.
+    // Its threads may still resolve a name or write to an output that no process reads.
     runtime.shutdown_background();
     code
 }
@@ -101,7 +101,7 @@ async fn serve(work: Work) -> ExitCode {
     }
 }
 
-/// Runs one bot after the other.
+/// Runs one bot after another.
 async fn wait_in_slot(http: &Client, options: &Options, mut waiting: AssignmentPoller, shutdown: Shutdown) -> ExitCode {
     let mut asked = shutdown.clone();
     loop {
@@ -123,11 +123,11 @@ async fn wait_in_slot(http: &Client, options: &Options, mut waiting: AssignmentP
     }
 }
 
-/// Counts how often the agent is asked to end.
+/// Counts the requests to end the agent.
 fn shutdown() -> std::io::Result<Shutdown> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
-    // By itself it would end the agent and not its bot, which has a process group of its own.
+    // The default action would end only the agent, because the bot has its own process group.
     let mut hangup = signal(SignalKind::hangup())?;
     let (sender, receiver) = watch::channel(EndRequest::default());
     tokio::spawn(async move {

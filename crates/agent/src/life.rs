@@ -1,5 +1,5 @@
-//! One bot's life in this slot: its process from its start to its end, and everything that is said of it meanwhile.
-//! Ends only when nothing of the process is left and its end was reported, or cannot be.
+//! One bot's run in this slot, from the start of its process to the report of its end. It returns when no process of
+//! the bot is left, and its end is reported or cannot be reported.
 
 use std::path::PathBuf;
 use std::process::ExitStatus;
@@ -22,45 +22,45 @@ use crate::options::Options;
 use crate::pipes;
 use crate::tail::Tail;
 
-/// Greenroom's words for the end of a bot whose slot was ended from outside, and of one that would not leave.
+/// Reasons in Greenroom's API: the slot was ended from outside, and the bot did not leave.
 const INTERRUPTED: &str = "interrupted";
 const KILLED: &str = "killed";
 const BURYING: Duration = Duration::from_secs(10);
-/// How long what the process printed last may take to come through its pipe once the process is gone.
+/// How long to read the last output of the process after it has ended.
 const DRAINING: Duration = Duration::from_secs(5);
-/// How long a heartbeat that is under way may hold up the report of the end.
+/// How long a heartbeat in progress may delay the report of the end.
 const LAST_BEAT: Duration = Duration::from_secs(1);
-/// Docker sends SIGKILL 10 s after SIGTERM. The bot's end must be reported before that.
+/// Docker sends SIGKILL 10 s after SIGTERM. The agent must report the bot's end before that.
 const INTERRUPTED_LEAVE_GRACE: Duration = Duration::from_secs(4);
 const INTERRUPTED_KILL_GRACE: Duration = Duration::from_secs(2);
-/// How many lines are told with a failure.
+/// How many lines of output a failure report includes.
 const TOLD_LINES: usize = 5;
 const TERMINATED: i32 = 128 + Signal::SIGTERM as i32;
 
-/// What those that speak with the server have to tell.
+/// Messages from the tasks that call the server.
 #[derive(Debug)]
 pub enum News {
-    /// The server knows that the bot runs.
+    /// The server has recorded that the bot runs.
     Started {
         stopping: bool,
     },
     Command(Command),
-    /// The server does not listen to this assignment any more, and why.
+    /// The server does not accept this assignment any more, and why.
     Over(String),
 }
 
 /// How the agent was asked to end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EndRequest {
-    /// How often. More than once is impatience.
+    /// The number of requests. From the second one on, the agent does not finish its report.
     pub times: u32,
-    /// The last signal that asked for it; `None` when the server did.
+    /// The last signal; `None` if the server asked.
     pub signal: Option<Signal>,
 }
 
 pub type Shutdown = watch::Receiver<EndRequest>;
 
-/// A task that ends with the one who wanted it.
+/// A task that is aborted when this value is dropped.
 #[derive(Debug)]
 pub struct Task<T>(JoinHandle<T>);
 
@@ -77,11 +77,11 @@ pub fn task<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -
 /// Where a bot runs.
 #[derive(Debug)]
 pub struct RunLocation {
-    /// What the server knows it by.
+    /// The id that the server uses for this place.
     pub id: Option<String>,
-    /// The bot's own, if it has one.
+    /// The bot's own folder, if it has one.
     pub folder: Option<PathBuf>,
-    /// Whether the server can learn only from the agent what the bot prints.
+    /// Whether the agent sends the bot's output, because the server cannot read it elsewhere.
     pub sends_log: bool,
 }
 
@@ -91,7 +91,7 @@ impl RunLocation {
     }
 }
 
-/// How far the bot's leaving has got.
+/// The progress of the bot's leaving.
 #[derive(Debug, Default)]
 struct Leaving {
     asked: bool,
@@ -103,8 +103,8 @@ struct Leaving {
     due: Option<Instant>,
 }
 
-/// Runs the bot to its end and reports it. Gives the exit code that was reported, or would have been. `note` hears which
-/// process the bot runs as.
+/// Runs the bot to its end and reports the end. Returns the exit code of the report, even if the report failed. Calls
+/// `note` with the id of the bot's process.
 pub async fn live(
     http: &Client,
     options: &Options,
@@ -167,14 +167,14 @@ pub async fn live(
     exit.code
 }
 
-/// Adds what a bot that crashed printed last to what is told of it.
+/// Adds the last output lines of a crashed bot to its error.
 fn with_last_lines(exit: Exit, tail: &Tail) -> Exit {
     let lines = if exit.code == 0 || exit.reason.is_some() { String::new() } else { tail.last_lines(TOLD_LINES) };
     let error = exit.error.map(|error| if lines.is_empty() { error } else { format!("{error}. Last lines:{lines}") });
     Exit { error, ..exit }
 }
 
-/// What the end of the process means for the bot.
+/// The result of the bot, from the end of its process.
 fn exit(status: ExitStatus, leaving: &Leaving, Ending { reason, error }: Ending) -> Exit {
     let code = child::code(status);
     if let Some(signal) = leaving.interrupted_by {
@@ -183,7 +183,8 @@ fn exit(status: ExitStatus, leaving: &Leaving, Ending { reason, error }: Ending)
         let error = format!("the agent got {signal} while the bot ran, and not from Greenroom{own}{said}");
         return Exit { code: 128 + signal as i32, reason: Some(INTERRUPTED.to_owned()), error: Some(error) };
     }
-    // It was asked to leave and left, if only when it was pushed. Programs that catch the signal end with its code.
+    // The bot was asked to leave and did, even if only after SIGTERM. Programs that catch the signal exit with its
+    // code.
     if leaving.terminated && code == TERMINATED {
         return Exit { code: 0, reason: reason.or_else(|| Some("left".to_owned())), error };
     }
@@ -255,7 +256,8 @@ impl Life<'_> {
         }
     }
 
-    /// The agent is asked to end, and so is its bot. By a signal that is an end from outside: the server hears of it at once.
+    /// The agent was asked to end, so it asks the bot to leave. A signal is an end from outside: the agent reports it
+    /// at once.
     async fn end(&mut self, EndRequest { signal, .. }: EndRequest, report: &Report) {
         let Some(signal) = signal.filter(|_| !self.leaving.asked) else {
             self.leave("the server says so", None);
@@ -268,7 +270,7 @@ impl Life<'_> {
         report.outbox.put(Message::Status { status, reason }).await;
     }
 
-    /// Tells the bot to leave, once. False when it was told before.
+    /// Asks the bot to leave, once. Returns false if it was already asked.
     fn leave(&mut self, why: &str, command: Option<Command>) -> bool {
         if self.leaving.asked {
             return false;
@@ -280,7 +282,7 @@ impl Life<'_> {
         true
     }
 
-    /// It was told to leave and has not: the next step.
+    /// The bot has not left in time: sends SIGTERM, then SIGKILL.
     fn push(&mut self) {
         if self.leaving.terminated {
             log!("the command has not ended at SIGTERM: SIGKILL");
@@ -300,7 +302,7 @@ impl Life<'_> {
     }
 }
 
-/// What is said to the server, until nothing is left to say.
+/// The tasks that report to the server.
 struct Report {
     outbox: Outbox,
     delivery: Task<Result<(), Over>>,
@@ -311,7 +313,7 @@ struct Report {
 }
 
 impl Report {
-    /// Says nothing more.
+    /// Stops all reports.
     fn stop(&mut self) {
         self.over = true;
         self.beating = None;
@@ -320,7 +322,7 @@ impl Report {
         self.outbox.open_wide();
     }
 
-    /// Reports the end after all else. While the server is away that lasts, but not forever.
+    /// Reports the end after all other callbacks. If the server is down, retries up to a time limit.
     async fn end(
         self,
         exit: Exit,
@@ -347,7 +349,8 @@ impl Report {
                     log!("the end was not reported: {why}");
                     return;
                 },
-                // Once is a wish to end well, and the report is part of that; more is impatience.
+                // After one request to end, the agent still reports the bot's end. A second request ends the agent
+                // without the report.
                 Ok(()) = shutdown.changed() => if shutdown.borrow().times > 1 {
                     log!("the end was not reported: the agent was asked to end again");
                     return;
@@ -361,9 +364,9 @@ impl Report {
     }
 
     async fn say_end(mut self, exit: Exit) -> Result<(), Over> {
-        // There is nobody left who could be told anything.
+        // The bot has ended, so no more commands are needed.
         self.waiting = None;
-        // The heart beats until all that came before the end was heard, and not beyond the end.
+        // Heartbeats continue until the server has all earlier callbacks, and stop before the end is reported.
         let (mark, reached) = oneshot::channel();
         self.outbox.put(Message::Mark(mark)).await;
         reached.await.map_err(|_| Over)?;

@@ -1,5 +1,5 @@
-//! What the command prints. Its lines are events or log, and a bot may print anything, so that a line of any length and
-//! of any bytes must come through without being held in memory whole.
+//! Reads the command's output. Each line is an event or log. A bot may print anything, so lines of any length and any
+//! bytes must pass without being held in memory whole.
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -8,7 +8,7 @@ use tokio::io::{AsyncBufReadExt, AsyncRead, BufReader};
 /// The longest line that can be an event.
 const LONGEST: usize = 1024 * 1024;
 
-/// Something that was printed, with its line break if it has one.
+/// A part of the output, with its line break if it has one.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Printed {
     Line(Vec<u8>),
@@ -58,7 +58,7 @@ impl<R: AsyncRead + Unpin> Lines<R> {
     }
 }
 
-/// The last place to cut where no character of UTF-8 is torn.
+/// The last position to cut without splitting a UTF-8 character.
 pub fn character_boundary(bytes: &[u8]) -> usize {
     let starts = bytes.iter().rev().take(4).position(|byte| byte & 0xC0 != 0x80);
     match starts {
@@ -67,7 +67,7 @@ pub fn character_boundary(bytes: &[u8]) -> usize {
     }
 }
 
-/// What the bot says of itself.
+/// An event that the bot reports about itself.
 #[derive(Debug)]
 pub enum Event {
     Joined,
@@ -76,7 +76,7 @@ pub enum Event {
     Exited(Ending),
 }
 
-/// The bot's own word for its end, for when it comes.
+/// The bot's own reason for its end, used when the process ends.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
 pub struct Ending {
     pub reason: Option<String>,
@@ -99,12 +99,12 @@ struct TranscriptLine {
     segments: Vec<Box<RawValue>>,
 }
 
-/// The events that a bot can tell.
+/// The events that a bot can report.
 const KNOWN: [&str; 4] = ["joined", "status", "transcript", "exited"];
-/// What many loggers write beside their `event`, which is their message and none of ours.
+/// Fields that loggers write next to their own `event` field. A line with such a field is log output.
 const FIELDS_OF_LOGGERS: [&str; 8] = ["level", "timestamp", "time", "ts", "logger", "msg", "message", "severity"];
 
-/// Reads a line. None is log; an error is log that was meant to be an event, and says what is wrong with it.
+/// Reads a line. `None` means log. An error means log that looks like an event, and says what is wrong with it.
 pub fn event(line: &str) -> Result<Option<Event>, String> {
     if !line.trim_start().starts_with('{') {
         return Ok(None);
@@ -124,7 +124,7 @@ pub fn event(line: &str) -> Result<Option<Event>, String> {
     read.map(Some).map_err(|error| format!("event {event:?} not understood: {error}"))
 }
 
-/// What to tell of an event that is not known; `None` where the line is more likely one of a logger.
+/// The warning for an unknown event; `None` if the line probably comes from a logger.
 fn unknown_event(name: &str, line: &str) -> Option<String> {
     let shown = fit(name, 40);
     let spelt = shown.to_lowercase();
@@ -140,7 +140,7 @@ fn unknown_event(name: &str, line: &str) -> Option<String> {
     (is_ours && !is_logger).then(|| format!("unknown event {shown:?}; the known ones are {}", KNOWN.join(", ")))
 }
 
-/// How many letters have to be put in, taken out or changed to make one word the other.
+/// The edit distance: how many letters to insert, remove or change to turn one word into the other.
 fn distance(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().collect();
     let mut row: Vec<usize> = (0..=b.len()).collect();
@@ -155,8 +155,8 @@ fn distance(a: &str, b: &str) -> usize {
     row[b.len()]
 }
 
-/// Text that the server takes: an explanation that is too long, or holds what cannot be stored, must not cost the event
-/// that it explains.
+/// Makes text acceptable to the server. A reason that is too long or has invalid characters must not make the server
+/// refuse the event.
 fn fit(text: &str, most: usize) -> String {
     text.trim().chars().filter(|c| *c != '\0').take(most).collect()
 }

@@ -1,5 +1,5 @@
-//! The agent's own log: one line on standard error for each event. Standard output belongs to the bot, and losing a
-//! line because nobody reads is better than failing over it.
+//! The agent's own log: one line on standard error for each event. Standard output is for the bot's output. If a line
+//! cannot be written, it is lost, and the agent continues.
 
 use std::fmt::Arguments;
 use std::io::Write;
@@ -11,11 +11,11 @@ pub(crate) use log;
 
 pub fn line(arguments: Arguments<'_>) {
     let mut text = format!("greenroom-agent: {arguments}");
-    // What a server or a bot says may hold line breaks; an event stays one line.
+    // Text from a server or a bot may contain line breaks; a log event stays one line.
     if text.contains(char::is_control) {
         text = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     }
     text.push('\n');
-    // Not eprintln!, which panics when standard error is closed.
+    // `eprintln!` would panic when standard error is closed.
     let _ = std::io::stderr().write_all(text.as_bytes());
 }

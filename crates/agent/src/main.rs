@@ -1,4 +1,4 @@
-//! The binary: everything is in the library, which the server carries as well.
+//! The agent's binary. All code is in the library, which the server also contains.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! What goes through the pipes of the bot's process: commands to it, and what it prints.
+//! The pipes of the bot's process: commands to it, and output from it.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -13,10 +13,10 @@ use crate::lines::{self, Ending, Event, Lines, Printed};
 use crate::log::log;
 use crate::tail::{Stream, Tail};
 
-/// How often what the bot printed is sent where nobody else could be asked for it.
+/// How often the agent sends the bot's output, if the server cannot read it elsewhere.
 const LOG_EVERY: Duration = Duration::from_secs(10);
 
-/// Writes commands to the bot, and acknowledges each that it has.
+/// Writes commands to the bot, and acknowledges each one. A command is also acknowledged if the bot does not read it.
 pub async fn write(stdin: Option<ChildStdin>, mut lines: mpsc::UnboundedReceiver<Command>, heard: Arc<Commands>) {
     let mut stdin = stdin;
     while let Some(command) = lines.recv().await {
@@ -24,18 +24,19 @@ pub async fn write(stdin: Option<ChildStdin>, mut lines: mpsc::UnboundedReceiver
             let mut line = serde_json::to_vec(&command).unwrap_or_default();
             line.push(b'\n');
             if let Err(error) = open.write_all(&line).await {
-                // It may have closed it because it never listens. Then there is nobody to wait for.
+                // The bot may have closed its standard input because it never reads it. Then no more commands can be
+                // delivered.
                 log!("the command does not read its standard input ({error})");
                 stdin = None;
             }
         }
         heard.heard(command.id);
     }
-    // Held open to the end of the bot: for many programs a closed standard input is a reason to end.
+    // Stays open until the bot ends, because many programs end when their standard input closes.
     std::future::pending::<()>().await;
 }
 
-/// Reads what the bot prints: events go to the server, all else to our own standard output.
+/// Reads the bot's output: events go to the server, other lines to the agent's standard output.
 pub async fn read(printed: Option<ChildStdout>, outbox: Outbox, ending: Arc<Mutex<Ending>>, tail: Arc<Tail>) {
     let Some(printed) = printed else { return };
     let mut lines = Lines::new(printed);
@@ -64,26 +65,26 @@ pub async fn read(printed: Option<ChildStdout>, outbox: Outbox, ending: Arc<Mute
         };
         tail.print(Stream::Output, &bytes);
         let mut out = stdout();
-        // Nobody may be reading; that is no reason to stop the bot.
+        // A failed write must not stop the bot.
         let _ = out.write_all(String::from_utf8_lossy(&bytes).as_bytes()).await;
         let _ = out.flush().await;
     }
 }
 
-/// Copies what the bot prints as errors to our own.
+/// Copies the bot's standard error to the agent's standard error.
 pub async fn copy_errors(printed: Option<ChildStderr>, tail: Arc<Tail>) {
     let Some(mut printed) = printed else { return };
     let mut bytes = vec![0; 8 * 1024];
     while let Ok(count @ 1..) = printed.read(&mut bytes).await {
         tail.print(Stream::Errors, &bytes[..count]);
         let mut errors = stderr();
-        // Nobody may be reading; that is no reason to stop the bot.
+        // A failed write must not stop the bot.
         let _ = errors.write_all(&bytes[..count]).await;
         let _ = errors.flush().await;
     }
 }
 
-/// Has what the bot printed sent now and then.
+/// Queues the log for sending at intervals.
 pub async fn send_log(outbox: Outbox, tail: Arc<Tail>) {
     loop {
         tokio::time::sleep(LOG_EVERY).await;

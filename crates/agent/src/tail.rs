@@ -1,5 +1,5 @@
-//! The last of what the bot printed, with the times at which it came: what people read as the bot's log when its machine is
-//! gone. The server keeps 64 KiB of it, so no more is kept here.
+//! The last part of the bot's output, with the time of each line. People read it as the bot's log when its machine is
+//! gone. The server keeps 64 KiB, so the agent keeps no more.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -7,17 +7,17 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-/// Of text; what a line costs in JSON is bounded by the number of lines.
+/// The limit on text. The limit on lines bounds the extra size of JSON.
 const BYTES_MAX: usize = 64 * 1024;
 const LINES_MAX: usize = 5_000;
-/// A longer line is parted.
+/// A longer line is split.
 const LINE_BYTES_MAX: usize = 8 * 1024;
-/// So much of a line is told with a failure.
+/// How much of a line a failure report shows.
 const SHOWN_BYTES_MAX: usize = 500;
-/// So many warnings are told of a bot.
+/// How many warnings are kept for a bot.
 const WARNINGS_MAX: usize = 5;
 
-/// Where something was printed.
+/// The stream of some output.
 #[derive(Clone, Copy, Debug)]
 pub enum Stream {
     Output = 0,
@@ -32,7 +32,7 @@ struct State {
     lines: VecDeque<(Timestamp, String)>,
     bytes: usize,
     truncated: bool,
-    /// What has no line break yet, of each stream.
+    /// For each stream, the text that has no line break yet.
     begun: [Vec<u8>; 2],
     warnings: Vec<String>,
     is_unsent: bool,
@@ -43,7 +43,7 @@ impl Tail {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes what was printed, whole lines or not.
+    /// Adds output, in whole or partial lines.
     pub fn print(&self, stream: Stream, bytes: &[u8]) {
         let (mut state, now) = (self.state(), Timestamp::now());
         for part in bytes.split_inclusive(|byte| *byte == b'\n') {
@@ -60,7 +60,7 @@ impl Tail {
         }
     }
 
-    /// Tells that something of the bot had no effect, once. False when it was told before, or too much was.
+    /// Adds a warning about bot output that had no effect. Returns false if it is known already, or there are too many.
     pub fn warn(&self, text: &str) -> bool {
         let mut state = self.state();
         if state.warnings.len() >= WARNINGS_MAX || state.warnings.iter().any(|known| known == text) {
@@ -71,7 +71,7 @@ impl Tail {
         true
     }
 
-    /// The last few lines, for people who are told of a failure; empty when nothing was printed.
+    /// The last lines, for a failure report; empty if nothing was printed.
     pub fn last_lines(&self, count: usize) -> String {
         let state = self.state();
         let lines = state.lines.iter().skip(state.lines.len().saturating_sub(count));
@@ -82,18 +82,18 @@ impl Tail {
         self.state().is_unsent
     }
 
-    /// What is to be sent, if there is something new.
+    /// The body to send, if there is new output.
     pub fn unsent(&self) -> Option<Value> {
         let mut state = self.state();
         std::mem::take(&mut state.is_unsent).then(|| state.body())
     }
 
-    /// What was to be sent was not.
+    /// Marks the output as not sent, after a failed attempt.
     pub fn keep_unsent(&self) {
         self.state().is_unsent = true;
     }
 
-    /// All of it, after the last was printed.
+    /// All of the output, including unfinished lines, after the process has ended.
     pub fn last(&self) -> Value {
         let (mut state, now) = (self.state(), Timestamp::now());
         for stream in 0..state.begun.len() {
@@ -111,7 +111,7 @@ impl State {
     fn push(&mut self, line: &[u8], now: Timestamp) {
         let text = String::from_utf8_lossy(line);
         let text = text.trim_end_matches(['\n', '\r']);
-        // One line of many bytes is several, so that dropping the oldest never drops everything.
+        // One long line becomes several, so dropping the oldest line never drops everything.
         let mut rest = text;
         loop {
             let (part, after) = rest.split_at(rest.floor_char_boundary(LINE_BYTES_MAX));

@@ -1,5 +1,6 @@
-//! What a runner's agent calls, through the server: it registers, is heard of, waits for a run, takes it and gives itself
-//! back. Each call is true only of what the table has at that moment: an agent that comes late is told so.
+//! The calls of a runner's agent, which reach this module through the server: register, heartbeat, wait for a run,
+//! acknowledge it, release the runner. Each call checks the table at that moment. An agent that calls too late gets a
+//! refusal.
 
 use std::time::Duration;
 
@@ -10,10 +11,10 @@ use crate::steps::Step;
 use crate::table::Changed;
 use crate::{AwsError, RunnerPool, RunnerState};
 
-/// How often something is tried that others change meanwhile.
+/// How many times a call retries when other processes change the runner in between.
 const TRIES: usize = 10;
 
-/// Why a runner is not registered.
+/// Why a runner cannot register.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RegisterError {
     #[error("no group of the pool has this instance")]
@@ -26,35 +27,36 @@ pub enum RegisterError {
     Aws(#[from] AwsError),
 }
 
-/// What a runner is told when it is heard of.
+/// The answer to a heartbeat.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Standing {
-    /// `None`: it is unknown.
+    /// `None`: the pool does not know the runner.
     pub state: Option<RunnerState>,
     pub run_id: Option<String>,
-    /// The run that it is busy with is to be ended, and the runner given back.
+    /// The agent must end its current run and release the runner.
     pub stop: bool,
-    /// The machine is to end.
+    /// The machine must end.
     pub end: bool,
 }
 
-/// What a runner is to run.
+/// The run that an agent is to start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Run {
-    /// The slot, without the installation.
+    /// The slot name, without the installation.
     pub slot: String,
     pub run_id: String,
     pub connection: Option<String>,
 }
 
 impl RunnerPool {
-    /// An instance of one of the groups is idle from now on, and announced. Whoever registers a runner that is registered and
-    /// alive has to prove to be it (`reregister`): its agent is new, and runs nothing.
+    /// Registers an instance of one of the groups: its runner becomes idle and is announced. If the runner is already
+    /// registered and healthy, the caller must prove with `reregister` that it is this runner. A new agent runs
+    /// nothing.
     pub async fn register(&self, instance: &str, reregister: bool) -> Result<Runner, RegisterError> {
         self.register_as(instance, reregister, None).await
     }
 
-    /// The same for an agent that says which it is: whoever asks again because the answer was lost is answered again.
+    /// Like `register`, for an agent that names itself. If the answer was lost, the same agent may repeat the call.
     pub async fn register_as(
         &self,
         instance: &str,
@@ -80,7 +82,7 @@ impl RunnerPool {
             let now = self.now();
             let made = Runner::created(&self.0.settings, instance, &machine.group, &machine.instance_type, now);
             let next = made.ok_or(RegisterError::Unknown)?.idle(now, self.new_expiry(), self.0.settings.pace.idle);
-            // Before it is announced: who claims it looks whether it was heard of.
+            // The heartbeat comes before the announcement, because a claim checks the last heartbeat.
             self.0.table.beat_of(instance, now, agent).await?;
             let is_done = match &seen {
                 None => self.0.table.insert(&next).await?,
@@ -96,7 +98,7 @@ impl RunnerPool {
         Err(in_the_way("register").into())
     }
 
-    /// A runner is heard of, with the run that it is busy with.
+    /// Records a heartbeat. `busy_with` is the run that the agent works on.
     pub async fn beat(&self, instance: &str, busy_with: Option<&str>) -> Result<Standing, AwsError> {
         let now = self.now();
         let (written, runner) = tokio::join!(self.0.table.beat(instance, now), self.0.table.runner(instance));
@@ -115,10 +117,10 @@ impl RunnerPool {
         Ok(Standing { state: Some(runner.state), run_id: runner.run_id, stop, end })
     }
 
-    /// Waits until the runner is claimed by this installation. One that is terminated or unknown waits for nothing.
+    /// Waits until this installation claims the runner. Returns `None` at once if the runner is terminated or unknown.
     pub async fn await_claim(&self, instance: &str, wait: Duration) -> Result<Option<Run>, AwsError> {
         let _waiting = self.watch();
-        // Whatever is heard of it: in time for what may be waited for.
+        // Polls often enough that the agent can acknowledge in time even if no signal arrives.
         let poll_interval = self.0.settings.pace.registration / 3;
         let bell = self.0.signals.of(instance);
         let deadline = Instant::now() + wait;
@@ -130,7 +132,8 @@ impl RunnerPool {
             if runner.state == RunnerState::Terminated {
                 return Ok(None);
             }
-            // An agent that waits runs nothing: one whose acknowledgement got no answer is told of its run once more.
+            // An agent that waits runs nothing. If the answer to its acknowledgement was lost, it gets its run once
+            // more.
             if matches!(runner.state, RunnerState::Claimed | RunnerState::Running)
                 && !runner.held
                 && let Some(slot) = runner.slot_of(&self.0.settings.installation)
@@ -138,7 +141,7 @@ impl RunnerPool {
             {
                 let (slot, run_id) = (slot.to_owned(), run_id.clone());
                 if runner.state == RunnerState::Running && runner.stop_asked {
-                    // It was never begun, and is to end.
+                    // The agent never started this run, and a stop is requested.
                     self.release(instance, &run_id).await?;
                     continue;
                 }
@@ -154,7 +157,7 @@ impl RunnerPool {
         }
     }
 
-    /// The agent will run what the runner was claimed for; false when that is no longer its run, and must not be begun.
+    /// The agent accepts the run. Returns false if the runner no longer has this run; then the agent must not start it.
     pub async fn acknowledge(&self, instance: &str, run_id: &str) -> Result<bool, AwsError> {
         for _ in 0..TRIES {
             let runner = self.0.table.runner(instance).await?;
@@ -172,7 +175,7 @@ impl RunnerPool {
         Err(in_the_way("acknowledge"))
     }
 
-    /// The run is over, and the runner idle under a new threshold; false when it was not its run.
+    /// The run has ended: the runner is idle with a new expiry. Returns false if the runner did not have this run.
     pub async fn release(&self, instance: &str, run_id: &str) -> Result<bool, AwsError> {
         for _ in 0..TRIES {
             let runner = self.0.table.runner(instance).await?;
@@ -181,7 +184,7 @@ impl RunnerPool {
                 return Ok(false);
             };
             let now = self.now();
-            // It was heard of just now, in this call.
+            // This call itself shows that the agent is alive.
             self.0.table.beat(instance, now).await?;
             let next = runner.idle(now, self.new_expiry(), self.0.settings.pace.idle);
             if self.0.table.change(&runner, &next).await? == Changed::Done {

@@ -1,6 +1,6 @@
-//! The claim worker: from an announcement to a runner whose agent has said that it runs the slot. Each candidate is claimed
-//! in one conditional transaction, then its health and its agent's word are waited for; one that fails is done away with,
-//! and the next is tried.
+//! The claim worker: it turns an announcement into a runner whose agent has acknowledged the slot. It claims each
+//! candidate in one conditional transaction, checks its last heartbeat, and waits for its agent. If a candidate fails,
+//! the worker expires or terminates it and tries the next one.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -16,18 +16,18 @@ use crate::steps::Step;
 use crate::table::Changed;
 use crate::{AwsError, Class, Holder, Runner, RunnerPool, RunnerState};
 
-/// How often to look whether another process was told that the runner is acknowledged.
+/// How often to check whether another process received the acknowledgement.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
-/// What one request looks for, and where it has not looked in vain.
+/// The requirements of one request, and the classes that may still have a fitting runner.
 pub(crate) struct Search<'a> {
     wanted: Option<&'a Requirements>,
-    /// The smallest first.
+    /// Smallest class first.
     classes: VecDeque<&'a Class>,
 }
 
 impl RunnerPool {
-    /// A runner that fits and that runs the slot; `None` when there is none.
+    /// Claims a runner that fits and waits until it runs the slot. Returns `None` if no runner fits.
     pub async fn claim(&self, wanted: Option<&Requirements>, holder: &Holder) -> Result<Option<Runner>, AwsError> {
         let mut search = self.search(wanted);
         while let Some(claimed) = self.claim_next(&mut search, holder, false).await? {
@@ -38,14 +38,15 @@ impl RunnerPool {
         Ok(None)
     }
 
-    /// The announcement of an idle runner that fits, taken out of its queue: only the first step of a claim, to measure it.
+    /// Takes the announcement of a fitting idle runner out of its queue. This is only the first step of a claim, for
+    /// measurements.
     pub async fn pick(&self, wanted: Option<&Requirements>) -> Result<Option<Announcement>, AwsError> {
         let picked = self.next_picked(&mut self.search(wanted)).await?;
         Ok(picked.and_then(Picked::take))
     }
 
-    /// A runner that fits, claimed for the slot, whether or not it is healthy: the first two steps of a claim, to measure
-    /// them. It falls back like any claim that is not acknowledged.
+    /// Claims a fitting runner for the slot without a health check. These are only the first two steps of a claim, for
+    /// measurements. The claim falls back like any claim that is not acknowledged.
     pub async fn claim_unchecked(
         &self,
         wanted: Option<&Requirements>,
@@ -71,7 +72,7 @@ impl RunnerPool {
         Ok(None)
     }
 
-    /// The next runner that is claimed for the slot and healthy.
+    /// Claims the next healthy runner for the slot.
     pub(crate) async fn claim_next(
         &self,
         search: &mut Search<'_>,
@@ -98,7 +99,8 @@ impl RunnerPool {
     ) -> Result<Option<Claimed>, AwsError> {
         while let Some(picked) = self.next_picked(search).await? {
             self.0.steps.done(Step::HandedOver).await;
-            // In a task of its own: when nobody waits for it any more, what it claimed is known and goes back.
+            // A separate task finishes the claim even if the caller stops waiting. Then the claimed runner is known and
+            // goes back.
             let task = tokio::spawn(self.clone().take(picked, holder.clone(), held));
             let taken = task.await.map_err(|error| AwsError::malformed("claim", error.to_string()))?;
             if let Some(claimed) = taken? {
@@ -108,7 +110,7 @@ impl RunnerPool {
         Ok(None)
     }
 
-    /// Claims what was announced; `None` when it is no longer so.
+    /// Claims the announced runner. Returns `None` if the announcement no longer matches the table.
     async fn take(self, picked: Picked, holder: Holder, held: bool) -> Result<Option<Claimed>, AwsError> {
         let now = self.now();
         let Some(announcement) = picked.announcement() else { return Ok(None) };
@@ -128,7 +130,7 @@ impl RunnerPool {
             && let Some(has) = self.0.table.slot(&slot).await?
             && has.run_id == run_id
         {
-            // It was done, and only the answer was lost.
+            // The change was made; only the answer was lost.
             changed = Ok(Changed::Done);
         }
         match changed? {
@@ -146,7 +148,7 @@ impl RunnerPool {
         }
     }
 
-    /// Whether what a slot has was only left by a runner that is terminated, and is gone now.
+    /// Whether a terminated runner left the slot's item behind. If so, removes the item.
     async fn is_left_over(&self, slot: &str) -> Result<bool, AwsError> {
         let Some(held) = self.0.table.slot(slot).await? else { return Ok(true) };
         let Some(runner) = self.0.table.runner(&held.runner).await? else {
@@ -160,7 +162,7 @@ impl RunnerPool {
         Ok(true)
     }
 
-    /// Nobody is offered it until it was heard of again.
+    /// Makes the runner idle with an expiry in the past. It is not offered again until its agent sends a heartbeat.
     async fn expire(&self, claimed: Claimed) -> Result<(), AwsError> {
         let now = self.now();
         let next = claimed.runner.idle(now, before(now, Duration::from_millis(1)), self.0.settings.pace.idle);
@@ -171,7 +173,7 @@ impl RunnerPool {
         Ok(())
     }
 
-    /// Waits until the agent has acknowledged. One that does not is terminated.
+    /// Waits for the agent's acknowledgement. Terminates the runner if the acknowledgement does not come in time.
     pub(crate) async fn registered(&self, claimed: Claimed) -> Result<Option<Runner>, AwsError> {
         let run_id = claimed.runner.run_id.clone().unwrap_or_default();
         let bell = self.0.signals.of(&claimed.runner.instance);
@@ -207,7 +209,7 @@ impl RunnerPool {
         }
     }
 
-    /// A claimed runner that nobody waits for is idle again, under a new threshold; one that is not healthy is not offered.
+    /// Makes a claimed runner idle again, with a new expiry. An unhealthy runner is not announced.
     pub(crate) async fn give_back(&self, claimed: &Runner) -> Result<Changed, AwsError> {
         let is_healthy = self.is_healthy(self.0.table.heard(&claimed.instance).await?);
         let now = self.now();
@@ -225,7 +227,7 @@ impl RunnerPool {
     }
 }
 
-/// A runner that is claimed and not acknowledged. Unless it is kept, it goes back.
+/// A runner that is claimed but not acknowledged. It goes back when this value is dropped, unless `keep` was called.
 #[derive(Debug)]
 pub(crate) struct Claimed {
     pool: RunnerPool,
@@ -234,7 +236,7 @@ pub(crate) struct Claimed {
 }
 
 impl Claimed {
-    /// It is as it should be, or is no longer this one's.
+    /// Leaves the runner as it is: its claim is complete, or it no longer belongs to this claim.
     pub fn keep(mut self) -> Runner {
         self.is_open = false;
         self.runner.clone()
@@ -247,7 +249,7 @@ impl Drop for Claimed {
             return;
         }
         let (pool, runner) = (self.pool.clone(), self.runner.clone());
-        // Without a runtime the process ends, and the keeper of another finds it.
+        // Without a runtime, this process is ending. The keeper of another process takes the runner back.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn(async move {
                 if let Err(error) = pool.give_back(&runner).await {

@@ -1,4 +1,4 @@
-//! The three services, reached with whatever credentials the machine has: environment, profile or role.
+//! The clients of the three AWS services. They use the credentials that the machine has: environment, profile or role.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ const ATTEMPT: Duration = Duration::from_secs(10);
 const ALL_ATTEMPTS: Duration = Duration::from_secs(25);
 const ATTEMPTS: u32 = 3;
 
-/// One client for each service; a clone is the same client.
+/// One client for each service. A clone shares the same clients.
 #[derive(Clone, Debug)]
 pub(crate) struct Clients {
     pub sqs: aws_sdk_sqs::Client,

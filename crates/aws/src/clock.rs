@@ -1,4 +1,4 @@
-//! The time, in milliseconds as everything here keeps it, and a way for tests to be ahead of it.
+//! The current time in milliseconds, the unit that this crate stores. Tests can move the clock forward.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-/// The machine's time, and how far this clock is ahead of it: not at all, but in tests. A clone is the same clock.
+/// The machine's time plus an offset. The offset is zero except in tests. A clone shares the same clock.
 #[derive(Clone, Debug, Default)]
 pub struct Clock {
     ahead_ms: Arc<AtomicI64>,
@@ -18,7 +18,7 @@ impl Clock {
         from_millis(Timestamp::now().as_millisecond().saturating_add(ahead))
     }
 
-    /// Goes ahead by so much at once.
+    /// Moves the clock forward.
     pub fn advance(&self, by: Duration) {
         self.ahead_ms.fetch_add(millis(by), Ordering::SeqCst);
     }

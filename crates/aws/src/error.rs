@@ -1,15 +1,15 @@
-//! What AWS refuses, in its own words: the operation, the code and the message, and whether asking again may help. No
-//! credential gets into it, though some of AWS's messages quote the request.
+//! Errors of AWS: the operation, the code, the message, and whether a retry may help. Errors never contain a
+//! credential, although some messages of AWS quote the request.
 
 use std::error::Error;
 
 use aws_sdk_dynamodb::config::http::HttpResponse;
 use aws_sdk_dynamodb::error::{DisplayErrorContext, ProvideErrorMetadata, SdkError};
 
-/// How much of a message is kept.
+/// The longest part of a message that an error keeps, in characters.
 const SHOWN: usize = 500;
 
-/// Codes that say only that AWS cannot answer just now, whatever the status.
+/// Codes that mean that AWS cannot answer now, whatever the HTTP status.
 const BUSY: [&str; 22] = [
     "Throttling",
     "ThrottlingException",
@@ -29,14 +29,14 @@ const BUSY: [&str; 22] = [
     "RequestTimeoutException",
     "ScalingActivityInProgress",
     "ResourceContention",
-    // Credentials that are being renewed.
+    // Returned while credentials are being renewed.
     "ExpiredToken",
     "ExpiredTokenException",
     "RequestExpired",
     "RequestTimeTooSkewed",
 ];
 
-/// Codes that say that a queue, a table or a group was never made.
+/// Codes that mean that a queue, a table or a group does not exist.
 const MISSING: [&str; 4] = [
     "ResourceNotFoundException",
     "QueueDoesNotExist",
@@ -44,34 +44,34 @@ const MISSING: [&str; 4] = [
     "com.amazonaws.sqs#QueueDoesNotExist",
 ];
 
-/// Codes whose messages quote the request, and with it a session's token.
+/// Codes whose messages quote the request, which contains a session token.
 const QUOTING: [&str; 3] = ["SignatureDoesNotMatch", "InvalidSignatureException", "IncompleteSignature"];
 
-/// What came of asking AWS, in the caller's terms.
+/// The result of a failed call to AWS.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AwsError {
-    /// AWS has trouble, or is asked too often.
+    /// AWS has a fault, or throttles the caller.
     #[error("{operation}: {message}")]
     Busy { operation: &'static str, message: String },
-    /// There was no answer.
+    /// AWS did not answer.
     #[error("{operation}: AWS cannot be reached: {message}")]
     Unreachable { operation: &'static str, message: String },
-    /// What is asked for was never made.
+    /// The queue, table or group does not exist.
     #[error("{operation}: {message}; `greenroom aws init` makes the table, the queues and the groups")]
     Missing { operation: &'static str, message: String },
-    /// It is not allowed, or not possible.
+    /// AWS does not allow the call, or it is not possible.
     #[error("{operation}: {message}")]
     Refused { operation: &'static str, message: String },
-    /// An answer or an item that is none.
+    /// An answer or an item that cannot be read.
     #[error("{operation}: {message}")]
     Malformed { operation: &'static str, message: String },
-    /// The slot has a runner already.
+    /// The slot already has a runner.
     #[error("the slot {slot} has a runner already")]
     Taken { slot: String },
 }
 
 impl AwsError {
-    /// What an operation of AWS came to; `operation` is its name.
+    /// The error of a failed AWS call. `operation` is the name of the AWS operation.
     pub(crate) fn new<E>(operation: &'static str, error: SdkError<E, HttpResponse>) -> Self
     where
         E: Error + ProvideErrorMetadata + Send + Sync + 'static,
@@ -84,7 +84,7 @@ impl AwsError {
             SdkError::ConstructionFailure(_) => {
                 Self::Refused { operation, message: shown(&DisplayErrorContext(&error).to_string()) }
             }
-            // Also when there are no credentials: whoever gives them may be away for a moment.
+            // Missing credentials count as unreachable too: their source may be down only for a moment.
             _ => Self::Unreachable { operation, message: shown(&DisplayErrorContext(&error).to_string()) },
         }
     }
@@ -110,7 +110,7 @@ impl AwsError {
         Self::Malformed { operation, message: message.into() }
     }
 
-    /// Whether asking again may help.
+    /// Whether a retry may help.
     pub fn retryable(&self) -> bool {
         match self {
             Self::Busy { .. } | Self::Unreachable { .. } | Self::Taken { .. } => true,
@@ -119,7 +119,7 @@ impl AwsError {
     }
 }
 
-/// The beginning of what AWS says, on one line.
+/// The beginning of a message, on one line.
 fn shown(message: &str) -> String {
     let line = message.split_whitespace().collect::<Vec<_>>().join(" ");
     line.chars().take(SHOWN).collect()

@@ -1,4 +1,4 @@
-//! Many idle runners at once, without machines or agents: what a measurement of the pickup starts from.
+//! Writes many idle runners at once, without machines or agents, as the start of a pickup measurement.
 
 use domain::Attributes;
 use futures_util::future::try_join_all;
@@ -7,12 +7,12 @@ use crate::message::Announcement;
 use crate::queue::Outgoing;
 use crate::{AwsError, Runner, RunnerPool};
 
-/// So many are written at the same time.
+/// How many runners are written at the same time.
 const AT_ONCE: usize = 32;
 
 impl RunnerPool {
-    /// Writes idle runners, heard of just now, and announces them, by the name and the attributes of each. Announcements are
-    /// good for as long as the pool's pace says.
+    /// Writes idle runners with a current heartbeat and announces them. Each entry is a name and its attributes. The
+    /// announcements expire as the pool's pace says.
     pub async fn fill(&self, runners: &[(String, Attributes)]) -> Result<(), AwsError> {
         let (now, expires_at) = (self.now(), self.new_expiry());
         let announced =

@@ -1,6 +1,7 @@
-//! Fresh capacity: who finds no runner says so in the table, and the group of the smallest class that fits grows by what is
-//! missing, never by more: each slot that waits is counted once, and so is every machine that is on its way. A bot that allows only
-//! some types of a class gets a machine from the group of one of these.
+//! Fresh capacity. A slot that finds no runner records its demand in the table, and the group of the smallest fitting
+//! class grows by the missing number of machines. Each waiting slot and each machine that is starting counts once, so a
+//! group never grows by more than that. A bot that allows only some types of a class gets a machine from a group of one
+//! of these types.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -12,49 +13,50 @@ use crate::groups::Group;
 use crate::table::Demand;
 use crate::{AwsError, Runner, RunnerPool, RunnerState};
 
-/// Who has not asked again within this no longer waits.
+/// A slot that has not asked again within this time no longer waits.
 const STILL_WAITS: Duration = Duration::from_secs(30);
-/// A group that does not get the machines it wants for so long counts as full: AWS has none of them, or none for us.
+/// A group whose machines do not start within this time counts as full: AWS has no capacity, or does not give it to
+/// this account.
 const LAUNCHES_WITHIN: Duration = Duration::from_mins(5);
 
-/// What came of asking for a fresh runner.
+/// The result of a request for a fresh runner.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fresh {
-    /// One is on its way, in this group. Who waits for it has to ask again within half a minute. `asked` when the group was
-    /// made to grow for it now; otherwise one that was asked for before will do.
+    /// A machine is starting in this group. The caller must ask again within 30 seconds to keep its demand. `asked` is
+    /// true if the group grew now; otherwise a machine that was requested earlier is enough.
     Coming { group: String, asked: bool },
     /// Every group that fits is at its maximum.
     NoCapacity { message: String },
-    /// No group can ever have one that fits.
+    /// No group can ever have a runner that fits.
     Impossible { message: String },
 }
 
-/// A group all of whose machines fit a request.
+/// A group whose machines all fit a request.
 struct FittingGroup {
     name: String,
-    /// How many machines the class may have in all its groups of this usage class.
+    /// The maximum number of machines in all groups of this class and usage class.
     most: u32,
     of_class: Vec<String>,
 }
 
 impl FittingGroup {
-    /// How large it may be beside the other groups of its class.
+    /// The maximum size of this group, given the sizes of the other groups of its class.
     fn most_beside(&self, groups: &[Group]) -> u32 {
         let others = groups.iter().filter(|group| group.name != self.name && self.of_class.contains(&group.name));
         self.most.saturating_sub(others.map(|group| group.desired).sum())
     }
 }
 
-/// A group as far as one request is concerned.
+/// The counts of a group for one request.
 struct Counted<'a> {
     group: &'a Group,
     max: u32,
-    /// Registered runners that are of no use to the request.
+    /// Registered runners that the request cannot use.
     others: u32,
-    /// Idle runners that fit, and machines that are not up yet.
+    /// Idle runners that fit, and machines that are starting.
     coming: u32,
     waiting: u32,
-    /// How many have waited for longer.
+    /// How many slots have waited longer.
     before_it: u32,
 }
 
@@ -69,7 +71,7 @@ impl Counted<'_> {
 }
 
 impl RunnerPool {
-    /// Says that a slot waits for a fresh runner, and makes a group grow if too few are on their way.
+    /// Records that a slot waits for a fresh runner, and grows a group if too few machines are starting.
     pub async fn ask_for_fresh(&self, wanted: Option<&Requirements>, slot: &str) -> Result<Fresh, AwsError> {
         if self.classes_for(wanted).is_empty() {
             return Ok(Fresh::Impossible { message: "no class of the pool has what is asked for".into() });
@@ -89,7 +91,7 @@ impl RunnerPool {
         let waits = |demand: &Demand| demand.at >= before(now, STILL_WAITS);
         let own = self.0.table.demand(&key).await?.filter(waits);
         if let Some(own) = &own {
-            // It stays where it is for as long as there is room.
+            // The slot keeps its group for as long as that group has room.
             there.sort_by_key(|(group, _)| group.name != own.group);
         }
         let mut at_maximum = Vec::new();
@@ -116,14 +118,14 @@ impl RunnerPool {
         Ok(Fresh::NoCapacity { message: format!("every group that fits is at its maximum: {}", at_maximum.join(", ")) })
     }
 
-    /// The slot no longer waits for a fresh runner.
+    /// Removes the slot's demand for a fresh runner.
     pub async fn forget_demand(&self, slot: &str) -> Result<(), AwsError> {
         self.0.table.forget_demand(&self.slot_key(slot)).await
     }
 
-    /// The groups all of whose machines fit: the smallest class first, of each class what stays before what may be taken
-    /// away. Those of one type each only where some types of the class do not fit: from the group of all its types, machines
-    /// would be bought again and again that are of no use.
+    /// The groups whose machines all fit: smallest class first, and on-demand before spot within a class. The groups of
+    /// a single type are used only if some types of the class do not fit. The group of all types would then start
+    /// unusable machines again and again.
     fn groups_for(&self, wanted: Option<&Requirements>) -> Vec<FittingGroup> {
         let settings = &self.0.settings;
         let mut fitting = Vec::new();
@@ -131,7 +133,7 @@ impl RunnerPool {
             for usage in class.could_fit(wanted) {
                 let groups = settings.groups_of(class, usage);
                 let of_class: Vec<String> = groups.iter().map(|(name, _)| name.clone()).collect();
-                // The one of all types is the first, and will do by itself.
+                // The first group has all types. If all types fit, it is enough.
                 let all_fit = class.always_fits(wanted, usage, &groups[0].1);
                 let groups = groups.into_iter().filter(|(_, types)| class.always_fits(wanted, usage, types));
                 let groups = groups.take(if all_fit { 1 } else { usize::MAX });
@@ -142,7 +144,7 @@ impl RunnerPool {
         fitting
     }
 
-    /// The runners that are up.
+    /// The registered runners: idle, claimed and running.
     async fn up(&self) -> Result<Vec<Runner>, AwsError> {
         let of = |state| self.0.table.runners(state);
         let (mut up, claimed, running) =
@@ -162,7 +164,7 @@ impl RunnerPool {
         own: &Demand,
     ) -> Counted<'a> {
         let now = self.now();
-        // Each once, and only those whose machine is still there: rows of others go in a while.
+        // Counts each runner once, and only if its machine still exists. Rows of ended machines disappear later.
         let is_there =
             |runner: &&Runner| group.instances.iter().any(|machine| machine.id == runner.instance && !machine.going);
         let mut of_group: Vec<_> = up.iter().filter(|runner| runner.group == group.name).filter(is_there).collect();
@@ -184,7 +186,7 @@ impl RunnerPool {
         }
     }
 
-    /// Makes a group grow; never shrink.
+    /// Grows a group. Never shrinks it.
     async fn grow_to(&self, group: &Group, target: u32) -> Result<bool, AwsError> {
         if target <= group.desired {
             return Ok(false);
@@ -194,7 +196,7 @@ impl RunnerPool {
         Ok(true)
     }
 
-    /// Keeps as many idle runners on demand as the classes say; how many groups grow for it.
+    /// Keeps the configured number of idle on-demand runners for each class. Returns how many groups grew.
     pub(crate) async fn keep_idle(&self, groups: &[Group], up: &[&Runner]) -> Result<u32, AwsError> {
         let mut grown = 0;
         for class in self.0.settings.classes.iter().filter(|class| class.min_idle > 0) {
@@ -213,7 +215,7 @@ impl RunnerPool {
     }
 }
 
-/// How many machines of a group are on their way: there and not registered, or not there yet.
+/// How many machines of a group are starting: present but not registered, or requested and not present.
 fn not_up<'a>(group: &Group, up: impl Iterator<Item = &'a Runner>) -> u32 {
     let up: HashSet<_> = up.map(|runner| runner.instance.as_str()).collect();
     let staying: Vec<_> = group.instances.iter().filter(|instance| !instance.going).collect();

@@ -1,5 +1,5 @@
-//! The Auto Scaling groups that runners come from, one for each class and usage class. Every call is held to the groups of
-//! this pool: what belongs to another one is never described, grown or ended here.
+//! The Auto Scaling groups that start runners, at least one for each class and usage class. Every call is limited to
+//! the groups of this pool: this module never describes, grows or ends anything of another pool.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use domain::UsageClass;
 
 use crate::{AwsError, Settings};
 
-/// So many names fit into one question.
+/// AWS accepts this many names in one request.
 const NAMES_AT_ONCE: usize = 50;
 
 #[derive(Clone, Debug)]
@@ -26,7 +26,7 @@ pub(crate) struct Instance {
     pub id: String,
     pub group: String,
     pub instance_type: String,
-    /// It is being ended, is ended, or has left its group.
+    /// The machine is ending, has ended, or has left its group.
     pub going: bool,
 }
 
@@ -43,18 +43,18 @@ impl Groups {
         Self { client, settings }
     }
 
-    /// Every group of the pool that there is, with its machines.
+    /// Every existing group of the pool, with its machines.
     pub async fn all(&self) -> Result<Vec<Group>, AwsError> {
         let described = describe(&self.client, &names(&self.settings)).await?;
         Ok(described.iter().filter_map(Group::read).collect())
     }
 
-    /// A machine by its id, if it is in one of the groups.
+    /// Finds a machine by its id, if it is in one of the groups.
     pub async fn find(&self, instance: &str) -> Result<Option<Instance>, AwsError> {
         self.find_in(instance, None).await
     }
 
-    /// The same, also if it is in a group that was ours once.
+    /// Like `find`. Also accepts the group `of`, which may have been a group of the pool earlier.
     async fn find_in(&self, instance: &str, of: Option<&str>) -> Result<Option<Instance>, AwsError> {
         let asked = self.client.describe_auto_scaling_instances().instance_ids(instance).send().await;
         let answer = asked.map_err(|error| AwsError::new("DescribeAutoScalingInstances", error))?;
@@ -72,7 +72,7 @@ impl Groups {
         }))
     }
 
-    /// Asks for a group of this size. At once: a pause after the last change is for groups that follow a measurement.
+    /// Sets the desired size of a group. Ignores the cooldown, which is for groups that follow a metric.
     pub async fn grow(&self, group: &str, desired: u32) -> Result<(), AwsError> {
         let call = self.client.set_desired_capacity().auto_scaling_group_name(group);
         let call = call.desired_capacity(size(desired)).honor_cooldown(false);
@@ -80,20 +80,20 @@ impl Groups {
         Ok(())
     }
 
-    /// Ends a machine and makes its group smaller by it. One that is in none of the groups, nor in that of which it is known to
-    /// be, or is going, is left alone.
+    /// Ends a machine and reduces the desired size of its group by one. Does nothing if the machine is already ending,
+    /// or is neither in the pool's groups nor in `of`.
     pub async fn terminate(&self, instance: &str, of: Option<&str>) -> Result<(), AwsError> {
         if self.is_settled(instance, of).await? {
             return Ok(());
         }
         let mut ended = self.end(instance, true).await;
         if ended.as_ref().is_err_and(would_pass_minimum) {
-            // Somebody made the group smaller by hand, and its machines are protected from that: it has more than it
-            // wants, so that none comes in place of this one.
+            // An operator reduced the group by hand, and its machines are protected from scale-in. The group has more
+            // machines than its desired size, so it does not replace this one.
             ended = self.end(instance, false).await;
         }
         let Err(error) = ended else { return Ok(()) };
-        // Another process may have been faster.
+        // Another process may have ended the machine first.
         match self.is_settled(instance, of).await {
             Ok(true) => Ok(()),
             _ => Err(AwsError::new("TerminateInstanceInAutoScalingGroup", error)),
@@ -140,10 +140,10 @@ pub(crate) fn names(settings: &Settings) -> Vec<String> {
     all.flatten().map(|(name, _)| name).collect()
 }
 
-/// What Auto Scaling says of groups. Those that are missing are not in the answer.
+/// Describes groups. The answer omits groups that do not exist.
 pub(crate) async fn describe(client: &Client, names: &[String]) -> Result<Vec<AutoScalingGroup>, AwsError> {
     let mut all = Vec::new();
-    // Without a name the question would be about every group of the account.
+    // A request without names would describe every group of the account.
     for names in names.chunks(NAMES_AT_ONCE) {
         let question = client.describe_auto_scaling_groups().set_auto_scaling_group_names(Some(names.to_vec()));
         let mut pages = question.max_records(100).into_paginator().send();
@@ -155,17 +155,17 @@ pub(crate) async fn describe(client: &Client, names: &[String]) -> Result<Vec<Au
     Ok(all)
 }
 
-/// Sizes are signed numbers at Auto Scaling.
+/// Auto Scaling uses signed numbers for sizes.
 pub(crate) fn size(number: u32) -> i32 {
     i32::try_from(number).unwrap_or(i32::MAX)
 }
 
 fn is_going(state: &str) -> bool {
-    // Also `Terminating:Wait`, `Warmed:Terminated` and whatever else there may come to be of it.
+    // This also matches `Terminating:Wait`, `Warmed:Terminated`, and similar states that AWS may add.
     state.contains("Terminat") || state.starts_with("Detach")
 }
 
-/// Whether a machine cannot be ended together with its place, as the group would become too small.
+/// Whether AWS refused because a smaller desired size would be below the group's minimum.
 fn would_pass_minimum(error: &SdkError<TerminateInstanceInAutoScalingGroupError>) -> bool {
     error.code() == Some("ValidationError") && error.message().is_some_and(|message| message.contains("min size"))
 }

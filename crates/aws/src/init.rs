@@ -1,5 +1,5 @@
-//! Makes what a runner pool needs and is not there yet. What is there stays; it is changed only where the pool would not work
-//! as it should otherwise, and every change is told. So it may be run any number of times, also while runners work.
+//! Creates the missing parts of a runner pool. It changes an existing part only if the pool would not work otherwise,
+//! and reports every change. An operator may run it any number of times, also while runners work.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -23,11 +23,11 @@ use crate::groups::{self, size};
 use crate::plan::{EXPIRES, INDEX, INDEX_KEY, KEY, PlannedGroup, QUEUE_ATTRIBUTES, SUSPENDED, Template, describe};
 use crate::{AwsError, Settings};
 
-/// How long a new table may take. AWS needs some seconds.
+/// How long to wait for a new table. AWS needs some seconds.
 const TABLE_PATIENCE: Duration = Duration::from_mins(5);
 const TABLE_POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What became of each thing, in the order in which they were looked at.
+/// The result for each part, in the order of the checks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Made {
     pub things: Vec<Thing>,
@@ -54,11 +54,11 @@ pub enum Kind {
 pub enum Outcome {
     Made,
     WasThere,
-    /// It was there, and differed: how.
+    /// The part existed and differed. The text says how.
     Changed(String),
 }
 
-/// Makes what is missing.
+/// Creates the missing parts.
 pub async fn init(settings: &Settings) -> Result<Made, AwsError> {
     let clients = Clients::connect(settings).await;
     let plan = describe(settings);
@@ -103,7 +103,7 @@ async fn describe_table(client: &aws_sdk_dynamodb::Client, name: &str) -> Result
     }
 }
 
-/// Somebody else's table is not written into.
+/// Refuses a table with other keys than a runner pool has, so that the pool never writes into a foreign table.
 fn check_table(name: &str, there: &TableDescription) -> Result<(), AwsError> {
     let keys = |schema: &[KeySchemaElement]| -> Vec<String> {
         schema.iter().map(|element| element.attribute_name.clone()).collect()
@@ -121,7 +121,7 @@ fn check_table(name: &str, there: &TableDescription) -> Result<(), AwsError> {
     Err(AwsError::Refused { operation: "DescribeTable", message })
 }
 
-/// Whether it was made here.
+/// Creates the table. Returns false if another process created it.
 async fn create_table(client: &aws_sdk_dynamodb::Client, name: &str) -> Result<bool, AwsError> {
     let (attributes, key, index) =
         table_shape().map_err(|error| AwsError::malformed("CreateTable", error.to_string()))?;
@@ -129,7 +129,7 @@ async fn create_table(client: &aws_sdk_dynamodb::Client, name: &str) -> Result<b
     let call = call.set_attribute_definitions(Some(attributes)).key_schema(key).global_secondary_indexes(index);
     match call.send().await {
         Ok(_) => Ok(true),
-        // Another process was faster.
+        // Another process created it first.
         Err(error) if error.as_service_error().is_some_and(|error| error.is_resource_in_use_exception()) => Ok(false),
         Err(error) => Err(AwsError::new("CreateTable", error)),
     }
@@ -152,7 +152,7 @@ async fn await_table(client: &aws_sdk_dynamodb::Client, name: &str) -> Result<()
     let deadline = Instant::now() + TABLE_PATIENCE;
     loop {
         let status = describe_table(client, name).await?.and_then(|there| there.table_status);
-        // One that is being changed can be used.
+        // A table in state `Updating` can be used.
         if matches!(status, Some(TableStatus::Active | TableStatus::Updating)) {
             return Ok(());
         }
@@ -165,7 +165,7 @@ async fn await_table(client: &aws_sdk_dynamodb::Client, name: &str) -> Result<()
     }
 }
 
-/// Has DynamoDB remove items past their end. Whether that is new.
+/// Turns on the expiry of items in DynamoDB. Returns whether this is a change.
 async fn expire(client: &aws_sdk_dynamodb::Client, name: &str) -> Result<bool, AwsError> {
     let asked = client.describe_time_to_live().table_name(name).send().await;
     let there = asked.map_err(|error| AwsError::new("DescribeTimeToLive", error))?.time_to_live_description;
@@ -184,7 +184,7 @@ async fn expire(client: &aws_sdk_dynamodb::Client, name: &str) -> Result<bool, A
     let call = client.update_time_to_live().table_name(name).time_to_live_specification(specification);
     match call.send().await {
         Ok(_) => Ok(true),
-        // Another process was faster.
+        // Another process turned it on first.
         Err(error) if error.message().is_some_and(|message| message.contains("already enabled")) => Ok(false),
         Err(error) => Err(AwsError::new("UpdateTimeToLive", error)),
     }
@@ -243,7 +243,7 @@ async fn group(
     if resized || unprotected {
         let call = client.update_auto_scaling_group().auto_scaling_group_name(&planned.name);
         let call = call.max_size(size(max)).new_instances_protected_from_scale_in(true);
-        // As it is: moto takes a policy that is not repeated for one that is to go.
+        // Repeats the policy unchanged, because moto removes a policy that the call omits.
         let call = call.set_mixed_instances_policy(there.mixed_instances_policy().cloned().map(with_one_name));
         call.send().await.map_err(|error| AwsError::new("UpdateAutoScalingGroup", error))?;
     }
@@ -268,7 +268,7 @@ async fn create_group(client: &aws_sdk_autoscaling::Client, planned: &PlannedGro
         .set_availability_zones(some(&planned.zones));
     let made = match call.send().await {
         Ok(_) => true,
-        // Another process was faster.
+        // Another process created it first.
         Err(error) if error.as_service_error().is_some_and(|error| error.is_already_exists_fault()) => false,
         Err(error) => return Err(AwsError::new("CreateAutoScalingGroup", error)),
     };
@@ -281,7 +281,7 @@ fn mixed(planned: &PlannedGroup) -> MixedInstancesPolicy {
         Template::Id(id) => LaunchTemplateSpecification::builder().launch_template_id(id),
         Template::Name(name) => LaunchTemplateSpecification::builder().launch_template_name(name),
     };
-    // Whoever looks after the template says which of its versions is used.
+    // The owner of the template decides which version is the default.
     let template = LaunchTemplate::builder().launch_template_specification(template.version("$Default").build());
     let types =
         planned.instance_types.iter().map(|name| LaunchTemplateOverrides::builder().instance_type(name).build());
@@ -296,7 +296,7 @@ fn mixed(planned: &PlannedGroup) -> MixedInstancesPolicy {
         .build()
 }
 
-/// A template is described with its id and its name, and may be asked for by one of them only.
+/// AWS describes a template with its id and its name, but accepts only one of them in a request.
 fn with_one_name(mut policy: MixedInstancesPolicy) -> MixedInstancesPolicy {
     let Some(template) = &mut policy.launch_template else { return policy };
     let overrides = template.overrides.iter_mut().flatten();
@@ -315,7 +315,7 @@ async fn suspend(client: &aws_sdk_autoscaling::Client, group: &str) -> Result<()
     Ok(())
 }
 
-// --- Words --------------------------------------------------------------------------------------------------------
+// --- Texts --------------------------------------------------------------------------------------------------------
 
 impl fmt::Display for Made {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

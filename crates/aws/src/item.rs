@@ -1,5 +1,5 @@
-//! What the table has of a runner and of a slot, and how it is written: attributes of DynamoDB, read with care, because
-//! other versions of this program write them too.
+//! The table items of runners and slots. Other versions of this program write these items too, so every DynamoDB
+//! attribute is checked when it is read.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -14,19 +14,19 @@ use crate::clock::{after, from_millis};
 use crate::message::{Announcement, text};
 use crate::{AwsError, Settings};
 
-/// How long it is remembered that a runner is terminated.
+/// How long the table keeps a terminated runner.
 const REMEMBERED: Duration = Duration::from_hours(24);
 const READ: &str = "the table";
 
 pub(crate) type Item = HashMap<String, AttributeValue>;
 
-/// Where a runner stands. Terminated is final.
+/// The state of a runner. `Terminated` is final.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum RunnerState {
-    /// Its machine is there; its agent has not been heard of.
+    /// The machine exists. Its agent has not registered.
     Created,
     Idle,
-    /// It is to run a slot; its agent has not said that it will.
+    /// The runner is claimed for a slot. Its agent has not acknowledged it.
     Claimed,
     Running,
     Terminated,
@@ -52,32 +52,32 @@ impl fmt::Display for RunnerState {
     }
 }
 
-/// A machine that runs one slot after the other.
+/// A machine that runs one slot after another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Runner {
     pub instance: String,
     pub attributes: Attributes,
-    /// The Auto Scaling group that it is in.
+    /// The Auto Scaling group of the machine.
     pub group: String,
     pub state: RunnerState,
-    /// Which run it is claimed for, or was last: another one for each claim.
+    /// The current or last run. Each claim has a new run id.
     pub run_id: Option<String>,
-    /// The slot, with its installation before it: `installation/slot`.
+    /// The slot as `installation/slot`.
     pub slot: Option<String>,
     pub connection: Option<String>,
-    /// Until when its last announcement is good.
+    /// When the last announcement expires.
     pub expires_at: Timestamp,
     pub idle_until: Option<Timestamp>,
-    /// When it came into its state.
+    /// When the runner entered its state.
     pub since: Timestamp,
-    /// Its agent is to end the run and to give the runner back.
+    /// The agent must end the run and release the runner.
     pub stop_asked: bool,
-    /// It is claimed together with others, of which some are missing yet.
+    /// The runner is claimed together with others, and some of those are not claimed yet.
     pub held: bool,
 }
 
 impl Runner {
-    /// A runner whose machine was seen in a group; `None` when the group is not one of the pool's.
+    /// A runner for a machine in a group. `None` if the group is not one of the pool's groups.
     pub(crate) fn created(
         settings: &Settings,
         instance: &str,
@@ -109,7 +109,7 @@ impl Runner {
         })
     }
 
-    /// An idle runner as the table has it if an announcement is true.
+    /// The idle runner that the table has if the announcement is still valid.
     pub(crate) fn announced(settings: &Settings, announcement: &Announcement, now: Timestamp) -> Self {
         let attributes = announcement.attributes.clone();
         let class = attributes.resource_class.clone().unwrap_or_default();
@@ -129,7 +129,7 @@ impl Runner {
         }
     }
 
-    /// The same, idle from now on and announced until `expires_at`.
+    /// The runner in state idle, announced until `expires_at`.
     pub(crate) fn idle(&self, now: Timestamp, expires_at: Timestamp, idle: Duration) -> Self {
         Self {
             state: RunnerState::Idle,
@@ -145,7 +145,7 @@ impl Runner {
         }
     }
 
-    /// The same, claimed for a slot.
+    /// The runner in state claimed, for a slot.
     pub(crate) fn claimed(&self, now: Timestamp, run_id: &str, slot: &str, connection: Option<&str>) -> Self {
         Self {
             state: RunnerState::Claimed,
@@ -162,7 +162,7 @@ impl Runner {
         Self { state: RunnerState::Running, since: now, held: false, ..self.clone() }
     }
 
-    /// The same at its end. One that runs keeps its slot until its machine is known to end.
+    /// The runner in state terminated. A running runner keeps its slot until its machine is known to end.
     pub(crate) fn terminated(&self, now: Timestamp) -> Self {
         let keeps = self.state == RunnerState::Running;
         Self {
@@ -175,7 +175,7 @@ impl Runner {
         }
     }
 
-    /// The name of its slot, if that is of this installation.
+    /// The name of its slot, if the slot belongs to this installation.
     pub fn slot_of(&self, installation: &str) -> Option<&str> {
         self.slot.as_deref()?.strip_prefix(installation)?.strip_prefix('/')
     }
@@ -267,7 +267,7 @@ pub(crate) fn beat_key(instance: &str) -> String {
     format!("beat#{instance}")
 }
 
-/// `slot` with its installation before it.
+/// The key of a slot. `slot` includes the installation.
 pub(crate) fn slot_key(slot: &str) -> String {
     format!("slot#{slot}")
 }
@@ -284,7 +284,7 @@ pub(crate) fn number(number: i64) -> AttributeValue {
     AttributeValue::N(number.to_string())
 }
 
-/// An item that is being read. What it lacks is told with its name.
+/// An item that is being read. An error names the missing attribute.
 pub(crate) struct Fields<'a>(pub &'a Item);
 
 impl Fields<'_> {

@@ -1,6 +1,7 @@
-//! One look of the keeper, which brings queues, table and machines back together. Idle runners are announced again before
-//! their last announcement is over; claims that nobody confirmed fall back; machines that never came up, are not heard of or
-//! are idle for too long are let go. Each change is conditional on what was seen: whoever was faster is not disturbed.
+//! One pass of the keeper, which brings queues, table and machines into agreement. It announces idle runners again
+//! before their announcement expires and takes back claims that were not acknowledged. It terminates machines that
+//! never registered, send no heartbeats, or were idle too long. Each change is conditional on the state that was read,
+//! so a concurrent change by another process wins.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -15,29 +16,29 @@ use crate::steps::Step;
 use crate::table::Changed;
 use crate::{AwsError, Runner, RunnerPool, RunnerState};
 
-/// So long before its end an announcement is renewed: before the look after the next.
+/// An announcement is renewed this long before it expires, which covers the next two passes.
 const RENEWED_BEFORE: Duration = Duration::from_secs(10);
-/// How much is done at the same time.
+/// How many runners are handled at the same time.
 const AT_ONCE: usize = 16;
 
-/// What a look of the keeper came to.
+/// The result of one pass of the keeper.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Kept {
     /// Idle runners that were announced again.
     pub announced: u32,
-    /// Claims that were not confirmed, whose runners are idle again.
+    /// Runners that are idle again because their claim was not acknowledged.
     pub fell_back: u32,
-    /// Runners that were terminated because they did not come up or were not heard of.
+    /// Runners that were terminated because they did not register or sent no heartbeats.
     pub reaped: u32,
-    /// Runners that were terminated because nobody needed them.
+    /// Runners that were terminated because they were idle too long.
     pub let_go: u32,
-    /// Machines that were seen for the first time.
+    /// Machines that the keeper saw for the first time.
     pub created: u32,
-    /// Groups that grow.
+    /// Groups that grew.
     pub grown: u32,
 }
 
-/// The runners as the index has them.
+/// The runners as the index lists them.
 struct Listed {
     created: Vec<Runner>,
     idle: Vec<Runner>,
@@ -45,7 +46,7 @@ struct Listed {
     running: Vec<Runner>,
 }
 
-/// What was done to a runner.
+/// The action on one runner.
 enum Done {
     Announced,
     FellBack,
@@ -65,7 +66,7 @@ impl Kept {
 }
 
 impl RunnerPool {
-    /// One look. What fails does not keep the rest from being done; the first error is told.
+    /// Does one pass. A failure does not stop the other work; the first error is returned.
     pub async fn keep(&self) -> Result<Kept, AwsError> {
         let of = |state| self.0.table.runners(state);
         let (created, idle, claimed, running) = tokio::try_join!(
@@ -97,7 +98,8 @@ impl RunnerPool {
         }
     }
 
-    /// Of each group the one that is idle for the longest past its time, if more are idle than have to be.
+    /// From each group, the runner that passed its idle limit first, if the group has more idle runners than its
+    /// minimum.
     fn spare<'a>(&self, idle: &'a [Runner]) -> Vec<&'a Runner> {
         let mut by_group: HashMap<&str, Vec<&Runner>> = HashMap::new();
         for runner in idle {
@@ -118,7 +120,7 @@ impl RunnerPool {
         by_group.into_iter().filter_map(oldest).collect()
     }
 
-    /// Announces idle runners again whose announcement is nearly over, and terminates those that are not heard of.
+    /// Announces idle runners again whose announcement expires soon. Terminates those that send no heartbeats.
     async fn renew(&self, listed: &Listed, spare: &[&Runner]) -> Result<Vec<Done>, AwsError> {
         let soon = after(self.now(), RENEWED_BEFORE);
         let is_spare = |runner: &Runner| spare.iter().any(|spare| spare.instance == runner.instance);
@@ -149,7 +151,7 @@ impl RunnerPool {
         Ok(Done::Announced)
     }
 
-    /// Claims that are not confirmed in time: their runners are idle again, if they are alive.
+    /// Takes back claims that were not acknowledged in time. Healthy runners become idle; others are terminated.
     async fn fall_back(&self, listed: &Listed) -> Result<Vec<Done>, AwsError> {
         let long_ago = before(self.now(), self.0.settings.pace.claim);
         let over: Vec<_> = listed.claimed.iter().filter(|runner| runner.since <= long_ago).collect();
@@ -166,7 +168,7 @@ impl RunnerPool {
         Ok(if changed == Changed::Done { Done::FellBack } else { Done::Nothing })
     }
 
-    /// Machines whose agent has never been heard of.
+    /// Terminates machines whose agent never registered.
     async fn reap(&self, listed: &Listed) -> Result<Vec<Done>, AwsError> {
         let long_ago = before(self.now(), self.0.settings.pace.created);
         let over = listed.created.iter().filter(|runner| runner.since.max(self.ears()) <= long_ago);
@@ -183,7 +185,7 @@ impl RunnerPool {
         self.0.table.heard_of(&instances).await
     }
 
-    /// Compares what Auto Scaling has with the table.
+    /// Compares the machines of Auto Scaling with the table.
     async fn see_machines(&self, listed: &Listed, kept: &mut Kept) -> Result<(), AwsError> {
         let groups = self.0.groups.all().await?;
         let taken_in = self.take_in(&groups, listed).await;
@@ -193,7 +195,7 @@ impl RunnerPool {
         Ok(())
     }
 
-    /// Machines that the table does not know are created ones; those of terminated runners are ended once more.
+    /// Adds unknown machines to the table as created runners. Ends machines of terminated runners again.
     async fn take_in(&self, groups: &[Group], listed: &Listed) -> Result<u32, AwsError> {
         let all = [&listed.created, &listed.idle, &listed.claimed, &listed.running];
         let known: HashSet<_> = all.into_iter().flatten().map(|runner| runner.instance.as_str()).collect();
@@ -202,7 +204,7 @@ impl RunnerPool {
         for machine in machines.filter(|machine| !machine.going && !known.contains(machine.id.as_str())) {
             match self.0.table.runner(&machine.id).await? {
                 Some(runner) if runner.state == RunnerState::Terminated => {
-                    // Another machine is no worse off for it.
+                    // A failure here must not stop the work on other machines.
                     failed = failed.or(self.finish(&runner).await.err());
                 }
                 Some(_) => {}
@@ -218,7 +220,7 @@ impl RunnerPool {
     }
 }
 
-/// Does all of it, some at a time.
+/// Runs all actions, at most `AT_ONCE` at a time.
 async fn all(acts: Vec<impl Future<Output = Result<Done, AwsError>>>) -> Result<Vec<Done>, AwsError> {
     let done: Vec<_> = stream::iter(acts).buffer_unordered(AT_ONCE).collect().await;
     done.into_iter().collect()

@@ -1,22 +1,23 @@
-//! The runner pool on AWS: idle runners are messages in a queue for each class, claims are conditional updates of a table,
-//! and fresh capacity is asked of Auto Scaling groups. It knows nothing of bots or databases; a slot is a name here.
+//! The runner pool on AWS. Idle runners are messages in one queue for each class, claims are conditional updates of a
+//! table, and Auto Scaling groups provide fresh capacity. The crate does not know bots or databases; here a slot is
+//! only a name.
 //!
-//! The table decides, the queues are only a cache of it: whatever is lost with a message or with a process, the keeper
-//! announces an idle runner again before its last announcement is over, and no older announcement claims anything.
+//! The table decides, and the queues are only a cache of it. If a message or a process is lost, the keeper announces an
+//! idle runner again before its announcement expires. An older announcement can no longer claim the runner.
 //!
 //! In reading order:
-//! - [`settings`]: what a pool has to know
-//! - `message`, `queue`, `pickup`: announcements, and how the one is found that fits
-//! - `item`, `table`: runners and slots as they are stored, and the one condition of every change
+//! - [`settings`]: the settings of a pool
+//! - `message`, `queue`, `pickup`: announcements, and the search for one that fits
+//! - `item`, `table`: runners and slots as they are stored, and the condition of every change
 //! - `claim`, `several`: from an announcement to a runner that runs the slot
-//! - `agent`, `watch`: what a runner's agent calls, and what it waits for
-//! - `stop`: a slot's end, and a runner's
-//! - `groups`, `fresh`: the machines, and more of them
-//! - `plan`, `init`, `policy`: what has to be there, and to be allowed
-//! - `survey`: what of it is there
-//! - `keep`: one look of the keeper
-//! - `fill`, `remove`: many idle runners at once, to measure with, and the end of what was measured
-//! - `clients`, `clock`, `error`, `signals`, `steps`: what all of them use
+//! - `agent`, `watch`: the calls of a runner's agent, and its wait for a claim
+//! - `stop`: the end of a slot's run, and of a runner
+//! - `groups`, `fresh`: machines, and fresh capacity
+//! - `plan`, `init`, `policy`: the required resources and permissions
+//! - `survey`: which of the resources exist
+//! - `keep`: one pass of the keeper
+//! - `fill`, `remove`: set up and delete a pool for measurements
+//! - `clients`, `clock`, `error`, `signals`, `steps`: shared parts
 
 mod agent;
 mod claim;
@@ -44,7 +45,7 @@ mod survey;
 mod table;
 mod watch;
 
-// What tests share knows the crate by its name.
+// The shared test code refers to this crate by name.
 #[cfg(test)]
 extern crate self as aws;
 #[cfg(test)]
@@ -85,16 +86,16 @@ use steps::Steps;
 use table::Table;
 use watch::Watch;
 
-/// A slot that is to have a runner.
+/// A slot that needs a runner.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
-    /// Its name, without the installation.
+    /// The slot name, without the installation.
     pub slot: String,
-    /// The assignment that the run is for.
+    /// The assignment of the run.
     pub connection: Option<String>,
 }
 
-/// The runners of a pool, as one process sees them. A clone is the same.
+/// The runners of a pool, as one process sees them. A clone shares the same state.
 #[derive(Clone, Debug)]
 pub struct RunnerPool(Arc<Inner>);
 
@@ -103,24 +104,25 @@ struct Inner {
     settings: Arc<Settings>,
     table: Table,
     groups: Groups,
-    /// By class.
+    /// By class name.
     queues: HashMap<String, Arc<Queue>>,
     managers: HashMap<String, Arc<Manager>>,
     signals: Signals,
     watch: Watch,
-    /// Since when runners could be heard, in milliseconds: what was not heard before that was silent for nobody.
+    /// Since when this process can receive heartbeats, in milliseconds. A runner's silence before that time does not
+    /// count.
     ears: AtomicI64,
     clock: Clock,
     steps: Arc<Steps>,
 }
 
 impl RunnerPool {
-    /// With the credentials that the machine has. Nothing is asked of AWS yet.
+    /// Uses the credentials of the machine. Does not call AWS yet.
     pub async fn connect(settings: Settings) -> Self {
         Self::with_clock(settings, Clock::default()).await
     }
 
-    /// The same with another time, for tests.
+    /// Like `connect`, with another clock, for tests.
     #[doc(hidden)]
     pub async fn with_clock(mut settings: Settings, clock: Clock) -> Self {
         settings.classes.sort_by_key(|class| (class.cpu, class.mem));
@@ -152,55 +154,55 @@ impl RunnerPool {
         &self.0.settings
     }
 
-    /// Whether the table is there.
+    /// Checks that the table exists.
     pub async fn ping(&self) -> Result<(), AwsError> {
         self.0.table.describe().await
     }
 
-    /// The runner that a slot has.
+    /// The runner of a slot.
     pub async fn runner_of(&self, slot: &str) -> Result<Option<Runner>, AwsError> {
         let key = self.slot_key(slot);
         let Some(held) = self.0.table.slot(&key).await? else { return Ok(None) };
         let runner = self.0.table.runner(&held.runner).await?;
-        // One that is terminated keeps its slot until its machine is known to end.
+        // A terminated runner keeps its slot until its machine is known to end.
         let has_it = |runner: &Runner| runner.is_for(&held.run_id) && runner.state != RunnerState::Terminated;
         Ok(runner.filter(has_it))
     }
 
-    /// A runner as it is now, also one that is terminated.
+    /// A runner as it is now, also if it is terminated.
     pub async fn runner(&self, instance: &str) -> Result<Option<Runner>, AwsError> {
         self.0.table.runner(instance).await
     }
 
-    /// All runners that are not terminated, of every installation. What has just changed may be missing from it.
+    /// All runners that are not terminated, of every installation. Very recent changes may be missing.
     pub async fn runners(&self) -> Result<Vec<Runner>, AwsError> {
         let mut all = Vec::new();
         for state in RunnerState::ALL.into_iter().filter(|state| *state != RunnerState::Terminated) {
             all.extend(self.0.table.runners(state).await?);
         }
-        // The index lags: a runner that changes between two looks may be in both, and is as it was last.
+        // The index lags, so a runner that changes state between two queries may be in both. The latest entry wins.
         all.sort_by(|one, other| (&one.instance, other.since).cmp(&(&other.instance, one.since)));
         all.dedup_by(|one, other| one.instance == other.instance);
         Ok(all)
     }
 
-    /// When a runner was heard of last.
+    /// The time of a runner's last heartbeat.
     pub async fn heard(&self, instance: &str) -> Result<Option<Timestamp>, AwsError> {
         self.0.table.heard(instance).await
     }
 
-    /// How many announcements this process has looked at.
+    /// How many announcements this process has examined.
     pub fn examined(&self) -> u64 {
         self.0.managers.values().map(|manager| manager.examined()).sum()
     }
 
-    /// Makes this process stand still at a step, as one that was killed there; `None` lets it go on.
+    /// Makes this process pause at a step, as if it was killed there. `None` lets it continue.
     #[doc(hidden)]
     pub fn stand_still_at(&self, step: Option<Step>) {
         self.0.steps.stand_still_at(step);
     }
 
-    /// How many calls stand still.
+    /// How many calls pause at a step.
     #[doc(hidden)]
     pub fn standing(&self) -> usize {
         self.0.steps.standing()
@@ -214,12 +216,13 @@ impl RunnerPool {
         self.0.clock.now()
     }
 
-    /// Until when an announcement that is made now is good.
+    /// The expiry of an announcement that is made now.
     fn new_expiry(&self) -> Timestamp {
         after(self.now(), self.0.settings.pace.announcement)
     }
 
-    /// Whether a runner that was heard of then is healthy, as far as it could be heard.
+    /// Whether a runner with this last heartbeat is healthy. Time in which this process could not receive heartbeats
+    /// does not count.
     fn is_healthy(&self, heard: Option<Timestamp>) -> bool {
         self.heard_within(heard, self.0.settings.pace.healthy)
     }
@@ -228,17 +231,18 @@ impl RunnerPool {
         heard.unwrap_or(Timestamp::MIN).max(self.ears()) >= before(self.now(), within)
     }
 
-    /// Since when runners could be heard here: since this process began, or since the table took words last.
+    /// Since when heartbeats can arrive: since the start of this process, or since the table last failed.
     fn ears(&self) -> Timestamp {
         from_millis(self.0.ears.load(Ordering::SeqCst))
     }
 
-    /// The table does not take words now: nobody's silence counts.
+    /// The table fails now, so heartbeats cannot be stored. From here the silence of runners counts anew.
     fn is_deaf(&self) {
         self.0.ears.store(self.now().as_millisecond(), Ordering::SeqCst);
     }
 
-    /// Puts the announcement of an idle runner into its queue. If that fails the keeper does it, once it is due again.
+    /// Puts the announcement of an idle runner into its queue. If that fails, the keeper announces the runner when it
+    /// is due.
     async fn announce(&self, runner: &Runner) {
         let class = runner.attributes.resource_class.as_deref().unwrap_or_default();
         let Some(queue) = self.0.queues.get(class) else {
@@ -251,7 +255,7 @@ impl RunnerPool {
         }
     }
 
-    /// The classes that may have a runner that fits, the smallest first.
+    /// The classes that may have a fitting runner, smallest first.
     fn classes_for(&self, wanted: Option<&Requirements>) -> Vec<&Class> {
         self.0.settings.classes.iter().filter(|class| !class.could_fit(wanted).is_empty()).collect()
     }
@@ -261,7 +265,7 @@ impl RunnerPool {
 mod tests {
     use super::*;
 
-    /// Only has to compile: a server calls these from tasks of its own.
+    /// Only has to compile: the server calls these functions from spawned tasks.
     #[allow(dead_code)]
     fn every_call_can_be_made_from_a_task(pool: &RunnerPool, holder: &Holder) {
         fn sent(_: impl Send) {}

@@ -1,5 +1,5 @@
-//! The announcement of an idle runner, as it stands in its class's queue: what the runner has, and until when the
-//! announcement is good. It only says where to look: whether the runner is idle is decided by the table.
+//! The announcement of an idle runner, as a message in the queue of its class: the runner's attributes and the expiry.
+//! The message is only a hint. The table decides whether the runner is idle.
 
 use domain::requirements::is_class_name;
 use domain::{Attributes, UsageClass};
@@ -14,9 +14,9 @@ use crate::clock::from_millis;
 pub struct Announcement {
     pub instance: String,
     pub attributes: Attributes,
-    /// Until when it is good. No two announcements of a runner have the same.
+    /// When the announcement expires. Two announcements of a runner never have the same expiry.
     pub expires_at: Timestamp,
-    /// As it came, and as it goes back.
+    /// The message text as received, which also goes back to the queue unchanged.
     body: String,
 }
 
@@ -60,12 +60,12 @@ impl Announcement {
             instance: body.instance_id.clone(),
             attributes: attributes.clone(),
             expires_at: from_millis(expires_at.as_millisecond()),
-            // There is nothing in it that could not be written.
+            // This body can always be serialized.
             body: serde_json::to_string(&body).unwrap_or_default(),
         }
     }
 
-    /// What a message of a class's queue announces at this time.
+    /// Reads a message from the queue of a class. `now` decides whether it has expired.
     pub fn read(body: &str, class: &Class, now: Timestamp) -> Result<Self, Dropped> {
         let read: Body = serde_json::from_str(body).map_err(|_| Dropped::Malformed)?;
         let expires_at: Timestamp = read.threshold.parse().map_err(|_| Dropped::Malformed)?;
@@ -98,7 +98,7 @@ impl Announcement {
     }
 }
 
-/// A threshold as it is written, in a message and in the table alike: UTC, always with milliseconds.
+/// An expiry as text, the same in messages and in the table: UTC, always with milliseconds.
 pub(crate) fn text(expires_at: Timestamp) -> String {
     format!("{expires_at:.3}")
 }

@@ -1,5 +1,5 @@
-//! The pickup manager, one for each class and process: it takes announcements out of the queue while somebody waits, offers
-//! each to everyone who waits, and sends back what nobody wanted. What it holds is in memory only, and may be lost.
+//! The pickup manager, one for each class and process. It receives announcements while a request waits, offers each to
+//! every waiting request, and sends unused ones back. Its state is only in memory and may be lost.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -16,12 +16,13 @@ use crate::queue::{AT_ONCE, Outgoing, Queue};
 use crate::steps::{Step, Steps};
 use crate::{AwsError, Class, Pace};
 
-/// A receive that does not wait asks only some of SQS's servers, and may find nothing where there is little. So many that
-/// find nothing, one after the other, are believed.
+/// A receive without waiting asks only some of SQS's servers, so it may miss messages in a short queue. The queue
+/// counts as empty after this many empty receives in a row.
 const EMPTY_IN_A_ROW: usize = 3;
-/// How much later than it should a message may be back.
+/// How much later than planned a message may be back in the queue.
 const LATE: Duration = Duration::from_millis(500);
-/// How often to look while everyone waits for what is on its way back: others may announce something meanwhile.
+/// How often to receive while all requests wait for messages that are on their way back. Another process may announce a
+/// runner meanwhile.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
 #[derive(Debug)]
@@ -32,39 +33,39 @@ pub(crate) struct Manager {
     clock: Clock,
     steps: Arc<Steps>,
     pickups: Mutex<PickupQueue>,
-    /// Somebody new waits.
+    /// Notified when a new request starts to wait.
     arrival: Notify,
 }
 
-/// Who waits, and what is on its way back.
+/// The waiting requests, and the messages that are on their way back.
 #[derive(Debug, Default)]
 struct PickupQueue {
     /// In the order of arrival.
     waiting: VecDeque<Waiter>,
-    /// How many have ever waited.
+    /// How many requests have ever waited.
     arrived: u64,
-    /// A task receives.
+    /// A task is receiving messages.
     is_open: bool,
-    /// How many messages were ever looked at.
+    /// How many messages were ever examined.
     examined: u64,
     away: Vec<Away>,
 }
 
 #[derive(Debug)]
 struct Waiter {
-    /// The how manieth it is.
+    /// The position in the order of all arrivals.
     number: u64,
     wanted: Option<Requirements>,
-    /// How many receives in a row have found nothing, of those that began while it waited.
+    /// How many receives in a row were empty, counting only those that began while this request waited.
     empty: usize,
-    /// How often each runner has come by that does not fit.
+    /// How often each unfitting runner was offered to this request.
     came_by: HashMap<String, u32>,
     reply: oneshot::Sender<PickupResult>,
 }
 
 type PickupResult = Result<Option<Announcement>, AwsError>;
 
-/// A message that was sent back, and is not there yet.
+/// A message that was sent back and is not in the queue yet.
 #[derive(Debug)]
 struct Away {
     instance: String,
@@ -72,10 +73,10 @@ struct Away {
     until: Instant,
 }
 
-/// What becomes of a message.
+/// The result of offering a message.
 enum Fate {
     HandedOver,
-    /// It fits somebody who has got another, or is gone.
+    /// It fits a request that got another message, or that stopped waiting.
     NotNeeded(Announcement),
     FitsNobody(Announcement),
 }
@@ -86,7 +87,8 @@ impl Manager {
         Arc::new(Self { class, queue, pace, clock, steps, pickups, arrival })
     }
 
-    /// An announcement that fits; `None` when the queue is exhausted. Who stops waiting gets none.
+    /// Waits for an announcement that fits. Returns `None` when the queue is exhausted. A caller that stops waiting
+    /// takes no announcement.
     pub async fn pick(self: &Arc<Self>, wanted: Option<&Requirements>) -> Result<Option<Picked>, AwsError> {
         let (reply, answer) = oneshot::channel();
         {
@@ -103,7 +105,7 @@ impl Manager {
         self.arrival.notify_one();
         let mut ticket = Ticket { manager: self.clone(), answer };
         let answer = (&mut ticket.answer).await;
-        // Whoever serves is gone only when the process ends.
+        // The serving task disappears only when the process ends.
         let answer = answer.unwrap_or(Ok(None))?;
         Ok(answer.map(|announcement| Picked { manager: self.clone(), announcement: Some(announcement) }))
     }
@@ -112,7 +114,7 @@ impl Manager {
         self.pickups.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Receives for as long as somebody waits.
+    /// Receives messages for as long as a request waits.
     async fn serve(self: Arc<Self>) {
         let mut most = 1;
         loop {
@@ -137,11 +139,11 @@ impl Manager {
         }
     }
 
-    /// Offers what was received to everyone who waits; whether anybody was served.
+    /// Offers the received messages to the waiting requests. Returns whether any request got one.
     async fn hand_out(&self, messages: Vec<Message>) -> bool {
         self.steps.done(Step::Received).await;
         if let Err(error) = self.queue.delete(&messages).await {
-            // It comes by again, and claims nothing that was claimed meanwhile.
+            // The message is received again later. It cannot claim a runner that was claimed meanwhile.
             tracing::warn!(queue = self.queue.name, %error, "received messages not deleted");
         }
         self.steps.done(Step::Deleted).await;
@@ -158,7 +160,7 @@ impl Manager {
             }
         }
         if !back.is_empty() {
-            // The next messages are received meanwhile.
+            // Runs in the background, so the next messages can be received.
             tokio::spawn(send_back(self.queue.clone(), back));
         }
         served
@@ -178,12 +180,12 @@ impl Manager {
         }
     }
 
-    /// How many messages it has ever looked at.
+    /// How many messages this manager has ever examined.
     pub fn examined(&self) -> u64 {
         self.pickups().examined
     }
 
-    /// In one step, so that nobody arrives or leaves meanwhile.
+    /// One step under the lock, so no request arrives or leaves in between.
     fn offer(&self, announced: Vec<Announcement>) -> Vec<Fate> {
         let mut pickups = self.pickups();
         pickups.examined += announced.len() as u64;
@@ -212,8 +214,8 @@ impl Manager {
         }
     }
 
-    /// Tells those who have waited long enough that there is none, but for those whom something fits that is on its way
-    /// back. When everyone who is left waits for that, so does this.
+    /// Answers `None` to the requests that saw enough empty receives. A request keeps waiting if a fitting message is
+    /// on its way back. When all remaining requests wait for such messages, this function pauses.
     async fn found_nothing(&self, last: u64) {
         let pause = {
             let mut pickups = self.pickups();
@@ -243,11 +245,11 @@ impl Manager {
         }
     }
 
-    /// Puts an announcement back that was handed over and is not used.
+    /// Returns an announcement that was handed over but not used.
     fn take_back(&self, announcement: Announcement) {
         self.pickups().send_away(&announcement, Instant::now());
         let back = vec![Outgoing { body: announcement.body().to_owned(), delay: 0 }];
-        // Without a runtime the process ends, and the keeper of another finds it.
+        // Without a runtime, this process is ending. The keeper of another process announces the runner again.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn(send_back(self.queue.clone(), back));
         }
@@ -255,13 +257,13 @@ impl Manager {
 }
 
 impl PickupQueue {
-    /// Remembers what is on its way back, and when it can be received again.
+    /// Remembers a message that is on its way back, and when it can be received again.
     fn send_away(&mut self, announcement: &Announcement, back: Instant) {
         let (instance, attributes) = (announcement.instance.clone(), announcement.attributes.clone());
         self.away.push(Away { instance, attributes, until: back + LATE });
     }
 
-    /// Hands an announcement to the first whom it fits, in the order of arrival.
+    /// Hands an announcement to the first waiting request that it fits, in the order of arrival.
     fn offer(&mut self, announcement: Announcement, served: &mut Vec<Option<Requirements>>, rounds: u32) -> Fate {
         let mut announcement = announcement;
         let (mut at, mut was_wanted) = (0, false);
@@ -274,7 +276,7 @@ impl PickupQueue {
                         served.push(waiter.wanted);
                         return Fate::HandedOver;
                     }
-                    // Who waited is gone: the next one.
+                    // This request stopped waiting: try the next one.
                     Err(Ok(Some(returned))) => (announcement, was_wanted) = (returned, true),
                     Err(_) => return Fate::HandedOver,
                 }
@@ -301,7 +303,7 @@ async fn send_back(queue: Arc<Queue>, messages: Vec<Outgoing>) {
     }
 }
 
-/// Somebody who waits. What is handed over while nobody waits any more goes back.
+/// A waiting request. If it stops waiting, an announcement that was already handed over goes back.
 struct Ticket {
     manager: Arc<Manager>,
     answer: oneshot::Receiver<PickupResult>,
@@ -316,7 +318,7 @@ impl Drop for Ticket {
     }
 }
 
-/// An announcement that was handed over. Unless it is used, it goes back.
+/// An announcement that was handed over. It goes back when this value is dropped, unless `take` was called.
 #[derive(Debug)]
 pub(crate) struct Picked {
     manager: Arc<Manager>,
@@ -328,7 +330,7 @@ impl Picked {
         self.announcement.as_ref()
     }
 
-    /// It is used from here on.
+    /// Takes the announcement for good.
     pub fn take(mut self) -> Option<Announcement> {
         self.announcement.take()
     }

@@ -1,5 +1,5 @@
-//! What a runner pool needs on AWS: a table, a queue for each class, and the groups that runners come from. Nothing here
-//! calls AWS; `init` makes what is described here.
+//! The AWS resources that a runner pool needs: a table, a queue for each class, and Auto Scaling groups. This module
+//! does not call AWS; `init` creates the resources that it describes.
 
 use std::fmt;
 
@@ -13,28 +13,29 @@ pub(crate) const INDEX: &str = "by_state";
 pub(crate) const INDEX_KEY: &str = "state";
 pub(crate) const EXPIRES: &str = "expires";
 
-/// A queue only repeats what the table says, and each message for less than a minute: the shortest retention there is.
+/// A queue only repeats the table, and each message is valid for less than a minute. So the queue has the shortest
+/// retention that SQS allows.
 pub(crate) const QUEUE_ATTRIBUTES: [(&str, u32); 3] =
     [("MessageRetentionPeriod", 60), ("VisibilityTimeout", 30), ("ReceiveMessageWaitTimeSeconds", 0)];
 
-/// What Auto Scaling is not to do: to even out its zones it would end runners, busy ones too.
+/// Suspended, because Auto Scaling would end runners, also busy ones, to balance its zones.
 pub(crate) const SUSPENDED: &str = "AZRebalance";
 
-/// CloudFormation knows no word for a launch template's default version, so that it has to be told.
+/// CloudFormation cannot name the default version of a launch template, so the version is a parameter.
 const VERSION: &str = "LaunchTemplateVersion";
 
-/// What is to be there.
+/// The planned resources.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
     pub table: String,
     pub queues: Vec<String>,
-    /// None where no launch template is set: then somebody else makes them, or nothing grows.
+    /// Empty if no launch template is set. Then the operator creates the groups, or the pool does not grow.
     pub groups: Vec<PlannedGroup>,
-    /// The names of groups that the pool uses if they are there.
+    /// The names of groups that the pool uses if they exist.
     pub group_names: Vec<String>,
 }
 
-/// A group that is to be there.
+/// A planned group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlannedGroup {
     pub name: String,
@@ -43,7 +44,7 @@ pub struct PlannedGroup {
     pub max: u32,
     pub template: Template,
     pub subnets: Vec<String>,
-    /// Only where there are no subnets.
+    /// Only if no subnets are set.
     pub zones: Vec<String>,
 }
 
@@ -54,7 +55,7 @@ pub enum Template {
     Name(String),
 }
 
-/// What a pool of these settings needs.
+/// The resources that a pool with these settings needs.
 pub fn describe(settings: &Settings) -> Plan {
     let all = || settings.classes.iter().flat_map(|class| UsageClass::ALL.map(|usage| (class, usage)));
     let named = || {
@@ -88,7 +89,7 @@ impl Template {
 }
 
 impl PlannedGroup {
-    /// How much of the group is on demand: all of it, or nothing.
+    /// The share of on-demand machines in the group: 100 or 0 percent.
     pub(crate) fn on_demand_percentage(&self) -> i32 {
         match self.usage_class {
             UsageClass::OnDemand => 100,
@@ -98,7 +99,7 @@ impl PlannedGroup {
 }
 
 impl Plan {
-    /// The same as a template of CloudFormation, for those who make things with that.
+    /// The plan as a CloudFormation template, for operators who use CloudFormation.
     pub fn cloudformation(&self) -> Value {
         let mut resources = Map::new();
         add(&mut resources, "Table", "AWS::DynamoDB::Table", table_properties(&self.table));
@@ -182,7 +183,7 @@ fn group_properties(group: &PlannedGroup) -> Value {
     properties
 }
 
-/// A name in CloudFormation has only letters and digits.
+/// Logical ids in CloudFormation have only letters and digits.
 fn logical_id(kind: &str, name: &str) -> String {
     let parts = name.split(|c: char| !c.is_ascii_alphanumeric());
     let capitals = parts.map(|word| {

@@ -1,34 +1,35 @@
-//! What the server may do at AWS, and what `greenroom aws init` may do besides: policies of IAM, for exactly the calls that this
-//! crate makes and the names that its settings have. Every operation is listed here, and a test compares the list with the code.
+//! IAM policies: the permissions of the server, and the extra permissions of `greenroom aws init`. They allow exactly
+//! the calls that this crate makes, on the names in its settings. `CALLS` lists every operation, and a test compares
+//! the list with the code.
 
 use serde_json::{Value, json};
 
 use crate::plan::{INDEX, describe};
 use crate::{Plan, Settings};
 
-/// Who makes a call.
+/// The caller of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum By {
     Server,
     Init,
     Both,
-    /// Only `greenroom bench match`, of what it has made itself.
+    /// Only `greenroom bench match`, on resources that it created.
     Bench,
 }
 
-/// What a call is about.
+/// The resource of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum On {
     Table,
     Index,
     Queues,
     Groups,
-    /// IAM knows no narrower right to look.
+    /// IAM has no narrower permission for these read calls.
     Everything,
 }
 
-/// Every operation that is called, and the actions that it takes. A transaction has those of what it is
-/// made of, and SQS has none of its own for many messages at once.
+/// Every operation that this crate calls, and the IAM actions that it needs. A transaction needs the actions of its
+/// parts. SQS batch calls use the actions of single messages.
 const CALLS: &[(&str, By, On, &[&str])] = &[
     ("DescribeTable", By::Both, On::Table, &["dynamodb:DescribeTable"]),
     ("GetItem", By::Server, On::Table, &["dynamodb:GetItem"]),
@@ -63,12 +64,12 @@ const CALLS: &[(&str, By, On, &[&str])] = &[
     ("SuspendProcesses", By::Init, On::Groups, &["autoscaling:SuspendProcesses"]),
 ];
 
-/// What the server needs all the time.
+/// The permissions that the server always needs.
 pub fn policy(settings: &Settings) -> Value {
     document(statements(settings, By::Server))
 }
 
-/// What `greenroom aws init` needs, once.
+/// The permissions that `greenroom aws init` needs once.
 pub fn init_policy(settings: &Settings) -> Value {
     let mut statements = statements(settings, By::Init);
     if let Some(template) = &settings.launch_template {
@@ -118,10 +119,10 @@ fn resources(settings: &Settings, plan: &Plan, on: On) -> Vec<String> {
     }
 }
 
-/// Auto Scaling asks whether whoever makes a group may also start what is in it, and needs a role of its own to do so.
+/// Auto Scaling checks that the creator of a group may also start its machines, and it needs a service-linked role.
 fn for_groups(settings: &Settings, template: &str) -> [Value; 2] {
     let partition = partition(settings);
-    // The id is not known where the template has a name.
+    // The id is unknown if the settings give the template by name.
     let template = if template.starts_with("lt-") { template } else { "*" };
     let template = format!("arn:{partition}:ec2:{}:*:launch-template/{template}", settings.region);
     let service = "autoscaling.amazonaws.com";
@@ -144,7 +145,7 @@ fn for_groups(settings: &Settings, template: &str) -> [Value; 2] {
     ]
 }
 
-/// China and the American government have an AWS of their own.
+/// China and the US government regions are separate AWS partitions.
 fn partition(settings: &Settings) -> &'static str {
     match settings.region.as_str() {
         region if region.starts_with("cn-") => "aws-cn",
@@ -168,7 +169,7 @@ mod tests {
         entries.flat_map(|path| if path.is_dir() { sources(&path) } else { vec![path] }).collect()
     }
 
-    /// The names that operations have where their errors are told.
+    /// The operation names that the code passes to its errors.
     fn called() -> BTreeSet<String> {
         let mut all = BTreeSet::new();
         for source in sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src")) {

@@ -1,5 +1,5 @@
-//! The queue of a class: what SQS is asked, ten messages at a time. A queue is only a cache of the table, so that nothing is
-//! lost with a message: the keeper announces its runner again.
+//! The SQS queue of a class, with up to ten messages in each call. A queue is only a cache of the table. If a message
+//! is lost, the keeper announces its runner again.
 
 use aws_sdk_sqs::Client;
 use aws_sdk_sqs::types::{
@@ -9,9 +9,9 @@ use tokio::sync::OnceCell;
 
 use crate::AwsError;
 
-/// So many messages go into one call.
+/// The most messages in one call.
 pub(crate) const AT_ONCE: usize = 10;
-/// All messages of one call together may have so many bytes.
+/// The most bytes in one call, over all messages.
 const BATCH_BYTES_MAX: usize = 256 * 1024;
 
 #[derive(Debug)]
@@ -21,11 +21,11 @@ pub(crate) struct Queue {
     url: OnceCell<String>,
 }
 
-/// A message that is to be sent.
+/// A message to send.
 #[derive(Clone, Debug)]
 pub(crate) struct Outgoing {
     pub body: String,
-    /// For how many seconds nobody receives it.
+    /// How many seconds the message stays invisible.
     pub delay: i32,
 }
 
@@ -34,7 +34,7 @@ impl Queue {
         Self { client, name, url: OnceCell::new() }
     }
 
-    /// Where it is.
+    /// The URL of the queue.
     pub async fn url(&self) -> Result<&str, AwsError> {
         let ask = async || {
             let answer = self.client.get_queue_url().queue_name(&self.name).send().await;
@@ -44,7 +44,7 @@ impl Queue {
         self.url.get_or_try_init(ask).await.map(String::as_str)
     }
 
-    /// Up to `most` messages that are there now, without waiting for any.
+    /// Receives up to `most` messages that are there now, without waiting.
     pub async fn receive(&self, most: usize) -> Result<Vec<Message>, AwsError> {
         let most = i32::try_from(most.clamp(1, AT_ONCE)).unwrap_or(1);
         let call = self.client.receive_message().queue_url(self.url().await?);
@@ -53,7 +53,7 @@ impl Queue {
         Ok(answer.messages.unwrap_or_default())
     }
 
-    /// Deletes messages that were received.
+    /// Deletes received messages.
     pub async fn delete(&self, messages: &[Message]) -> Result<(), AwsError> {
         for messages in messages.chunks(AT_ONCE) {
             let mut entries = Vec::new();
@@ -72,7 +72,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Sends messages. What cannot be sent does not keep the others; the first error is told.
+    /// Sends messages. A message that fails does not stop the others; the first error is returned.
     pub async fn send(&self, messages: &[Outgoing]) -> Result<(), AwsError> {
         let mut outcome = Ok(());
         for batch in batches(messages) {
@@ -98,7 +98,8 @@ impl Queue {
     }
 }
 
-/// Parts messages into batches that SQS takes. One that is too large by itself is alone, and is refused alone.
+/// Splits messages into batches that SQS accepts. A message that is too large gets its own batch, so only that batch is
+/// refused.
 fn batches(messages: &[Outgoing]) -> Vec<&[Outgoing]> {
     let (mut batches, mut begin, mut bytes) = (Vec::new(), 0, 0);
     for (at, message) in messages.iter().enumerate() {
@@ -115,7 +116,7 @@ fn batches(messages: &[Outgoing]) -> Vec<&[Outgoing]> {
     batches
 }
 
-/// A batch is answered even when a part of it failed.
+/// SQS answers a batch with success even if a part of it failed.
 fn all_done(operation: &'static str, failed: &[BatchResultErrorEntry]) -> Result<(), AwsError> {
     let Some(first) = failed.first() else { return Ok(()) };
     let message = format!("{}: {}", first.code(), first.message().unwrap_or("of one message in the batch"));

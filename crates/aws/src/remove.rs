@@ -1,10 +1,10 @@
-//! The end of a pool that was only made to be measured: its table and its queues are deleted. Groups are left alone.
+//! Deletes the table and the queues of a pool that was made for a measurement. It does not touch groups.
 
 use crate::clients::Clients;
 use crate::queue::Queue;
 use crate::{AwsError, Settings};
 
-/// Deletes the table and the queues of a pool, with all that is in them.
+/// Deletes the table and the queues of a pool, with their contents.
 pub async fn remove(settings: &Settings) -> Result<(), AwsError> {
     let clients = Clients::connect(settings).await;
     for class in &settings.classes {

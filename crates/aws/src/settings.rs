@@ -1,48 +1,47 @@
-//! What a runner pool has to know: where its queues, its table and its groups are, what its classes are, and how long each
-//! thing may take.
+//! The settings of a runner pool: the names of its queues, table and groups, its classes, and its time limits.
 
 use std::time::Duration;
 
 use domain::{Attributes, Requirements, UsageClass, requirements};
 
-/// A runner pool. Pools with the same region, endpoint, table and prefix are one.
+/// A runner pool. Settings with the same region, endpoint, table and prefix mean the same pool.
 #[derive(Clone, Debug)]
 pub struct Settings {
     pub region: String,
-    /// Where AWS is, if not where it usually is: LocalStack, moto.
+    /// Another address of AWS, for example LocalStack or moto.
     pub endpoint: Option<String>,
-    /// Names of queues and groups begin with it.
+    /// The names of queues and groups begin with this prefix.
     pub queue_prefix: String,
     pub table: String,
-    /// What Auto Scaling makes runners from: `lt-…` or the template's name.
+    /// The launch template of the machines: `lt-…` or its name.
     pub launch_template: Option<String>,
-    /// Where runners are started: ids of subnets, or, without, zones.
+    /// The subnet ids for the machines. Without subnets, the zones apply.
     pub subnets: Vec<String>,
     pub zones: Vec<String>,
-    /// The smallest first.
+    /// Smallest class first.
     pub classes: Vec<Class>,
     pub pace: Pace,
-    /// The installation whose slots claim runners: several may share a pool.
+    /// The installation whose slots claim runners. Several installations may share a pool.
     pub installation: String,
 }
 
-/// A class of runners: one queue, and a group for each usage class.
+/// A class of runners. It has one queue, and groups for each usage class.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Class {
     pub name: String,
     pub cpu: u32,
     /// In MiB.
     pub mem: u32,
-    /// What its groups may start, in the order of preference.
+    /// The instance types of its groups, in order of preference.
     pub instance_types: Vec<String>,
-    /// How large its groups may be.
+    /// The maximum size of its groups.
     pub max: u32,
     pub spot_max: u32,
-    /// How many idle runners on demand are kept.
+    /// How many idle on-demand runners the keeper maintains.
     pub min_idle: u32,
 }
 
-/// The classes that are known by their names alone: cpu, and memory in MiB.
+/// The classes that have built-in sizes: cpu, and memory in MiB.
 pub const KNOWN_CLASSES: [(&str, u32, u32); 8] = [
     ("large", 2, 4096),
     ("xlarge", 4, 8192),
@@ -54,29 +53,29 @@ pub const KNOWN_CLASSES: [(&str, u32, u32); 8] = [
     ("24xlarge", 96, 196_608),
 ];
 
-/// How long each thing may take, and how often it is tried.
+/// Time limits and retry counts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pace {
-    /// How often an agent tells that its runner lives.
+    /// How often an agent sends a heartbeat.
     pub heartbeat: Duration,
-    /// A runner that was heard of within this is healthy.
+    /// A runner with a heartbeat within this time is healthy.
     pub healthy: Duration,
-    /// How long a runner's agent may take to acknowledge a bot.
+    /// How long an agent may take to acknowledge a bot.
     pub registration: Duration,
-    /// How long an agent may take to give its runner back that is to stop: until its next heartbeat, and as long as it
-    /// lets a bot take to leave.
+    /// How long an agent may take to release its runner after a stop request. This covers the time until its next
+    /// heartbeat and the bot's time to leave.
     pub stop: Duration,
-    /// How long a claim may stay unconfirmed.
+    /// How long a claim may stay unacknowledged.
     pub claim: Duration,
-    /// How long a runner may take to come up.
+    /// How long a machine may take to register.
     pub created: Duration,
     /// How long an idle runner is kept.
     pub idle: Duration,
-    /// How long an announcement in the queue is good for; it is renewed before its end.
+    /// How long an announcement is valid. The keeper renews it before it expires.
     pub announcement: Duration,
-    /// How long a message that nobody wanted stays away.
+    /// How long an unused message stays invisible.
     pub redelivery: Duration,
-    /// How often the same runner may come by for one request before the queue counts as exhausted for it.
+    /// How often the same runner may be offered to one request before the queue counts as exhausted for it.
     pub rounds: u32,
 }
 
@@ -98,7 +97,7 @@ impl Default for Pace {
 }
 
 impl Class {
-    /// What its runners of a usage class have, by each of its instance types.
+    /// The attributes of its runners in a usage class, one entry for each instance type.
     pub fn offers(&self, usage_class: UsageClass) -> impl Iterator<Item = Attributes> {
         self.instance_types.iter().map(move |name| Attributes {
             resource_class: Some(self.name.clone()),
@@ -109,7 +108,7 @@ impl Class {
         })
     }
 
-    /// How large its group of a usage class may be.
+    /// The maximum size of its group in a usage class.
     pub fn most(&self, usage_class: UsageClass) -> u32 {
         match usage_class {
             UsageClass::OnDemand => self.max,
@@ -117,13 +116,13 @@ impl Class {
         }
     }
 
-    /// Whether a machine of a usage class meets the requirements, whichever of these types it is of.
+    /// Whether a machine of this usage class meets the requirements with every one of these types.
     pub fn always_fits(&self, wanted: Option<&Requirements>, usage_class: UsageClass, types: &[&str]) -> bool {
         let is_one = |has: &Attributes| has.instance_type.as_deref().is_some_and(|name| types.contains(&name));
         self.offers(usage_class).filter(is_one).all(|has| requirements::fits(wanted, &has))
     }
 
-    /// The usage classes of which a machine could meet the requirements: those that stay first.
+    /// The usage classes that could meet the requirements, on-demand first.
     pub fn could_fit(&self, wanted: Option<&Requirements>) -> Vec<UsageClass> {
         let fits = |usage: &UsageClass| {
             self.most(*usage) > 0 && self.offers(*usage).any(|has| requirements::fits(wanted, &has))
@@ -143,12 +142,12 @@ impl Settings {
         format!("{}{class}-{usage_class}", self.queue_prefix)
     }
 
-    /// The name of the group that starts only machines of one type of a class, for bots that allow no others.
+    /// The name of the group that starts only one instance type, for bots that allow no other type of the class.
     pub fn group_of_type(&self, class: &str, usage_class: UsageClass, instance_type: &str) -> String {
         format!("{}-{instance_type}", self.group(class, usage_class))
     }
 
-    /// All groups of a class and usage class, each with the types that it starts: the one of all types first.
+    /// All groups of a class and usage class, each with its types. The group of all types is first.
     pub fn groups_of<'a>(&self, class: &'a Class, usage_class: UsageClass) -> Vec<(String, Vec<&'a str>)> {
         let types: Vec<&str> = class.instance_types.iter().map(String::as_str).collect();
         let of_type = |name: &&'a str| (self.group_of_type(&class.name, usage_class, name), vec![*name]);
@@ -158,7 +157,7 @@ impl Settings {
         groups
     }
 
-    /// The class and usage class that a group is of.
+    /// The class and usage class of a group.
     pub fn class_of_group(&self, group: &str) -> Option<(&Class, UsageClass)> {
         let mut all = self.classes.iter().flat_map(|class| UsageClass::ALL.map(|usage| (class, usage)));
         all.find(|(class, usage)| self.groups_of(class, *usage).iter().any(|(name, _)| name == group))

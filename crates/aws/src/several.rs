@@ -1,5 +1,5 @@
-//! Several runners at once, all or none. They are held until all are there: no agent sees its run before, so that a shortfall
-//! costs nobody anything.
+//! Claims several runners at once, all or none. Each claimed runner is held until all are claimed, and no agent sees
+//! its run before that. So a failed attempt does not start any bot.
 
 use domain::Requirements;
 use futures_util::future::join_all;
@@ -9,7 +9,8 @@ use crate::table::Changed;
 use crate::{AwsError, Holder, Runner, RunnerPool};
 
 impl RunnerPool {
-    /// A runner for each of the slots, or none at all: those that were claimed are idle again, under a new threshold.
+    /// Claims a runner for each slot, or none at all. On failure, the claimed runners become idle again with a new
+    /// expiry.
     pub async fn claim_all(
         &self,
         wanted: Option<&Requirements>,
@@ -32,14 +33,14 @@ impl RunnerPool {
         if all.len() == holders.len() {
             return Ok(Some(all));
         }
-        // Some are running by now: their agents are told to give them back.
+        // Some agents have acknowledged by now, so `stop` asks them to release their runners.
         for stopped in join_all(holders.iter().map(|holder| self.stop(&holder.slot))).await {
             failed = failed.or(stopped.err());
         }
         failed.map_or(Ok(None), Err)
     }
 
-    /// Claims a healthy runner for each, of which no agent is told yet.
+    /// Claims a healthy runner for each slot. Their agents do not see the runs yet.
     async fn hold_all(
         &self,
         wanted: Option<&Requirements>,
@@ -64,7 +65,8 @@ impl RunnerPool {
         failed.map_or(Ok(None), Err)
     }
 
-    /// Lets the agent of a held runner see its run, and waits for it; one that fails is replaced, if there is another.
+    /// Lets the agent of a held runner see its run, and waits for the acknowledgement. If that fails, claims another
+    /// runner.
     async fn run_held(
         &self,
         claimed: Claimed,

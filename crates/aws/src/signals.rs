@@ -1,12 +1,12 @@
-//! Who waits in this process for a runner to change is woken by the call that changes it. It is only for speed: changes that
-//! another process makes are found by looking.
+//! Wakes the tasks in this process that wait for a runner to change. This only saves time: tasks find changes by other
+//! processes by polling.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use tokio::sync::Notify;
 
-/// With fewer than this it is not worth looking for those that nobody waits for any more.
+/// Below this number of entries, it is not worth removing unused ones.
 const FEW: usize = 64;
 
 #[derive(Debug, Default)]
@@ -15,12 +15,12 @@ pub(crate) struct Signals(Mutex<Bells>);
 #[derive(Debug, Default)]
 struct Bells {
     by_runner: HashMap<String, Weak<Notify>>,
-    /// With so many, those that nobody waits for are removed.
+    /// At this number of entries, the unused ones are removed.
     many: usize,
 }
 
 impl Signals {
-    /// What is rung when the runner changes. Ask for [`Notify::notified`] before looking.
+    /// The signal for changes of a runner. Call [`Notify::notified`] before reading the table, so no change is missed.
     pub fn of(&self, instance: &str) -> Arc<Notify> {
         let mut bells = self.bells();
         if let Some(bell) = bells.by_runner.get(instance).and_then(Weak::upgrade) {

@@ -1,42 +1,43 @@
-//! Where a process can die, or be overtaken, on the way from the queue to a running slot. A test makes it stand still at one of
-//! these, for ever as a process that was killed, or until it goes on; nobody else does.
+//! The steps between the queue and a running slot at which a process can die or another process can act first. Tests
+//! pause a process at a step, either forever, like a killed process, or until the test continues it. Only tests use
+//! this.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::sync::watch;
 
-/// What has just been done.
+/// The step that was just completed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Messages were received.
     Received,
-    /// They were deleted.
+    /// The messages were deleted.
     Deleted,
-    /// One was handed to who waits, and is not claimed.
+    /// A message was handed to a waiting request and is not claimed.
     HandedOver,
     /// The runner is claimed.
     Claimed,
-    /// It is healthy.
+    /// The runner is healthy.
     Healthy,
-    /// Its agent has acknowledged.
+    /// The agent has acknowledged.
     Registered,
-    /// A runner is given back, and not announced.
+    /// A runner was given back and is not announced.
     GivenBack,
-    /// The keeper has seen which runners there are.
+    /// The keeper has read the list of runners.
     Listed,
-    /// A new announcement is in the table, and not in the queue.
+    /// A new announcement is in the table and not in the queue.
     Renewed,
 }
 
 impl Step {
-    /// By the word with which a test names it to a server that it is going to kill.
+    /// The step with this name. A test passes the name to a server process that it will kill.
     pub fn named(word: &str) -> Option<Self> {
         let all = [Self::Received, Self::Deleted, Self::HandedOver, Self::Claimed, Self::Healthy, Self::Registered];
         all.into_iter().find(|step| format!("{step:?}") == word)
     }
 }
 
-/// At which step to stand still, and how many do.
+/// The step to pause at, and how many calls pause there.
 #[derive(Debug, Default)]
 pub(crate) struct Steps {
     at: watch::Sender<Option<Step>>,
@@ -57,7 +58,7 @@ impl Steps {
             return;
         }
         self.standing.fetch_add(1, Ordering::SeqCst);
-        // It is never closed while this is here.
+        // The sender lives as long as `self`, so the channel is open.
         let _ = self.at.subscribe().wait_for(|at| *at != Some(step)).await.map(drop);
         self.standing.fetch_sub(1, Ordering::SeqCst);
     }

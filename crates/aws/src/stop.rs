@@ -1,5 +1,5 @@
-//! The end of what runs in a slot, and the end of a runner. Whoever moves a runner to terminated ends its machine too; one
-//! that ran keeps its slot until Auto Scaling has been told, so that a slot that looks free is free.
+//! Ends the run of a slot, or a whole runner. The process that moves a runner to terminated also ends its machine. A
+//! runner that ran keeps its slot until Auto Scaling has accepted the termination, so a slot that looks free is free.
 
 use std::time::Duration;
 
@@ -10,12 +10,12 @@ use crate::table::Changed;
 use crate::{AwsError, Runner, RunnerPool, RunnerState};
 
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
-/// How often what is seen of a slot may contradict itself, because it is changing.
+/// How often the items of a slot and its runner may contradict each other while they change.
 const TRIES: usize = 10;
 
 impl RunnerPool {
-    /// Ends what runs in a slot. Its agent is asked to give the runner back; one that is not heard of, or takes too long, is
-    /// terminated. Afterwards nothing of the slot runs.
+    /// Ends the run of a slot. Asks the agent to release the runner, and terminates a runner that sends no heartbeats
+    /// or takes too long. Afterwards nothing of the slot runs.
     pub async fn stop(&self, slot: &str) -> Result<(), AwsError> {
         let key = self.slot_key(slot);
         let deadline = Instant::now() + self.0.settings.pace.stop;
@@ -28,7 +28,7 @@ impl RunnerPool {
             rung.as_mut().enable();
             let runner = self.0.table.runner(&held.runner).await?.filter(|runner| runner.is_for(&held.run_id));
             match runner {
-                // Its agent has not been told to begin, and will not be.
+                // The agent has not acknowledged the run, and now cannot acknowledge it any more.
                 Some(runner) if runner.state == RunnerState::Claimed => {
                     if self.give_back(&runner).await? == Changed::Done {
                         return Ok(());
@@ -56,7 +56,8 @@ impl RunnerPool {
         }
     }
 
-    /// Asks the agent to give its runner back, or terminates the runner; whether it is worth to look again at once.
+    /// Asks the agent to release its runner, or terminates the runner. Returns whether the caller should read the slot
+    /// again at once.
     async fn asked_to_stop(&self, runner: &Runner, deadline: Instant) -> Result<bool, AwsError> {
         let heard = self.0.table.heard(&runner.instance).await?;
         if Instant::now() >= deadline || !self.is_healthy(heard) {
@@ -72,7 +73,7 @@ impl RunnerPool {
         Ok(false)
     }
 
-    /// A runner is terminated, whatever it does, and its machine ends.
+    /// Terminates a runner in any state, and its machine.
     pub async fn end(&self, instance: &str) -> Result<(), AwsError> {
         for _ in 0..TRIES {
             let Some(runner) = self.0.table.runner(instance).await? else {
@@ -88,8 +89,8 @@ impl RunnerPool {
         Err(in_the_way("end"))
     }
 
-    /// Terminates a runner that is as it was seen, and its machine. Where Auto Scaling has trouble the keeper tries again,
-    /// unless something runs there: then it is an error.
+    /// Terminates a runner that is unchanged since it was read, and its machine. If Auto Scaling fails, the keeper
+    /// tries again. If the runner still has a slot, the failure is an error.
     pub(crate) async fn terminate(&self, seen: &Runner) -> Result<Changed, AwsError> {
         let next = seen.terminated(self.now());
         let changed = self.0.table.change(seen, &next).await?;
@@ -106,7 +107,7 @@ impl RunnerPool {
         Ok(changed)
     }
 
-    /// Ends the machine of a runner that is terminated, and then frees the slot that it ran.
+    /// Ends the machine of a terminated runner, and then frees its slot.
     pub(crate) async fn finish(&self, terminated: &Runner) -> Result<(), AwsError> {
         self.0.groups.terminate(&terminated.instance, Some(&terminated.group)).await?;
         if terminated.slot.is_some() {

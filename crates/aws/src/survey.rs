@@ -1,10 +1,10 @@
-//! What of a pool is there, for a person who examines it. It only looks.
+//! Reports which resources of a pool exist, for an operator who inspects it. It changes nothing.
 
 use domain::UsageClass;
 
 use crate::{AwsError, RunnerPool};
 
-/// What is there, and what is not.
+/// The existing and the missing resources.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Survey {
     pub queues: Vec<String>,
@@ -16,15 +16,15 @@ pub struct Survey {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SurveyedGroup {
     pub name: String,
-    /// How many machines are in it that are not on their way out.
+    /// How many machines it has that are not ending.
     pub machines: usize,
     pub max: u32,
-    /// What the settings say.
+    /// The maximum in the settings.
     pub wanted_max: u32,
 }
 
 impl RunnerPool {
-    /// Looks for every queue and every group that the settings name.
+    /// Looks up every queue and every group that the settings name.
     pub async fn survey(&self) -> Result<Survey, AwsError> {
         let mut survey = Survey::default();
         let there = self.0.groups.all().await?;

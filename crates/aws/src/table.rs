@@ -1,5 +1,5 @@
-//! The table, which alone decides who has a runner. A runner changes only from what was seen of it: state, run and threshold
-//! are one condition, and its slot's item comes and goes in the same transaction.
+//! The DynamoDB table, which alone decides who has a runner. A runner changes only if its state, run and expiry are
+//! still as they were read. The item of its slot changes in the same transaction.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -18,20 +18,20 @@ use crate::item::{Fields, Item, Runner, RunnerState, beat_key, demand_key, numbe
 use crate::message::text;
 use crate::plan::INDEX;
 
-/// So many items are read at once.
+/// How many items one request reads.
 const AT_ONCE: usize = 100;
-/// How often a change is tried that another one is in the way of.
+/// How often a change is tried again after a conflict with another change.
 const TRIES: u32 = 6;
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(640);
-/// How long it is remembered when a runner was heard of last.
+/// How long the table keeps the last heartbeat of a runner.
 const BEAT_REMEMBERED: Duration = Duration::from_hours(24);
 const DEMAND_REMEMBERED: Duration = Duration::from_mins(10);
 
-/// Why a transaction may be cancelled that can be done a moment later.
+/// Reasons for a cancelled transaction that can succeed a moment later.
 const PASSING: [&str; 3] = ["TransactionConflict", "ThrottlingError", "ProvisionedThroughputExceeded"];
 
-/// As seen: the condition of every change.
+/// The condition of every change: the runner is as it was read.
 const AS_SEEN: &str = "#state = :state AND #run_id = :run_id AND #threshold = :threshold";
 
 #[derive(Clone, Debug)]
@@ -40,38 +40,38 @@ pub(crate) struct Table {
     name: String,
 }
 
-/// What came of a change.
+/// The result of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Changed {
     Done,
-    /// It is no longer as it was seen.
+    /// The runner is no longer as it was read.
     Refused,
-    /// The slot that it is to have has a runner.
+    /// The slot already has a runner.
     Taken,
 }
 
-/// The runner that a slot has.
+/// The runner of a slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ClaimedRunner {
     pub runner: String,
     pub run_id: String,
 }
 
-/// That a slot waits for a fresh runner of a group.
+/// A slot's demand for a fresh runner of a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Demand {
-    /// With its installation before it.
+    /// Includes the installation.
     pub slot: String,
     pub group: String,
-    /// When it was asked for last, and first.
+    /// When the slot asked last, and when it asked first.
     pub at: Timestamp,
     pub first: Timestamp,
 }
 
-/// Why a write was not done, where that is no error.
+/// Why a write was refused without an error.
 enum Refusal {
     Changed(Changed),
-    /// Another change is under way.
+    /// Another change is in progress.
     Conflict,
 }
 
@@ -101,7 +101,7 @@ impl Table {
         call.send().await.map(drop).map_err(|error| AwsError::new("DeleteItem", error))
     }
 
-    /// What the index has under a word. It may lag behind: whatever follows from it is a conditional change.
+    /// The items that the index lists under a state. The index may lag, so every change that follows is conditional.
     async fn listed(&self, state: &str) -> Result<Vec<Item>, AwsError> {
         let query = self.client.query().table_name(&self.name).index_name(INDEX);
         let query = query.key_condition_expression("#state = :state").expression_attribute_names("#state", "state");
@@ -121,7 +121,7 @@ impl Table {
         let read = |item: &Item| match Runner::read(item) {
             Ok(runner) => Some(runner),
             Err(error) => {
-                // Somebody else wrote it; the others are no worse off for it.
+                // Another program wrote this row. The other rows remain usable.
                 tracing::warn!(%error, "table row is not a runner");
                 None
             }
@@ -129,7 +129,7 @@ impl Table {
         Ok(self.listed(state.as_str()).await?.iter().filter_map(read).collect())
     }
 
-    /// Writes a runner that is not there yet; whether it was not.
+    /// Inserts a new runner. Returns false if it already exists.
     pub async fn insert(&self, runner: &Runner) -> Result<bool, AwsError> {
         let call = self.client.put_item().table_name(&self.name).set_item(Some(runner.write()));
         match call.condition_expression("attribute_not_exists(id)").send().await {
@@ -141,7 +141,7 @@ impl Table {
         }
     }
 
-    /// Makes a runner `next` if it is as it was `seen`.
+    /// Replaces the runner `seen` with `next`, if it is unchanged.
     pub async fn change(&self, seen: &Runner, next: &Runner) -> Result<Changed, AwsError> {
         let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
         for _ in 0..TRIES {
@@ -153,7 +153,7 @@ impl Table {
             match refusal {
                 None => return Ok(Changed::Done),
                 Some(Refusal::Changed(Changed::Taken)) if next.slot.is_none() => {
-                    // The slot has a newer run, which is not this one's to remove.
+                    // The slot has a newer run, whose item must stay.
                     let kept = Runner { slot: None, ..seen.clone() };
                     return match self.change_alone(&kept, next).await? {
                         None => Ok(Changed::Done),
@@ -179,7 +179,7 @@ impl Table {
         }
     }
 
-    /// Changes the runner and an item of a slot, or neither.
+    /// Changes the runner and the item of a slot, or neither.
     async fn change_with(
         &self,
         seen: &Runner,
@@ -226,14 +226,14 @@ impl Table {
         Ok(TransactWriteItem::builder().delete(delete).build())
     }
 
-    /// The runner that a slot has. `slot` with its installation before it, as everywhere here.
+    /// The runner of a slot. In this module, `slot` always includes the installation.
     pub async fn slot(&self, slot: &str) -> Result<Option<ClaimedRunner>, AwsError> {
         let Some(item) = self.get(&slot_key(slot)).await? else { return Ok(None) };
         let fields = Fields(&item);
         Ok(Some(ClaimedRunner { runner: fields.text("runner")?.to_owned(), run_id: fields.text("run_id")?.to_owned() }))
     }
 
-    /// Removes what a slot has, if it is of this run.
+    /// Removes the item of a slot, if it belongs to this run.
     pub async fn forget_slot(&self, slot: &str, run_id: &str) -> Result<(), AwsError> {
         let call = self.client.delete_item().table_name(&self.name).key("id", string(&slot_key(slot)));
         let call = call.condition_expression("#run_id = :run_id").expression_attribute_names("#run_id", "run_id");
@@ -248,12 +248,12 @@ impl Table {
         }
     }
 
-    /// A runner was heard of.
+    /// Stores a heartbeat.
     pub async fn beat(&self, instance: &str, at: Timestamp) -> Result<(), AwsError> {
         self.beat_of(instance, at, None).await
     }
 
-    /// The same, of an agent that registers.
+    /// Stores the heartbeat of a registering agent.
     pub async fn beat_of(&self, instance: &str, at: Timestamp, agent: Option<&str>) -> Result<(), AwsError> {
         let item = [
             ("id", string(&beat_key(instance))),
@@ -264,19 +264,19 @@ impl Table {
         self.put(item.into_iter().chain(agent).map(|(name, value)| (name.to_owned(), value)).collect()).await
     }
 
-    /// Which agent has registered as this runner, and was not heard of since: whether its answer has reached it is not known.
+    /// The agent that registered last, if it has sent no heartbeat since. It may not have received the answer.
     pub async fn registering(&self, instance: &str) -> Result<Option<String>, AwsError> {
         let item = self.get(&beat_key(instance)).await?.unwrap_or_default();
         Ok(item.get("agent").and_then(|agent| agent.as_s().ok()).cloned())
     }
 
-    /// When a runner was heard of last.
+    /// The time of a runner's last heartbeat.
     pub async fn heard(&self, instance: &str) -> Result<Option<Timestamp>, AwsError> {
         let Some(item) = self.get(&beat_key(instance)).await? else { return Ok(None) };
         Fields(&item).number("at").map(|at| Some(from_millis(at)))
     }
 
-    /// The same of many.
+    /// The times of many runners' last heartbeats.
     pub async fn heard_of(&self, instances: &[&str]) -> Result<HashMap<String, Timestamp>, AwsError> {
         let mut heard = HashMap::new();
         for instances in instances.chunks(AT_ONCE) {
@@ -307,7 +307,7 @@ impl Table {
         Ok(heard)
     }
 
-    /// Everyone who waits for a fresh runner of a group, also those who no longer ask.
+    /// All demands for a fresh runner of a group, including those that were not repeated in time.
     pub async fn demands(&self, group: &str) -> Result<Vec<Demand>, AwsError> {
         self.listed(&demand_state(group)).await?.iter().map(Demand::read).collect()
     }

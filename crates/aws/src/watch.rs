@@ -1,22 +1,22 @@
-//! Claims that other processes make. However many runners wait here, one question a second tells which of them were claimed
-//! elsewhere: claimed ones are few at any moment.
+//! Finds claims that other processes make. One query each second serves all runners that wait in this process. The
+//! query is cheap because few runners are in state claimed at any moment.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::{RunnerPool, RunnerState};
 
-/// How often to look for claims that another process has made.
+/// How often to query claims of other processes.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How many runners wait, and whether somebody looks for them.
+/// How many runners wait, and whether the polling task runs.
 #[derive(Debug, Default)]
 pub(crate) struct Watch {
     waiting: AtomicUsize,
     is_on: AtomicBool,
 }
 
-/// A runner that waits, for as long as this is kept.
+/// Counts a waiting runner until it is dropped.
 pub(crate) struct WatchGuard(RunnerPool);
 
 impl Drop for WatchGuard {
@@ -26,7 +26,7 @@ impl Drop for WatchGuard {
 }
 
 impl RunnerPool {
-    /// Says that a runner waits in this process.
+    /// Registers a waiting runner, and starts the polling task if needed.
     pub(crate) fn watch(&self) -> WatchGuard {
         let watch = &self.0.watch;
         watch.waiting.fetch_add(1, Ordering::SeqCst);
@@ -37,7 +37,7 @@ impl RunnerPool {
         WatchGuard(self.clone())
     }
 
-    /// Looks for as long as a runner waits.
+    /// Polls for as long as a runner waits.
     async fn poll_claims(&self) {
         let watch = &self.0.watch;
         loop {
@@ -50,7 +50,7 @@ impl RunnerPool {
                 continue;
             }
             watch.is_on.store(false, Ordering::SeqCst);
-            // Somebody may have come in between, and have seen it on.
+            // A runner may have registered in between and seen the task as running.
             if watch.waiting.load(Ordering::SeqCst) == 0 || watch.is_on.swap(true, Ordering::SeqCst) {
                 return;
             }

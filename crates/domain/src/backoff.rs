@@ -1,14 +1,14 @@
-//! How long to wait before the next try: each delay is longer than the one before, up to a longest one. Every part of
-//! Greenroom that waits ever longer takes its delays from here.
+//! How long to wait before the next try. Each delay is longer than the one before, up to a maximum. Every part of
+//! Greenroom that retries with growing delays uses this module.
 
 use std::time::Duration;
 
 use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 
-/// After so many tries every delay of ours is the longest one.
+/// After this many tries, every delay in use has reached its maximum.
 const MOST_SKIPPED: u32 = 64;
 
-/// The delays of one series of tries. It has no end: its user decides when to give up.
+/// The delays of one series of tries. The series does not end: the caller decides when to give up.
 #[derive(Debug)]
 pub struct Backoff {
     delays: ExponentialBackoff,
@@ -31,7 +31,7 @@ impl Backoff {
         Self { delays: delays.build(), longest }
     }
 
-    /// The same series after so many tries, for a count that was stored.
+    /// The same series after `tries` tries, for a stored count.
     pub fn after(first: Duration, longest: Duration, tries: u32) -> Self {
         let mut backoff = Self::new(first, longest);
         for _ in 0..tries.min(MOST_SKIPPED) {
@@ -43,7 +43,7 @@ impl Backoff {
     /// The delay before the next try.
     pub fn next_delay(&mut self) -> Duration {
         let delay = self.delays.next().unwrap_or(self.longest);
-        // The library multiplies with a precision of seven digits: 40 ms times 1.5 would be a little less than 60 ms.
+        // The library multiplies with seven digits of precision: 40 ms times 1.5 would be slightly less than 60 ms.
         u64::try_from((delay.as_nanos() + 500) / 1000).map_or(delay, Duration::from_micros)
     }
 }

@@ -1,20 +1,20 @@
-//! What a caller may ask of a running bot. A command is a row until the bot acknowledges it.
+//! Commands to a running bot. A command is a row in the store, and the bot acknowledges it.
 
 use serde::{Deserialize, Serialize};
 
 use crate::text_enum::text_enum;
 
-/// What a caller asks.
+/// The action of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Action {
     /// Leave the meeting and end.
     Leave,
-    /// Go on with the configuration in the payload.
+    /// Continue with the configuration in the payload.
     Reconfigure,
 }
 
-/// A word that is not an action.
+/// A text that is not an action.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not an action; known are leave, reconfigure")]
 pub struct UnknownAction(pub String);

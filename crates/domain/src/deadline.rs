@@ -1,14 +1,15 @@
-//! How long a state may last, who watches it, and what follows. No state of a bot is without a deadline and an owner,
-//! and the clock of a deadline starts when its state starts: time in the queue is never charged to the start.
+//! How long a state may last, which keeper watches it, and what follows. Every state of a bot has a deadline and an
+//! owner. The clock of a deadline starts when its state starts, so time in the queue never counts against the start of
+//! the bot.
 
 use std::time::Duration;
 
 use crate::status::Status;
 
-/// A stretch of a bot's life with a clock of its own. Several may share one stored status.
+/// A phase of a bot's life with its own clock. Several phases may share one stored status.
 #[derive(Clone, Copy, Debug)]
 pub struct Phase {
-    /// What the bot does meanwhile.
+    /// The bot's activity in this phase.
     pub name: &'static str,
     /// The statuses that a bot may have in this phase.
     pub status: &'static [Status],
@@ -16,11 +17,11 @@ pub struct Phase {
     pub clock_starts: &'static str,
     /// The configuration key of the deadline.
     pub key: &'static str,
-    /// The deadline, of those that are configured.
+    /// Selects the deadline from the configured ones.
     pub of: fn(&Deadlines) -> Duration,
     /// The keeper that watches it.
     pub owner: &'static str,
-    /// What follows when the deadline passes.
+    /// The effect of a passed deadline.
     pub then: &'static str,
 }
 
@@ -85,7 +86,7 @@ pub const PHASES: &[Phase] = &[
 /// The deadlines of one installation, as configured.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Deadlines {
-    /// How long a bot waits in the queue if its request does not say.
+    /// How long a bot waits in the queue if its request gives no time.
     pub queue_default: Duration,
     /// The longest time that a request may ask to wait.
     pub queue_max: Duration,
@@ -93,19 +94,19 @@ pub struct Deadlines {
     pub queue_poll: Duration,
     /// How long a bot may wait at the deploy gate.
     pub deploy: Duration,
-    /// How often slots in error are looked for.
+    /// How often the keeper looks for slots in error.
     pub recovery_interval: Duration,
-    /// How often records and providers are compared.
+    /// How often the keeper compares records with providers.
     pub sync_interval: Duration,
-    /// How long something unknown may be at a provider before it is removed.
+    /// How long an unknown object may exist at a provider before it is removed.
     pub sync_grace: Duration,
-    /// How often bots are looked for whose state has lasted too long.
+    /// How often the keeper looks for bots whose state has lasted too long.
     pub sweeper_interval: Duration,
-    /// How long a bot that is assigned may be silent.
+    /// How long an assigned bot may stay without its first callback.
     pub no_start: Duration,
     /// How long a bot may take to join.
     pub no_join: Duration,
-    /// How long a bot in the meeting may be silent.
+    /// How long a bot in the meeting may send nothing.
     pub heartbeat_lost: Duration,
     /// How long a bot may take to leave.
     pub stop_grace: Duration,
@@ -134,7 +135,7 @@ impl Default for Deadlines {
 }
 
 impl Deadlines {
-    /// One sentence for each pair of deadlines that cannot both be meant; none when they agree.
+    /// One sentence for each pair of deadlines that contradict each other. Empty if all agree.
     pub fn contradictions(&self) -> Vec<String> {
         let mut found = Vec::new();
         let mut refuse = |broken: bool, sentence: String| {

@@ -1,4 +1,4 @@
-//! What is told of a bot in its audit trail: what happened, and who made it happen.
+//! The events in a bot's audit trail: what happened, and which actor caused it.
 
 use crate::status::ShownStatus;
 use crate::text_enum::text_enum;
@@ -10,7 +10,7 @@ pub enum Kind {
     Created,
     /// The bot got a slot.
     Assigned,
-    /// It had a slot, and is back in the queue.
+    /// The bot lost its slot and is back in the queue.
     Requeued,
     /// The status of the bot changed.
     StatusChanged,
@@ -18,12 +18,12 @@ pub enum Kind {
     CommandSent,
     /// The bot acknowledged a command.
     CommandAcknowledged,
-    /// The bot did something that had no effect, such as printing an event that nobody knows.
+    /// The bot did something that had no effect, such as printing an unknown event.
     Warning,
 }
 
 impl Kind {
-    /// From which status to which it always takes a bot, if it does.
+    /// The statuses before and after this kind of event, if they are always the same.
     pub fn statuses(self) -> (Option<ShownStatus>, Option<ShownStatus>) {
         match self {
             Kind::Assigned => (Some(ShownStatus::Queued), Some(ShownStatus::Deploying)),
@@ -35,7 +35,7 @@ impl Kind {
     }
 }
 
-/// Who made it happen.
+/// The actor that caused the event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Actor {
     /// The user of the bot.
@@ -50,7 +50,7 @@ pub enum Actor {
     Keeper,
 }
 
-/// A word that is none of an event's.
+/// A text that is not the name of an event's kind or actor.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is no word of an event")]
 pub struct UnknownWord(pub String);

@@ -1,25 +1,25 @@
-//! Whose fault a bot's end was.
+//! Which side caused the end of a bot.
 
 use crate::reason::Reason;
 use crate::status::Status;
 use crate::text_enum::text_enum;
 
-/// Whose fault it was.
+/// The side that caused the end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Fault {
     /// The people in the meeting never let the bot in, or removed it.
     Host,
     /// The bot's own program.
     Bot,
-    /// The provider, the machine, or somebody who stopped the container.
+    /// The provider, the machine, or an outside stop of the container.
     Provider,
-    /// There was no room in time.
+    /// No slot became free in time.
     Capacity,
-    /// It ended as it should.
+    /// The bot ended as intended.
     None,
 }
 
-/// A word that is none of the faults.
+/// A text that is not a fault.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not a fault")]
 pub struct UnknownFault(pub String);
@@ -32,7 +32,7 @@ text_enum!(Fault, UnknownFault {
     None = "none",
 });
 
-/// What bots call it when the meeting did not let them in, or sent them out.
+/// The reasons that bots give when the meeting did not admit them, or removed them.
 const HOST_WORDS: [&str; 15] = [
     "admission_denied",
     "admission_timeout",
@@ -52,7 +52,7 @@ const HOST_WORDS: [&str; 15] = [
 ];
 
 impl Fault {
-    /// Of a bot that went from `from` to its end.
+    /// The fault of a bot that ended: `from` is its last open status, `to` its final status.
     pub fn of_end(from: Status, to: Status, reason: Option<&Reason>) -> Self {
         match reason {
             Some(Reason::Own(word)) if HOST_WORDS.contains(&word.as_str()) => Self::Host,

@@ -1,6 +1,6 @@
-//! The names of things. Each kind of thing has a type of its own, so that a user's id can never be passed where a
-//! bot's is meant. Ids of rows are UUIDs of version 7: they sort by the time they were made, and one user's ids tell
-//! nothing about how many bots another user has.
+//! The ids of rows. Each kind of row has its own type, so the compiler refuses a user's id where a bot's id is needed.
+//! Ids are UUIDs of version 7: they sort by creation time, and one user's ids do not reveal how many bots another user
+//! has.
 
 use std::fmt;
 use std::str::FromStr;
@@ -42,15 +42,15 @@ id!(
     BotId
 );
 id!(
-    /// Who owns bots.
+    /// The owner of bots.
     UserId
 );
 id!(
-    /// One assignment of a bot. It fences: what speaks under an older one is refused.
+    /// One assignment of a bot. It is the fence: the server refuses callbacks with an older connection.
     ConnectionId
 );
 id!(
-    /// A request to a running bot, until it is acknowledged and after.
+    /// A command to a running bot, before and after its acknowledgement.
     CommandId
 );
 id!(
@@ -58,7 +58,7 @@ id!(
     KeyId
 );
 
-/// The place of an event in the audit trail; later events of one bot have greater ids.
+/// The position of an event in the audit trail. Later events of one bot have greater ids.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct EventId(pub i64);

@@ -1,20 +1,20 @@
-//! The vocabulary of Greenroom and every rule that needs no I/O: what a bot is, which states it passes through,
-//! what may move it, and how long each state may last. Nothing here reads a clock, a file or a socket, so that all
-//! of it can be tested by itself and rendered into the documentation.
+//! The vocabulary of Greenroom, and every rule that needs no I/O: the states of a bot, the triggers that change them,
+//! and how long each state may last. This crate reads no clock, file or socket. So tests can check every rule alone,
+//! and the documentation can be generated from the rules.
 //!
 //! In reading order:
-//! - [`ids`]: the names of things
-//! - [`meeting`]: links as people paste them, to a platform and a native id
+//! - [`ids`]: the ids of rows
+//! - [`meeting`]: reads pasted links into a platform and a native id
 //! - [`status`]: the states of a bot, as stored and as shown
-//! - [`reason`]: why a bot is where it is
-//! - [`fault`]: whose fault its end was
-//! - [`lifecycle`]: the one transition table
+//! - [`reason`]: why a bot has its state
+//! - [`fault`]: which side caused its end
+//! - [`lifecycle`]: the transition table
 //! - [`slot`], [`pool`], [`provider`]: where a bot runs
-//! - [`requirements`]: what a bot asks of it, and whether it has that
-//! - [`deadline`]: how long a state may last, who watches it, what follows
-//! - [`command`]: what a caller may ask of a running bot
-//! - [`event`]: what is told of it
-//! - [`planner`]: who gets which slot
+//! - [`requirements`]: what a bot requires of a slot, and whether a slot has it
+//! - [`deadline`]: how long a state may last, which keeper watches it, and what follows
+//! - [`command`]: commands to a running bot
+//! - [`event`]: the audit trail
+//! - [`planner`]: which bot gets which slot
 //! - [`backoff`]: how long to wait before the next try
 
 #![warn(missing_docs)]

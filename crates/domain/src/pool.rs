@@ -1,4 +1,4 @@
-//! Pools: the slots of one platform on one provider, up to a number of them.
+//! Pools: the slots of one platform on one provider, with a maximum number.
 
 use jiff::Timestamp;
 
@@ -10,7 +10,7 @@ use crate::slot::{Slot, SlotStatus};
 /// How many slots a pool may have at most.
 pub const MOST_SLOTS: u32 = 100_000;
 
-/// In which order slots are given out: what stays before what may be taken away, then the smallest first.
+/// The order in which slots are given out: on-demand before spot, then smallest first.
 pub type Size = (UsageClass, u32, u32);
 
 /// Slots of one platform, made by one provider in one way.
@@ -26,35 +26,36 @@ pub struct Pool {
     pub host: String,
     /// Whether an agent waits in each of its idle slots.
     pub hot: bool,
-    /// How many bots a hot slot has before it is made fresh; 0 means any number.
+    /// How many bots a hot slot runs before it gets a fresh start; 0 means no limit.
     pub recycle_after: i64,
     /// How many slots it may have.
     pub max_slots: i64,
     /// How many idle slots are kept ready.
     pub min_idle: i64,
-    /// The order in the configuration; `None` when it is no longer there.
+    /// The position in the configuration; `None` if the configuration no longer has the pool.
     pub config_position: Option<i64>,
     /// How many slots it has.
     pub slots: i64,
-    /// How long bots have held a slot: a mean in which the last counts for a tenth.
+    /// How long bots hold a slot: a running mean in which the last hold has a weight of one tenth.
     pub mean_hold_ms: Option<i64>,
-    /// The attributes that its slots have, those of new ones first. Where a slot is provisioned per bot: all that can be had.
+    /// The attributes of its slots, those of new slots first. For slots that are provisioned per bot: all possible
+    /// attributes.
     pub attribute_sets: Vec<Attributes>,
-    /// For how long an idle slot may be given out.
+    /// How long an idle slot may be given out.
     pub expire_after_ms: Option<i64>,
-    /// How long a hot slot that is not needed for `min_idle` may be idle before it is stopped; `None` means any time.
+    /// How long a hot slot above `min_idle` may be idle before it is stopped; `None` means no limit.
     pub idle_timeout_ms: Option<i64>,
-    /// What stands for the image and all else that its slots are started with.
+    /// A fingerprint of the image and the other start parameters of its slots.
     pub recipe: Option<String>,
 }
 
 impl Pool {
-    /// Whether a slot gets what it runs on only when it has a bot. Its provider says so.
+    /// Whether a slot gets its machine only when it has a bot. The provider determines this.
     pub fn provisioned_per_bot(&self) -> bool {
         self.provider.parse().is_ok_and(ProviderKind::provisioned_per_bot)
     }
 
-    /// Whether it still is in the configuration.
+    /// Whether the configuration still has the pool.
     pub fn is_configured(&self) -> bool {
         self.config_position.is_some()
     }
@@ -68,7 +69,7 @@ impl Pool {
         }
     }
 
-    /// How large a slot with these attributes is for a bot; `None` when it does not meet the requirements.
+    /// The size of a slot with these attributes for a bot; `None` if it does not meet the requirements.
     pub fn size_for(&self, required: Option<&Requirements>, slot: &Attributes) -> Option<Size> {
         let fitting = |attributes: &&Attributes| requirements::fits(required, attributes);
         if self.provisioned_per_bot() {
@@ -77,7 +78,7 @@ impl Pool {
         Some(slot).filter(fitting).map(Attributes::size)
     }
 
-    /// How large a new slot is for a bot; `None` when it does not meet the requirements.
+    /// The size of a new slot for a bot; `None` if it does not meet the requirements.
     pub fn size_of_new(&self, required: Option<&Requirements>) -> Option<Size> {
         self.size_for(required, &self.attributes_of_new())
     }
@@ -87,12 +88,12 @@ impl Pool {
         self.attribute_sets.iter().any(|attributes| requirements::fits(required, attributes))
     }
 
-    /// Whether the time is over in which an idle slot may be given out. Where the pool has no such time any more, it never is.
+    /// Whether an idle slot is too old to be given out. Never true if the pool has no such limit now.
     pub fn has_expired(&self, slot: &Slot, now: Timestamp) -> bool {
         self.expire_after_ms.is_some() && slot.expires_at.is_some_and(|end| end <= now)
     }
 
-    /// Whether an agent waits in an idle slot. In a pool that is not hot nobody does.
+    /// Whether an agent waits in an idle slot. Always false in a pool that is not hot.
     pub fn is_ready(&self, slot: &Slot) -> bool {
         slot.status == SlotStatus::Idle && !(self.hot && slot.stopped)
     }
@@ -103,12 +104,12 @@ impl Pool {
         self.hot && (self.is_ready(slot) || has_bot)
     }
 
-    /// Whether a hot slot runs something else than the pool's configuration says.
+    /// Whether a hot slot runs an image or command that differs from the pool's configuration.
     pub fn is_outdated(&self, slot: &Slot) -> bool {
         self.hot && !slot.stopped && self.recipe.is_some() && slot.recipe != self.recipe
     }
 
-    /// How many slots may still be made.
+    /// How many more slots the pool may have.
     pub fn room(&self) -> i64 {
         if self.is_configured() { (self.max_slots - self.slots).max(0) } else { 0 }
     }

@@ -1,4 +1,4 @@
-//! The kinds of providers, and what placement has to know of each.
+//! The kinds of providers, and the properties that placement needs.
 
 use crate::text_enum::text_enum;
 
@@ -19,7 +19,7 @@ pub enum ProviderKind {
     Ec2,
 }
 
-/// A word that is not a kind of provider.
+/// A text that is not a kind of provider.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not a provider; known are process, docker, swarm, nomad, coolify, ec2")]
 pub struct UnknownProvider(pub String);
@@ -34,8 +34,8 @@ text_enum!(ProviderKind, UnknownProvider {
 });
 
 impl ProviderKind {
-    /// Whether a slot gets what it runs on only when it has a bot. Then nothing can be made ahead, and the attributes of an idle
-    /// slot are not known.
+    /// Whether a slot gets its machine only when it has a bot. Then nothing can be made ahead, and the attributes of an
+    /// idle slot are not known.
     pub fn provisioned_per_bot(self) -> bool {
         match self {
             Self::Ec2 => true,

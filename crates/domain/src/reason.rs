@@ -1,13 +1,13 @@
-//! Why a bot is where it is. The words that Greenroom itself gives are fixed; a bot may end with a word of its own.
+//! Why a bot has its state. Greenroom's own reasons are fixed; a bot may also give a reason of its own.
 
 use std::fmt;
 
 use serde::{Serialize, Serializer};
 
-/// Why a bot is where it is.
+/// Why a bot has its state.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Reason {
-    /// The bot went by itself and said that all was well.
+    /// The bot ended on its own without an error.
     Finished,
     /// Its user asked it to leave.
     Stopped,
@@ -19,11 +19,11 @@ pub enum Reason {
     DeployTimeout,
     /// The provider could not start it.
     DeployFailed,
-    /// Deployed, and never heard of.
+    /// It was deployed and never sent a callback.
     NoStart,
-    /// It never came into the meeting.
+    /// It did not join the meeting in time.
     NoJoin,
-    /// It was in the meeting and fell silent.
+    /// It was in the meeting and stopped sending heartbeats.
     HeartbeatLost,
     /// It ended with an error.
     Crashed,
@@ -31,17 +31,17 @@ pub enum Reason {
     Interrupted,
     /// It did not leave when it was asked to, and its agent killed it.
     Killed,
-    /// It ended without an error and had never come into the meeting.
+    /// It ended without an error, without ever joining the meeting.
     NeverJoined,
-    /// The bot's own word.
+    /// The bot's own reason.
     Own(String),
 }
 
 impl Reason {
-    /// The longest word a bot may give.
+    /// The longest reason that a bot may give.
     pub const MAX_CHARS: usize = 200;
 
-    /// As a bot or its agent gives it.
+    /// A reason that a bot or its agent gave.
     pub fn given(word: String) -> Self {
         match [Reason::Interrupted, Reason::Killed].into_iter().find(|reason| reason.as_str() == word) {
             Some(agents_own) => agents_own,
@@ -49,7 +49,7 @@ impl Reason {
         }
     }
 
-    /// The word, as the store and the API write it.
+    /// The text of the reason in the store and the API.
     pub fn as_str(&self) -> &str {
         match self {
             Reason::Finished => "finished",

@@ -1,5 +1,6 @@
-//! Slots: pre-provisioned places to run one bot each. Their names follow from their pool and number, so that what a
-//! provider has can be matched with what the store has; their descriptions are what a person sees at the provider.
+//! Slots: places to run one bot each, prepared in advance. The name of a slot follows from its pool and number, so the
+//! objects of a provider can be matched with the rows of the store. The description of a slot is the text that a person
+//! sees at the provider.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,19 +15,19 @@ use crate::text_enum::text_enum;
 /// The state of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum SlotStatus {
-    /// Intended, or being started for the first time; or a hot one whose agent does not wait yet.
+    /// Planned, or in its first start; or a hot slot whose agent does not wait yet.
     Creating,
     /// Ready for a bot.
     Idle,
-    /// A bot's, until the bot is at an end and the slot is cleared.
+    /// Assigned to a bot, until the bot has ended and the slot is cleared.
     Busy,
-    /// Something went wrong; its words are kept.
+    /// A step failed. The slot keeps the error message.
     Error,
-    /// Goes away when its bot is at an end.
+    /// The slot goes away after its bot has ended.
     Draining,
 }
 
-/// A word that is not a status of a slot.
+/// A text that is not a status of a slot.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not a status of a slot; known are creating, idle, busy, error, draining")]
 pub struct UnknownSlotStatus(pub String);
@@ -49,7 +50,7 @@ impl SlotName {
         Self(format!("pool-{pool}-{number:03}").into())
     }
 
-    /// A name that was stored before.
+    /// A name from the store.
     pub fn stored(name: String) -> Self {
         Self(name.into())
     }
@@ -59,7 +60,7 @@ impl SlotName {
         &self.0
     }
 
-    /// The pool that it is a slot of; `None` when no pool would give such a name.
+    /// The pool of the slot; `None` if no pool would give this name.
     pub fn pool(&self) -> Option<&str> {
         let (pool, number) = self.0.strip_prefix("pool-")?.rsplit_once('-')?;
         (number.len() >= 3 && number.bytes().all(|byte| byte.is_ascii_digit())).then_some(pool)
@@ -72,7 +73,7 @@ impl fmt::Display for SlotName {
     }
 }
 
-/// A slot as it is recorded.
+/// A slot, as the store has it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Slot {
     /// The name.
@@ -87,50 +88,50 @@ pub struct Slot {
     pub status_since: Timestamp,
     /// The bot that it is given to.
     pub bot_id: Option<BotId>,
-    /// Tells it from an earlier slot of the same name.
+    /// Distinguishes it from an earlier slot with the same name.
     pub incarnation: Uuid,
-    /// Counts its starts.
+    /// The number of its starts.
     pub generation: i64,
-    /// How many bots its agent has had since the start.
+    /// How many bots its agent has run since the start.
     pub token_number: i64,
-    /// The agent process that waits, or has the assignment, by the name that it has chosen.
+    /// The name of the agent process that waits or has the assignment. The process chooses the name.
     pub agent: Option<String>,
-    /// How many bots it has had since it was made fresh.
+    /// How many bots it has run since its last fresh start.
     pub bots_since_fresh: i64,
     /// The provider's own name for it.
     pub provider_ref: Option<String>,
-    /// What a person sees of it at the provider.
+    /// The text that a person sees at the provider.
     pub description: String,
     /// When a bot was last given to it.
     pub last_used_at: Option<Timestamp>,
-    /// What went wrong in it.
+    /// The last error.
     pub error_message: Option<String>,
-    /// How often its recovery was tried.
+    /// How often a recovery was tried.
     pub recovery_attempts: i64,
     /// When it was made.
     pub created_at: Timestamp,
-    /// What it has, for the requirements of bots.
+    /// Its attributes, which the requirements of bots are compared with.
     pub attributes: Attributes,
     /// Until when it may be given out while it is idle.
     pub expires_at: Option<Timestamp>,
-    /// Of a busy one: its bot is at an end, or elsewhere, and something of it may be left.
+    /// Only for a busy slot: its bot has ended or has left it, and processes of the bot may remain.
     pub awaits_clearing: bool,
-    /// Of a slot of a hot pool: nobody needed it for long. An idle one is stopped, and is started for its next bot; a
-    /// draining one is about to be stopped, and stays.
+    /// Only in a hot pool: the slot was not needed for long. An idle slot is stopped, and is started for its next bot.
+    /// A draining slot is about to be stopped, and stays in the pool.
     pub stopped: bool,
-    /// What stands for the image and all else that it was last started with, where its provider says so.
+    /// A fingerprint of the image and the other parameters of its last start, if the provider reports it.
     pub recipe: Option<String>,
 }
 
 impl Slot {
-    /// Ends every token of the slot that was given out: what runs in it is ended, or was never begun.
+    /// Ends every token of the slot that was given out, because its processes are ended or were never started.
     pub fn end_tokens(&mut self) {
         self.generation += 1;
         self.token_number = 0;
         self.agent = None;
     }
 
-    /// Whether only what changes each time a bot comes or leaves differs: the bot, the status, times, counts and the
+    /// Whether the slots differ only in fields that change with every bot: the bot, the status, times, counts and the
     /// description.
     pub fn differs_only_in_use(&self, other: &Slot) -> bool {
         self.incarnation == other.incarnation
@@ -144,27 +145,28 @@ impl Slot {
             && self.recipe == other.recipe
     }
 
-    /// Whether it is being made, is in error, goes away or waits to be cleared: keepers look at these, and at no others.
+    /// Whether the slot is being made, is in error, is draining, or waits to be cleared. Keepers look only at these
+    /// slots.
     pub fn is_unsettled(&self) -> bool {
         self.awaits_clearing || matches!(self.status, SlotStatus::Creating | SlotStatus::Error | SlotStatus::Draining)
     }
 }
 
-/// Whose token it is: the agent of a slot, for one assignment.
+/// The content of a slot token: the agent of a slot, for one assignment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SlotClaim {
     /// The slot.
     pub slot: SlotName,
-    /// The life of the slot: a slot that is made anew under the same name has another.
+    /// The incarnation of the slot. A slot that is recreated under the same name has another.
     pub incarnation: Uuid,
-    /// `None` in an environment that cannot be changed between two starts.
+    /// `None` in an environment that cannot change between two starts.
     pub generation: Option<i64>,
     /// The number of the assignment.
     pub number: i64,
 }
 
 impl SlotClaim {
-    /// The one that is good now.
+    /// The claim that is valid now.
     pub fn current(slot: &Slot) -> Self {
         Self {
             slot: slot.name.clone(),
@@ -174,46 +176,46 @@ impl SlotClaim {
         }
     }
 
-    /// What its agent gets with an assignment, to wait again.
+    /// The claim that the agent gets with an assignment, to wait for the next one.
     pub fn next(slot: &Slot) -> Self {
         Self { number: slot.token_number + 1, ..Self::current(slot) }
     }
 
-    /// What stands in an environment that cannot be changed.
+    /// The claim for an environment that cannot be changed.
     pub fn to_start_with(slot: &Slot) -> Self {
         Self { generation: None, number: 0, ..Self::current(slot) }
     }
 
-    /// Whether an agent may wait under it, or take the slot's bot.
+    /// Whether an agent may wait with it, or take the slot's bot.
     pub fn is_current(&self, slot: &Slot) -> bool {
         *self == Self { generation: self.generation.and(Some(slot.generation)), ..Self::current(slot) }
     }
 
-    /// Whether it is the agent's that has the assignment now, for the time after it.
+    /// Whether it belongs to the agent that has the current assignment, for the time after that assignment.
     pub fn is_next(&self, slot: &Slot) -> bool {
         slot.bot_id.is_some() && *self == Self::next(slot)
     }
 }
 
-/// Why a hot slot is given up whose agent does not begin to wait in time. One that comes late is welcome all the same.
+/// The error of a hot slot whose agent does not start to wait in time. A late agent is still accepted.
 pub const NO_AGENT: &str = "it was started, and its agent did not begin to wait";
 
-/// What a person sees at the provider.
+/// The description of a busy slot at the provider.
 pub fn busy(bot: BotId, at: Timestamp) -> String {
     format!("[BUSY] Bot #{bot} - {at:.0}")
 }
 
-/// What a person sees at the provider of a slot without a bot that is being made or started.
+/// The description of a slot without a bot that is being made or started.
 pub fn creating(since: Timestamp) -> String {
     format!("[CREATING] Not ready yet - {since:.0}")
 }
 
-/// What a person sees at the provider of a slot without a bot that is about to be stopped or deleted.
+/// The description of a slot without a bot that is about to be stopped or deleted.
 pub fn draining(since: Timestamp) -> String {
     format!("[DRAINING] Takes no bots - {since:.0}")
 }
 
-/// What a person sees at the provider.
+/// The description of an idle slot at the provider.
 pub fn idle(last_used: Option<Timestamp>) -> String {
     match last_used {
         Some(at) => format!("[IDLE] Available - Last used: {at:.0}"),
@@ -221,16 +223,16 @@ pub fn idle(last_used: Option<Timestamp>) -> String {
     }
 }
 
-/// What a person sees at the provider.
+/// The description of a slot in error at the provider.
 pub fn error(message: &str, at: Timestamp) -> String {
     let first = message.lines().next().unwrap_or_default();
     let short: String = first.chars().take(120).collect();
     format!("[ERROR] {short} - {at:.0}")
 }
 
-/// How long a bot will probably wait. Each pool that serves its line has so many slots, and bots have held one of them
-/// for so long on average: so many become free in a time, and `position` bots want one. `None` while no bot has held a
-/// slot yet.
+/// An estimate of a bot's wait. Each pool of its queue gives its mean hold time and its number of slots. Together they
+/// give the rate at which slots become free, and `position` bots need one each. `None` while no bot has held a slot
+/// yet.
 pub fn estimated_wait_ms(position: i64, pools: impl IntoIterator<Item = (Option<i64>, i64)>) -> Option<i64> {
     let freed_in_a_ms: f64 =
         pools.into_iter().filter_map(|(mean_hold_ms, slots)| Some(slots as f64 / mean_hold_ms?.max(1) as f64)).sum();
@@ -265,7 +267,7 @@ mod tests {
         assert_eq!(estimated_wait_ms(1, [(Some(60_000), 1)]), Some(60_000));
         assert_eq!(estimated_wait_ms(3, [(Some(60_000), 10)]), Some(18_000));
         assert_eq!(estimated_wait_ms(3, [(None, 10)]), None);
-        // Two pools that serve one line: three slots in a minute and one in half of it are five in a minute.
+        // Two pools serve one queue: three slots per minute and one slot per half minute free five slots per minute.
         assert_eq!(estimated_wait_ms(5, [(Some(60_000), 3), (Some(30_000), 1), (None, 7)]), Some(60_000));
     }
 }

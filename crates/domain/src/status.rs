@@ -1,11 +1,11 @@
-//! The states of a bot. What is stored is only what the bot itself or a deadline has decided; that a bot waits in the
-//! queue or is being deployed is read from the queue and the slot, and exists only in what is shown.
+//! The states of a bot. The store has only the states that the bot itself or a deadline decides. The states
+//! `scheduled`, `queued` and `deploying` are only shown: they follow from the schedule, the queue and the slot.
 
 use serde::{Deserialize, Serialize};
 
 use crate::text_enum::text_enum;
 
-/// A word that is not a status.
+/// A text that is not a status.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not a status; known are {known}", known = ShownStatus::ALL.map(|s| s.as_str()).join(", "))]
 pub struct UnknownStatus(pub String);
@@ -14,21 +14,21 @@ pub struct UnknownStatus(pub String);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Status {
-    /// Admitted under its user's limit; the bot itself has not spoken yet.
+    /// Admitted under its user's limit; the bot itself has not sent a callback yet.
     Reserved,
-    /// The bot's process runs and is on its way into the meeting.
+    /// The bot's process runs and joins the meeting.
     Starting,
-    /// The bot stands in the lobby.
+    /// The bot waits in the lobby.
     AwaitingAdmission,
-    /// The bot cannot go on without a person.
+    /// The bot cannot continue without a person.
     NeedsHelp,
     /// The bot is in the meeting.
     Active,
-    /// The bot was asked to leave, or leaves by itself.
+    /// The bot was asked to leave, or leaves on its own.
     Stopping,
-    /// At an end, as it should be.
+    /// Ended as intended.
     Completed,
-    /// At an end, as it should not be.
+    /// Ended with a failure.
     Failed,
 }
 
@@ -44,7 +44,7 @@ text_enum!(Status, UnknownStatus {
 });
 
 impl Status {
-    /// The states that are not an end.
+    /// The states of a bot that has not ended.
     pub const OPEN: [Status; 6] = [
         Status::Reserved,
         Status::Starting,
@@ -59,24 +59,24 @@ impl Status {
         matches!(self, Status::Completed | Status::Failed)
     }
 
-    /// Whether a bot in this state counts against its user's limit and keeps other bots of its user out of its
-    /// meeting. One that is on its way out does neither.
+    /// Whether a bot in this state counts against its user's limit, and prevents other bots of its user from joining
+    /// its meeting. A stopping bot does neither.
     pub fn is_running(self) -> bool {
         !self.is_ended() && self != Status::Stopping
     }
 }
 
-/// A bot's status as shown: the stored one, and what is read from the schedule, the queue and the slot.
+/// A bot's status as shown: the stored one, combined with the schedule, the queue and the slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ShownStatus {
-    /// It is to start later.
+    /// It starts later.
     Scheduled,
     /// It is admitted.
     Reserved,
     /// It waits for a slot.
     Queued,
-    /// It has a slot, and nothing was heard of it.
+    /// It has a slot, and has not sent a callback.
     Deploying,
     /// Its process runs.
     Starting,
@@ -88,9 +88,9 @@ pub enum ShownStatus {
     Active,
     /// It is leaving.
     Stopping,
-    /// It has ended well.
+    /// It ended as intended.
     Completed,
-    /// It has ended badly.
+    /// It ended with a failure.
     Failed,
 }
 
@@ -109,7 +109,8 @@ text_enum!(ShownStatus, UnknownStatus {
 });
 
 impl ShownStatus {
-    /// Of a bot that is so, and has or has not got a connection, and a pool. An operator may run it without a slot.
+    /// The shown status of a bot with this status. The bot may have a connection without a slot, because an operator
+    /// may run it.
     pub fn of(status: Status, has_connection: bool, has_pool: bool) -> Self {
         match status {
             Status::Reserved if has_connection => Self::Deploying,
@@ -123,7 +124,7 @@ impl ShownStatus {
         matches!(self, Self::Completed | Self::Failed)
     }
 
-    /// Whether a bot that is shown so counts against its user's limit, as [`Status::is_running`] says.
+    /// Whether a bot with this shown status counts against its user's limit, as in [`Status::is_running`].
     pub fn is_running(self) -> bool {
         use ShownStatus::{Completed, Failed, Scheduled, Stopping};
         !matches!(self, Scheduled | Stopping | Completed | Failed)

@@ -1,12 +1,12 @@
-//! Enums whose variants have one word each, in the store and on the wire alike.
+//! Enums whose variants have one fixed name each, which is the same in the store and in the API.
 
 macro_rules! text_enum {
     ($name:ident, $unknown:ident { $($variant:ident = $word:literal),+ $(,)? }) => {
         impl $name {
-            /// Every one of them, in the order of the type.
+            /// Every variant, in the order of the type.
             pub const ALL: [Self; [$($word),+].len()] = [$(Self::$variant),+];
 
-            /// The word, as the store and the API write it.
+            /// The name in the store and the API.
             pub const fn as_str(self) -> &'static str {
                 match self {
                     $(Self::$variant => $word),+

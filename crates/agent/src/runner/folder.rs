@@ -1,5 +1,5 @@
-//! A folder for each bot, empty when the bot comes and gone after it. What an agent that was killed left behind, processes
-//! and folders, is removed by the next; one agent at a time may work below a folder.
+//! A folder for each bot: empty when the bot starts, and removed after it ends. The next agent removes the processes
+//! and folders that a killed agent left. Only one agent at a time may use a base folder.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, ErrorKind};
@@ -10,17 +10,17 @@ use std::time::Duration;
 use super::leftovers::{self, LostBot, Record};
 use crate::assignment::BotData;
 
-/// What makes a folder ours: others may have theirs beside it.
+/// The name prefix of bot folders. The base folder may also contain folders of other programs.
 const PREFIX: &str = "greenroom-bot-";
 const LOCK: &str = "greenroom-runner.lock";
 const TRIES: u32 = 5;
 const TRY_AGAIN: Duration = Duration::from_millis(500);
 
-/// Where the folders of bots are made.
+/// The base folder in which the folders of bots are made.
 #[derive(Debug)]
 pub struct Folders {
     base: PathBuf,
-    /// Held open: its lock goes with this process, however that ends.
+    /// Held open: the lock ends with this process, however the process ends.
     _lock: File,
 }
 
@@ -35,8 +35,7 @@ pub enum FolderError {
 }
 
 impl Folders {
-    /// Makes sure that nothing of an earlier bot is left, neither processes nor folders, and gives the bot that an earlier
-    /// agent has lost.
+    /// Removes the processes and folders of earlier bots. Returns the bot that an earlier agent lost.
     pub async fn open(base: PathBuf) -> Result<(Self, Option<LostBot>), FolderError> {
         let failed = FolderError::Unusable { path: base.clone(), source: io::Error::other("the look at it failed") };
         tokio::task::spawn_blocking(move || Self::open_now(&base)).await.unwrap_or(Err(failed))
@@ -45,7 +44,7 @@ impl Folders {
     fn open_now(base: &Path) -> Result<(Self, Option<LostBot>), FolderError> {
         let unusable = |source| FolderError::Unusable { path: base.to_owned(), source };
         fs::create_dir_all(base).map_err(unusable)?;
-        // Bots run elsewhere than the agent, and are to find it all the same.
+        // Bots run in other folders than the agent, so the path must be absolute.
         let base = base.canonicalize().map_err(unusable)?;
         let lock = base.join(LOCK);
         let opened = OpenOptions::new().write(true).create(true).truncate(false).open(&lock);
@@ -60,14 +59,14 @@ impl Folders {
         Ok((Self { base, _lock: locked }, lost))
     }
 
-    /// Notes the bot that is about to run, for the next agent should this one be killed.
+    /// Records the bot that is about to run, for the next agent if this one is killed.
     pub fn record(&self, data: &BotData) -> Result<Record, FolderError> {
         Record::write(&self.base, data).map_err(|source| FolderError::Unusable { path: self.base.clone(), source })
     }
 
-    /// A new one, which nobody else may look into.
+    /// Makes a new folder, which only this user may read.
     pub fn make(&self) -> Result<PathBuf, FolderError> {
-        // Short: programs put sockets below it, whose paths have little room.
+        // The name is short because programs create sockets below it, and socket paths have a short limit.
         let path = self.base.join(format!("{PREFIX}{:08x}", fastrand::u32(..)));
         match DirBuilder::new().mode(0o700).create(&path) {
             Ok(()) => Ok(path),
@@ -75,7 +74,7 @@ impl Folders {
         }
     }
 
-    /// Removes one with all that it has, in the background: it may be a lot.
+    /// Removes a folder with all its contents, on another thread because it may be large.
     pub async fn remove(&self, path: PathBuf) -> Result<(), FolderError> {
         let mut tries = 0;
         loop {
@@ -92,7 +91,7 @@ impl Folders {
 }
 
 fn remove(path: &Path) -> io::Result<()> {
-    // What a bot has mounted there is somewhere else, and not ours to remove.
+    // The bot mounted something there. It belongs elsewhere and must not be removed.
     if is_mounted_below(path, &fs::read_to_string("/proc/self/mountinfo").unwrap_or_default()) {
         return Err(io::Error::other("something is mounted below it"));
     }
@@ -106,19 +105,19 @@ fn remove(path: &Path) -> io::Result<()> {
     removed.or_else(|error| if error.kind() == ErrorKind::NotFound { Ok(()) } else { Err(error) })
 }
 
-/// Whether something is mounted at or below a folder, by the list of the kernel.
+/// Whether something is mounted at or below a folder, by the kernel's list of mounts.
 fn is_mounted_below(path: &Path, mounts: &str) -> bool {
-    // The fifth field, in which a blank is \040.
+    // The fifth field is the mount point, in which a blank is \040.
     let points = mounts.lines().filter_map(|line| line.split(' ').nth(4));
     points.map(|point| point.replace("\\040", " ")).any(|point| Path::new(&point).starts_with(path))
 }
 
-/// Lets us into folders that a bot has closed, as some tools do with what they downloaded.
+/// Makes folders accessible again that a bot protected, as some download tools do.
 fn open_up(path: &Path) -> io::Result<()> {
     fs::set_permissions(path, Permissions::from_mode(0o700))?;
     for entry in fs::read_dir(path)? {
         let entry = entry?;
-        // Not what a link points to.
+        // Does not follow links.
         if entry.file_type()?.is_dir() {
             open_up(&entry.path())?;
         }

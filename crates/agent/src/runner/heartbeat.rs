@@ -1,4 +1,4 @@
-//! Saying that the machine lives, whether it has a bot or not, and hearing what is to become of it.
+//! Sends the runner's heartbeats, with or without a bot, and keeps the server's instructions from the answers.
 
 use reqwest::StatusCode;
 use tokio::sync::watch;
@@ -9,24 +9,24 @@ use crate::http::{Backoff, Refusal};
 use crate::life::{Task, task};
 use crate::log::log;
 
-/// What was heard so far.
+/// The latest information from the server.
 #[derive(Clone, Debug)]
 pub struct Heard {
     /// When the server last answered.
     pub at: Instant,
-    /// The run that is to be ended.
+    /// The run that the agent must end.
     pub stop: Option<String>,
-    /// That the machine is to end, and why.
+    /// The machine must end, and why.
     pub end: Option<String>,
-    /// That the server does not know this registration, and in which words.
+    /// The server does not know this registration. The text is its error.
     pub unknown: Option<String>,
 }
 
-/// A heart that beats for as long as this is held.
+/// Sends heartbeats until it is dropped.
 #[derive(Debug)]
 pub struct Heartbeat {
     pub heard: watch::Receiver<Heard>,
-    /// The run that the runner has.
+    /// The current run of the runner.
     pub run: watch::Sender<Option<String>>,
     _beating: Task<()>,
 }
@@ -50,7 +50,8 @@ async fn beat(link: Link, interval: Duration, run: watch::Receiver<Option<String
                 backoff.succeeded(what);
                 interval
             }
-            // Never later than the next would be, whatever patience is asked for: this is what keeps the machine.
+            // Never waits longer than the interval, even if the server asks for it: without heartbeats the machine is
+            // terminated.
             Err(refusal @ Refusal::Away { .. }) => backoff.after(what, refusal).min(interval),
             Err(refusal) => {
                 log!("{what} was refused: {refusal}");
@@ -71,7 +72,7 @@ impl Heard {
             Err(Refusal::Away { .. }) => return,
             Ok(standing) => {
                 self.unknown = None;
-                // What is said of a run is said of the one that was named, not of one that came meanwhile.
+                // The answer is about the run that the request named, not about a run that started meanwhile.
                 self.stop = run.filter(|_| standing.stop);
                 self.end = standing.end.then(|| "the server says so".to_owned());
             }

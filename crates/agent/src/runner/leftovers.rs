@@ -1,8 +1,9 @@
-//! What an agent that was killed left behind: the processes of its bot, beside which the next bot would run. The next agent
-//! ends them before the machine is registered, and tells the server of the bot that was lost.
+//! The processes that a killed agent left running. The next bot must not run beside them, so the next agent kills them
+//! before it registers the machine, and reports the lost bot to the server.
 //!
-//! A bot's processes are known by a variable in their environment, by their folder, by the process that the killed agent
-//! had noted, with its start time so that another process under the same id is left alone, and by their parents.
+//! The agent recognizes a bot's processes by a variable in their environment, by their folder, by the process that the
+//! killed agent noted, and by their parents. The note includes the start time, so that a different process with the
+//! same id is not killed.
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
@@ -23,19 +24,20 @@ use crate::assignment::BotData;
 use crate::http::{self, Backoff, Refusal};
 use crate::log::log;
 
-/// In the environment of every process of a bot: the folder of the bot.
+/// A variable in the environment of every process of a bot. Its value is the bot's folder.
 pub const MARK: &str = "GREENROOM_RUNNER_BOT";
 const FILE: &str = "greenroom-runner.bot";
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 const GONE_WITHIN: Duration = Duration::from_secs(10);
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
-/// How long the report of a lost bot may keep the machine from its next one.
+/// How long the report of a lost bot may delay the next bot.
 const REPORT_WITHIN: Duration = Duration::from_mins(1);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
-/// As a shell says it of a process that was ended by SIGKILL.
+/// The exit code that a shell reports for SIGKILL.
 const KILLED: i32 = 128 + Signal::SIGKILL as i32;
 
-/// The bot that runs, in a file that outlives its agent. It holds the bot's token, so only this user may read it.
+/// The record of the running bot, in a file that outlives the agent. It contains the bot's token, so only this user may
+/// read it.
 #[derive(Debug)]
 pub struct Record {
     path: PathBuf,
@@ -60,11 +62,11 @@ impl std::fmt::Debug for RunningBot {
     }
 }
 
-/// A process, told from another one that has its id later.
+/// A process, with its start time to distinguish it from a later process with the same id.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
 struct NotedProcess {
     id: i32,
-    /// In clock ticks since the boot.
+    /// In clock ticks since boot.
     started: u64,
     boot: String,
 }
@@ -85,7 +87,7 @@ impl Record {
         Ok(record)
     }
 
-    /// Notes the process that the bot runs as. Without it the bot's processes can still be known by their environment.
+    /// Notes the bot's process. Without this note, the bot's processes can still be recognized by their environment.
     pub fn note(&mut self, id: i32) {
         let boot = fs::read_to_string(BOOT_ID).unwrap_or_default().trim().to_owned();
         self.bot.process = Process::read(id).map(|process| NotedProcess { id, started: process.started, boot });
@@ -94,7 +96,7 @@ impl Record {
         }
     }
 
-    /// The bot is at its end, and nothing of it is left.
+    /// Removes the record after the bot has ended and no process of it is left.
     pub fn remove(self) {
         let _ = fs::remove_file(&self.path);
     }
@@ -116,7 +118,7 @@ pub struct LostBot {
 }
 
 impl LostBot {
-    /// Tells the server that the bot is at an end, unless that takes too long: then the server finds out by itself.
+    /// Reports the bot's end to the server, up to a time limit. After that, the server detects the end by itself.
     pub async fn report(self, http: &Client) {
         let RunningBot { bot_id, connection_id, callback_url, token, .. } = &self.bot;
         let error = "the agent of its machine was killed and started again, and ended what was left of the bot";
@@ -139,8 +141,8 @@ impl LostBot {
     }
 }
 
-/// Kills what an earlier agent left running below a folder, and returns the bot that it ran. The caller holds the folder's
-/// lock.
+/// Kills the processes that an earlier agent left below a folder, and returns the bot that it ran. The caller holds the
+/// folder's lock.
 pub fn end(base: &Path, prefix: &str) -> io::Result<Option<LostBot>> {
     let path = base.join(FILE);
     let bot = fs::read(&path).ok().and_then(|text| serde_json::from_slice::<RunningBot>(&text).ok());
@@ -170,7 +172,7 @@ pub fn end(base: &Path, prefix: &str) -> io::Result<Option<LostBot>> {
     Ok(bot.map(|bot| LostBot { path, bot }))
 }
 
-/// A process, as the kernel tells of it.
+/// A process, as the kernel describes it.
 #[derive(Clone, Debug)]
 struct Process {
     id: i32,
@@ -178,7 +180,7 @@ struct Process {
     group: i32,
     session: i32,
     started: u64,
-    /// The values of the mark in its environment, and the folder that it is in, where this user may look.
+    /// The folder that the mark in its environment names, and its working folder, if this user may read them.
     mark: Option<PathBuf>,
     folder: Option<PathBuf>,
 }
@@ -187,10 +189,10 @@ impl Process {
     fn read(id: i32) -> Option<Self> {
         let path = PathBuf::from(format!("/proc/{id}"));
         let stat = fs::read_to_string(path.join("stat")).ok()?;
-        // The name may hold anything, parentheses too.
+        // The process name may contain anything, also parentheses.
         let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
         let number = |field: usize| fields.get(field)?.parse().ok();
-        // What is dead and not buried yet does nothing any more.
+        // A dead process that is not reaped does nothing any more.
         if matches!(*fields.first()?, "Z" | "X") {
             return None;
         }
@@ -214,11 +216,13 @@ fn processes() -> io::Result<Vec<Process>> {
     Ok(ids.filter_map(Process::read).collect())
 }
 
-/// The processes of bots whose folders begin with this path, and of the noted one, with all that they have started.
+/// The processes of bots whose folders begin with this path, the noted process with its group, and all their
+/// descendants.
 fn of_bots(all: &[Process], folders: &Path, noted: Option<&NotedProcess>) -> Vec<i32> {
     let own = i32::try_from(std::process::id()).unwrap_or_default();
     let is_folder = |path: &PathBuf| path.as_os_str().as_bytes().starts_with(folders.as_os_str().as_bytes());
-    // While anything is in a group, its id is given to no other process: the leader answers for the whole of it.
+    // The kernel does not reuse a group's id while the group has a process. So a match of the leader identifies the
+    // whole group.
     let leader = noted.filter(|noted| all.iter().any(|one| one.id == noted.id && one.started == noted.started));
     let is_in_group =
         |one: &Process| leader.is_some_and(|leader| [one.id, one.group, one.session].contains(&leader.id));

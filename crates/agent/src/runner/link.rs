@@ -1,4 +1,4 @@
-//! What a registered runner says to the server under its own token, each call with the patience that it can afford.
+//! The calls of a registered runner to the server, with its own token. Each call has its own time limit.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::assignment::{AssignmentPoller, BotData, DataError, SourceError, Token
 use crate::http::{self, Backoff, Refusal};
 use crate::log::log;
 
-/// The server takes a runner that has not acknowledged its bot within 10 s for dead, and gives the bot to another.
+/// The server terminates a runner that does not acknowledge its bot within 10 s, and gives the bot to another runner.
 const ACKNOWLEDGING: Duration = Duration::from_secs(8);
 const ACKNOWLEDGE_TIMEOUT: Duration = Duration::from_secs(3);
 const ACKNOWLEDGE_AGAIN: Duration = Duration::from_millis(500);
@@ -47,21 +47,21 @@ impl Run {
     }
 }
 
-/// What the server answers to a heartbeat.
+/// The server's answer to a heartbeat.
 #[derive(Debug, Deserialize)]
 pub struct Standing {
     pub stop: bool,
     pub end: bool,
 }
 
-/// Whether a bot may be run.
+/// Whether the runner may run the bot.
 #[derive(Debug)]
 pub enum Acknowledged {
     Yes,
     No(String),
 }
 
-/// What a refusal means for the runner, if it is about the runner itself.
+/// The reason to take no more bots, if the refusal is about the runner itself.
 fn over(refusal: &Refusal) -> Option<Over> {
     match refusal.status()? {
         StatusCode::GONE => Some(Over::Machine(refusal.to_string())),
@@ -94,7 +94,8 @@ impl Link {
         next.map(|(run, _)| run).map_err(|refusal| over(&refusal).unwrap_or_else(|| Over::Unknown(refusal.to_string())))
     }
 
-    /// Takes the bot, if it is still this runner's. Without an answer it is not: the server may have given it away.
+    /// Accepts the bot, if it still belongs to this runner. Without an answer the runner must not run it, because the
+    /// server may have given it to another runner.
     pub async fn acknowledge(&self, run: &str) -> Result<Acknowledged, Over> {
         let body = json!({"run_id": run});
         let mut backoff = Backoff::default();
@@ -115,7 +116,7 @@ impl Link {
         }
     }
 
-    /// Gives the runner back, however long that takes.
+    /// Releases the runner, and retries without a time limit.
     pub async fn release(&self, run: &str) -> Result<(), Over> {
         let what = "giving back";
         let mut backoff = Backoff::default();
@@ -134,12 +135,12 @@ impl Link {
             if let Some(over) = over(&refusal) {
                 return Err(over);
             }
-            // Waiting for the next without having given this one back could only bring the same run again.
+            // The runner must not wait for a new run before this release: the server would return the same run again.
             backoff.wait(what, &refusal).await;
         }
     }
 
-    /// Says that this runner is no more, as well as that can be done in this time.
+    /// Reports to the server that this runner ends, within a time limit.
     pub async fn end(&self, reason: &str, patience: Duration) {
         let body = json!({"reason": reason});
         let mut backoff = Backoff::default();

@@ -1,4 +1,4 @@
-//! The machine itself: what its instance metadata service tells of it, and how it is ended.
+//! The machine: its instance metadata service, and how the agent ends it.
 
 use std::process::{ExitCode, Stdio};
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::options::CommandLine;
 
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 const TRIES: u32 = 5;
-/// A machine has two minutes from the notice to its end.
+/// AWS gives a spot machine two minutes between the notice and its end.
 const NOTICE_POLL_INTERVAL: Duration = Duration::from_secs(5);
 const ENDING: Duration = Duration::from_secs(60);
 
@@ -54,13 +54,13 @@ impl Metadata {
         self.get("instance-id").await.map_err(NoInstance)
     }
 
-    /// Whether AWS has said that it takes this spot machine back. On other machines it never does.
+    /// Watches whether AWS takes this spot machine back. On other machines the value stays false.
     pub fn notice(&self, is_spot: bool) -> (watch::Receiver<bool>, Option<Task<()>>) {
         let (sender, receiver) = watch::channel(false);
         let metadata = self.clone();
         let looking = is_spot.then(|| {
             task(async move {
-                // A service that cannot be asked has no notice either.
+                // A failed request counts as no notice.
                 while metadata.get("spot/instance-action").await.is_err() {
                     tokio::time::sleep(NOTICE_POLL_INTERVAL).await;
                 }
@@ -71,7 +71,8 @@ impl Metadata {
     }
 }
 
-/// Ends the machine. The agent does not wait longer than for its own end, which may be how the machine's begins.
+/// Ends the machine. The agent stops waiting when it is asked to end itself, because the shutdown of the machine may
+/// begin that way.
 pub async fn end(command: Option<&CommandLine>, shutdown: &mut Shutdown) -> ExitCode {
     let Some(CommandLine { program, arguments }) = command else { return ExitCode::SUCCESS };
     let mut command = Command::new(program);

@@ -1,5 +1,5 @@
-//! The agent of a machine in a runner pool: registers the machine, takes one bot after the other, each in a folder of
-//! its own, and gives the machine back after each. When the machine's time is over it sees to it that the machine ends.
+//! The agent of a machine in a runner pool. It registers the machine, runs one bot after another, each in its own
+//! folder, and releases the runner after each bot. When the machine must end, the agent runs the end command.
 
 mod folder;
 mod heartbeat;
@@ -29,21 +29,21 @@ pub use register::Settings;
 use register::Unregistered;
 use session::Session;
 
-/// How long the server may take to hear that the machine ends. The machine ends all the same.
+/// How long to try to report that the machine ends. The machine ends even if the report fails.
 const FAREWELL: Duration = Duration::from_secs(5);
 
 /// Why a runner takes no more bots.
 #[derive(Debug)]
 pub enum Over {
-    /// The machine's time is over: it is to end.
+    /// The machine must end.
     Machine(String),
-    /// Somebody else ends the machine, or only the agent is to end.
+    /// Only the agent ends, or AWS ends the machine.
     Agent(String),
     /// The server does not know this registration any more.
     Unknown(String),
 }
 
-/// What stays the same from one registration to the next.
+/// The parts that stay the same across registrations.
 #[derive(Debug)]
 struct Runner {
     http: Client,
@@ -53,7 +53,7 @@ struct Runner {
     metadata: Metadata,
 }
 
-/// Serves until the machine's time is over, or the agent is asked to end.
+/// Runs bots until the machine must end, or the agent is asked to end.
 pub async fn serve(http: Client, options: RunnerOptions, settings: Settings, mut shutdown: Shutdown) -> ExitCode {
     let (runner, mut lost) = tokio::select! {
         () = asked(&mut shutdown) => return leave(),
@@ -71,7 +71,8 @@ pub async fn serve(http: Client, options: RunnerOptions, settings: Settings, mut
             () = asked(&mut shutdown) => return leave(),
             registered = register::register(&runner.http, &settings, &runner.instance) => registered,
         };
-        // After the registration: before it the server would take the end of the bot for the end of a silent machine.
+        // The report comes after the registration. Before it, the server would take the bot's end for the end of a
+        // silent machine.
         if let Some(lost) = lost.take() {
             lost.report(&runner.http).await;
         }
@@ -121,7 +122,7 @@ async fn open(
     Ok((Runner { http, options: settled(options), instance, folders, metadata }, lost))
 }
 
-/// Bots run in folders of their own, from where a path that starts here would lead nowhere.
+/// Makes relative paths absolute, because bots run in their own folders.
 fn settled(mut options: RunnerOptions) -> RunnerOptions {
     let program = Path::new(&options.bot.command.program);
     if program.components().count() > 1

@@ -1,5 +1,5 @@
-//! Making the machine known to the server. A group may not list its machine yet when the agent is up already, and what
-//! an earlier agent of the machine left may still look alive: both pass, so the agent tries until they have.
+//! Registers the machine with the server. The Auto Scaling group may not list the machine yet, or an earlier agent of
+//! the machine may still look alive. Both are temporary, so the agent retries.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,18 +11,18 @@ use serde_json::json;
 use crate::assignment::{SourceError, Token, server_url, variable};
 use crate::http::{self, Backoff, Refusal};
 
-/// The server asks AWS for the machine.
+/// The server asks AWS about the machine before it answers.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
 const METADATA: &str = "http://169.254.169.254";
 const SHORTEST_HEARTBEAT: Duration = Duration::from_millis(10);
 const LONGEST_ORPHANHOOD: Duration = Duration::from_secs(30 * 24 * 3600);
 
-/// What the environment says.
+/// The settings from the environment.
 #[derive(Debug)]
 pub struct Settings {
-    /// Without a slash at its end.
+    /// Without a trailing slash.
     pub url: String,
-    /// The pool's, with which a machine may register.
+    /// The pool's token, with which a machine may register.
     pub token: Token,
     pub instance: Option<String>,
     pub folder: PathBuf,
@@ -45,15 +45,15 @@ impl Settings {
     }
 }
 
-/// What the server made of the machine.
+/// The server's answer to the registration.
 #[derive(Debug)]
 pub struct Registration {
-    /// The runner's own.
+    /// The runner's own token.
     pub token: Token,
     pub pool: String,
     pub is_spot: bool,
     pub heartbeat_interval: Duration,
-    /// How long an idle runner waits for a server that is away.
+    /// How long an idle runner waits for a server that is down.
     pub orphaned_after: Duration,
 }
 
@@ -78,7 +78,7 @@ impl From<RegisterResponse> for Registration {
     }
 }
 
-/// The machine is not registered, and trying again would not help.
+/// The registration failed, and a retry would not help.
 #[derive(Debug, thiserror::Error)]
 pub enum Unregistered {
     #[error("the server does not accept GREENROOM_RUNNER_TOKEN: {0}")]
@@ -89,11 +89,11 @@ pub enum Unregistered {
     Refused(Refusal),
 }
 
-/// Registers, however long that takes.
+/// Registers, and retries without a time limit.
 pub async fn register(http: &Client, settings: &Settings, instance: &str) -> Result<Registration, Unregistered> {
     let what = "registering";
     let mut backoff = Backoff::default();
-    // An answer that was lost is given again to whoever asks under the same word.
+    // The server repeats a lost answer to an agent that sends the same name.
     let agent = format!("{:016x}{:016x}", fastrand::u64(..), fastrand::u64(..));
     loop {
         let request = http.post(format!("{}/agent/runner", settings.url)).bearer_auth(settings.token.reveal());

@@ -1,5 +1,5 @@
-//! A registered runner's time: waiting for a bot, taking it, running it, giving the machine back, and again. Nothing is
-//! run and nothing is said for a bot before the server has acknowledged that it is this runner's.
+//! The work of a registered runner: wait for a bot, acknowledge it, run it, release the runner, and repeat. The agent
+//! starts nothing and sends no callbacks for a bot before the server confirms that the bot belongs to this runner.
 
 use tokio::sync::watch;
 use tokio::time::{Duration, Instant};
@@ -18,11 +18,11 @@ pub struct Session<'a> {
     link: &'a Link,
     shutdown: Shutdown,
     heartbeat: Heartbeat,
-    /// Whether the machine is about to be taken away.
+    /// Whether AWS is about to take the machine back.
     notice: watch::Receiver<bool>,
     _looking: Option<Task<()>>,
     orphaned_after: Duration,
-    /// Since when it has no bot.
+    /// Since when the runner has no bot.
     idle_since: Instant,
 }
 
@@ -41,7 +41,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Takes one bot after the other, until there is a reason not to.
+    /// Runs one bot after another, until there is a reason to stop.
     pub async fn run(mut self) -> Over {
         let mut declined = Backoff::default();
         let mut pause = Duration::ZERO;
@@ -64,7 +64,7 @@ impl<'a> Session<'a> {
                 }
                 Ok(Acknowledged::No(why)) => {
                     log!("run {run_id} is not run: {why}");
-                    // The server may offer the same one at once.
+                    // The server may offer the same run again at once.
                     pause = declined.next(None);
                 }
                 Err(over) => return over,
@@ -72,10 +72,11 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Runs the bot, if it is this runner's, and gives the runner back.
+    /// Runs the bot, if it belongs to this runner, and releases the runner.
     async fn serve(&mut self, run: Run) -> Result<Acknowledged, Over> {
         let folders = &self.runner.folders;
-        // Before the bot is taken: a machine that has no room for it must leave it to another.
+        // The folder comes before the acknowledgement: a machine without disk space must leave the bot to another
+        // runner.
         let folder = folders.make().map_err(|error| Over::Machine(error.to_string()))?;
         let unclean = |error: super::folder::FolderError| Over::Machine(error.to_string());
         match self.unless_over(self.link.acknowledge(&run.id)).await {
@@ -94,14 +95,14 @@ impl<'a> Session<'a> {
         live(&self.runner.http, &self.runner.options.bot, run.data, location, note, shutdown).await;
         record.remove();
         self.idle_since = Instant::now();
-        // The next bot must not find what this one left; a machine that cannot be cleared has no next one.
+        // The next bot must not find this bot's files. A machine that cannot remove them takes no more bots.
         folders.remove(folder).await.map_err(unclean)?;
         self.unless_over(self.link.release(&run.id)).await?;
         self.heartbeat.run.send_replace(None);
         Ok(Acknowledged::Yes)
     }
 
-    /// Does the work, unless this runner is to take no more bots.
+    /// Does the work, unless there is a reason to take no more bots.
     async fn unless_over<T>(&self, work: impl Future<Output = Result<T, Over>>) -> Result<T, Over> {
         tokio::select! {
             biased;
@@ -141,7 +142,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// What asks the bot of this run to end: whoever asks the agent, and the server, which asks once.
+    /// The requests to end the bot of this run: all requests to end the agent, and one request of the server.
     fn shutdown_of(&self, run: String) -> (Shutdown, Task<()>) {
         let (sender, receiver) = watch::channel(EndRequest::default());
         let (mut shutdown, mut heard) = (self.shutdown.clone(), self.heartbeat.heard.clone());

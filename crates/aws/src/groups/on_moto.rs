@@ -1,4 +1,4 @@
-//! The groups on moto.
+//! Tests of the groups on moto.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::HashSet;
@@ -7,7 +7,7 @@ use super::*;
 use crate::clients::Clients;
 use crate::moto;
 
-/// A pool with groups, and how it is reached.
+/// A pool with groups, and the client for it.
 struct Pool {
     settings: Settings,
     groups: Groups,
@@ -18,7 +18,7 @@ impl Pool {
         let class = |number| moto::class(&format!("class-{number}"), 1, &["c6i.large"], 5, 5);
         let mut settings = moto::settings(vec![class(1)]);
         moto::make(&settings).await;
-        // The others have no groups.
+        // The other classes have no groups.
         settings.classes.extend((2..=classes).map(class));
         let groups = Groups::new(Clients::connect(&settings).await.autoscaling, Arc::new(settings.clone()));
         Self { settings, groups }
@@ -70,7 +70,7 @@ async fn a_machine_that_is_ended_takes_its_place_with_it() {
     let pool = Pool::new(1).await;
     pool.groups.grow(&pool.name(UsageClass::OnDemand), 3).await.unwrap();
     let gone = pool.group(UsageClass::OnDemand).await.instances.remove(0);
-    // Twice, as somebody else may do the same.
+    // Ends the machine twice, because another process may do the same.
     let (one, two) = tokio::join!(pool.groups.terminate(&gone.id, None), pool.groups.terminate(&gone.id, None));
     one.and(two).unwrap();
     pool.groups.terminate(&gone.id, None).await.unwrap();

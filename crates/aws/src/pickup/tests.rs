@@ -77,7 +77,7 @@ fn one_who_is_gone_is_passed_over() {
     let mut second = arrives(&mut pickups, None);
     assert!(matches!(pickups.offer(announcement("i-1"), &mut Vec::new(), ROUNDS), Fate::HandedOver));
     assert_eq!(got(&mut second).as_deref(), Some("i-1"));
-    // Nobody else wants it: others may have it at once.
+    // The announcement fits a request that left, so others may receive it at once.
     drop(arrives(&mut pickups, None));
     assert!(matches!(pickups.offer(announcement("i-2"), &mut Vec::new(), ROUNDS), Fate::NotNeeded(_)));
 }

@@ -1,6 +1,6 @@
-//! The one transition table. Whatever moves a bot is a [`Trigger`]; [`decide`] says what follows, and nothing else in
-//! Greenroom may choose a status. A repeat holds, a late word after the end is told so, and what the table does not
-//! have is refused.
+//! The transition table of bots. Every change of a bot's status starts with a [`Trigger`], and [`decide`] applies the
+//! table to it; no other code in Greenroom chooses a status. A repeated trigger changes nothing, a trigger after the
+//! end gets the verdict `Ended`, and a trigger that is not in the table is refused.
 //!
 //! - this file: the triggers, the table, the decision
 //! - [`render`]: the table as a page of the documentation
@@ -12,25 +12,25 @@ mod tests;
 use crate::reason::Reason;
 use crate::status::Status::{self, *};
 
-/// What may move a bot.
+/// An event that may change a bot's status.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the documentation of a variant says what its fields are")]
 pub enum Trigger {
-    /// The bot says that it runs. `new_session` when nothing was heard under this connection before.
+    /// The bot reports that it runs. `new_session` is true for the first report under this connection.
     Started { new_session: bool },
-    /// The bot stands in the lobby.
+    /// The bot waits in the lobby.
     AwaitingAdmission { reason: Option<Reason> },
-    /// The bot cannot go on without a person.
+    /// The bot cannot continue without a person.
     NeedsHelp { reason: Option<Reason> },
     /// The bot is in the meeting.
     Joined,
-    /// The bot leaves by itself, or because it was told to.
+    /// The bot leaves, on its own or on request.
     Stopping { reason: Option<Reason> },
     /// The bot's process ended.
     Exited { exit_code: i64, reason: Option<Reason> },
-    /// The bot's user wants it to leave. `assigned` when something may already run for it.
+    /// The user asks the bot to leave. `assigned` is true if something may already run for it.
     StopAsked { assigned: bool },
-    /// A state lasted longer than it may.
+    /// A deadline passed.
     Passed(Overdue),
 }
 
@@ -43,58 +43,58 @@ pub enum Overdue {
     DeployTimeout,
     /// The slot could not be started.
     DeployFailed,
-    /// The bot was never heard of.
+    /// The bot never sent a callback.
     NoStart,
     /// The bot did not join in time.
     NoJoin,
-    /// The bot was in the meeting and fell silent.
+    /// The bot was in the meeting and stopped sending heartbeats.
     HeartbeatLost,
-    /// What it runs in was ended from outside.
+    /// The bot's slot was ended from outside.
     Interrupted,
     /// The bot did not leave in time.
     StopGrace,
 }
 
-/// What the decision needs to know of a bot.
+/// The facts about a bot that the decision needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Standing {
-    /// The status that it has.
+    /// The current status.
     pub status: Status,
     /// Whether its user has asked it to leave.
     pub stop_asked: bool,
     /// Whether it has ever been in the meeting.
     pub has_joined: bool,
-    /// With which code it exited, if it did.
+    /// The exit code of its process, if it exited.
     pub exit_code: Option<i64>,
 }
 
 impl Standing {
-    /// A bot that says that it is stopping, or was asked to, is free to end before it has joined.
+    /// A bot that is stopping, or was asked to stop, may end without having joined.
     fn left_without_joining(&self) -> bool {
         !self.has_joined && !self.stop_asked && !matches!(self.status, Active | Status::Stopping)
     }
 }
 
-/// What follows from a trigger.
+/// The result of a trigger.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the documentation of a variant says what its fields are")]
 pub enum Verdict {
     /// The status changes.
     Move { to: Status, reason: Option<Reason> },
-    /// The effect already holds: nothing changes, and the answer is the same as the first time.
+    /// The effect is already in place: nothing changes, and the answer is the same as the first time.
     Hold,
-    /// The state does not allow it.
+    /// The state does not allow the trigger.
     Refuse,
-    /// The bot is at an end, and this is not a repeat of what ended it.
+    /// The bot has ended, and this trigger does not repeat the one that ended it.
     Ended,
 }
 
-/// The kind of a trigger: what the table is keyed by.
+/// The kind of a trigger, which is the key of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum On {
-    /// The bot says that it runs, for the first time.
+    /// The bot reports for the first time that it runs.
     Started,
-    /// The bot says that it runs, under a new connection.
+    /// The bot reports that it runs under a new connection.
     Restarted,
     /// The bot is in the lobby.
     AwaitingAdmission,
@@ -106,39 +106,39 @@ pub enum On {
     Stopping,
     /// The process exited with code 0.
     ExitedWell,
-    /// With code 0 and without a reason, and was never in the meeting.
+    /// The process exited with code 0 and without a reason, and was never in the meeting.
     ExitedUnjoined,
     /// The process exited with another code.
     ExitedBadly,
-    /// The user asks a bot to leave for which nothing runs.
+    /// The user asks a bot to leave, and nothing runs for it.
     StopAskedUnassigned,
-    /// The user asks a bot to leave for which something may run.
+    /// The user asks a bot to leave, and something may run for it.
     StopAsked,
     /// This deadline passed.
     Passed(Overdue),
 }
 
-/// Who speaks when a rule fires.
+/// The source of a rule's trigger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Speaker {
-    /// The bot, by a callback.
+    /// The bot, with a callback.
     Bot,
-    /// The user, by the API.
+    /// The user, with the API.
     User,
     /// A keeper, when a deadline passes.
     Keeper,
 }
 
-/// Where the reason of a move comes from.
+/// The source of the reason for a move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Because {
-    /// None is recorded.
+    /// No reason is recorded.
     Nothing,
-    /// The bot's own word, if it gave one.
+    /// The bot's own reason, if it gave one.
     Own,
-    /// The bot's own word, or this one; but `stopped` when its user had asked it to leave.
+    /// The bot's own reason, or this one; but `stopped` if the user asked the bot to leave.
     OwnUnlessStopAsked(&'static Reason),
-    /// The bot's own word, or this one.
+    /// The bot's own reason, or this one.
     OwnOr(&'static Reason),
     /// Always this one.
     Always(&'static Reason),
@@ -147,17 +147,17 @@ pub enum Because {
 /// One row of the table.
 #[derive(Clone, Copy, Debug)]
 pub struct Rule {
-    /// What has to happen.
+    /// The trigger.
     pub on: On,
-    /// Who speaks.
+    /// The source of the trigger.
     pub speaker: Speaker,
-    /// The statuses in which the rule holds.
+    /// The statuses in which the rule applies.
     pub from: &'static [Status],
     /// The status that follows.
     pub to: Status,
     /// Where the reason comes from.
     pub because: Because,
-    /// The states in which the effect already holds.
+    /// The statuses in which the effect is already in place.
     pub holds_in: &'static [Status],
 }
 
@@ -278,7 +278,7 @@ const fn overdue(which: Overdue, from: &'static [Status], to: Status, reason: &'
     Rule { on: On::Passed(which), speaker: Speaker::Keeper, from, to, because: Because::Always(reason), holds_in: &[] }
 }
 
-/// What follows when `trigger` meets a bot that stands as `standing` says.
+/// The verdict on `trigger` for a bot with this `standing`.
 pub fn decide(standing: &Standing, trigger: &Trigger) -> Verdict {
     let on = trigger.on(standing);
     let Some(rule) = TABLE.iter().find(|rule| rule.on == on) else {
@@ -311,7 +311,7 @@ impl Trigger {
             Trigger::Stopping { .. } => On::Stopping,
             Trigger::Exited { exit_code: 0, reason: None } if standing.left_without_joining() => On::ExitedUnjoined,
             Trigger::Exited { exit_code: 0, .. } => On::ExitedWell,
-            // It was to leave, and was ended on its way.
+            // The user asked the bot to leave, and the bot was ended while it was leaving.
             Trigger::Exited { reason: Some(Reason::Interrupted | Reason::Killed), .. } if standing.stop_asked => {
                 On::ExitedWell
             }

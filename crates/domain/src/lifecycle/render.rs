@@ -1,4 +1,4 @@
-//! The table as a page of the documentation, so that what is written and what is decided cannot part.
+//! The table as a page of the documentation. The page is generated, so it always matches the decisions.
 
 use super::{Because, On, Overdue, Speaker, TABLE};
 use crate::deadline;

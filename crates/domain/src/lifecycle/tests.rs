@@ -1,4 +1,4 @@
-//! Random lives: whatever arrives in whatever order, the rules hold.
+//! Random lives of bots: the rules hold for any triggers in any order.
 
 use proptest::prelude::*;
 

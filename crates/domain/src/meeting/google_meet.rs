@@ -20,7 +20,7 @@ pub(super) fn read(mut url: Url) -> Option<(String, Url)> {
         return None;
     };
     let code = code(written)?;
-    // Meet is only sure to open the spelling it hands out itself.
+    // Meet reliably opens only its own spelling of a code.
     if written != code {
         url.set_path(&code);
     }

@@ -1,6 +1,6 @@
-//! Meeting links as people paste them, each read into its platform and the platform's own id.
-//! The rules here are shared by all platforms: cleaning what chat programs add, refusing what could
-//! lead a bot to another host, and finding the platform. The forms of each platform are in its module.
+//! Reads pasted meeting links into a platform and the platform's own id. This file has the rules that all platforms
+//! share: remove text that chat programs add, refuse links that could lead a bot to another host, and find the
+//! platform. Each platform has a module for its link forms.
 
 mod google_meet;
 mod other_services;
@@ -21,7 +21,7 @@ pub const UNDERSTOOD_FORMS: &str = "Google Meet (https://meet.google.com/abc-def
     https://teams.microsoft.com/meet/1234567890123?p=…, also on teams.live.com) and \
     Zoom (https://zoom.us/j/81234567890, also /w/, /s/, /wc/ and /my/name, on any Zoom subdomain)";
 
-/// Longer than any link a platform makes, and short enough for every database and browser.
+/// Longer than any platform's links, and short enough for every database and browser.
 const MAX_LINK_CHARS: usize = 2048;
 
 /// Pairs that chat programs and documents put around a link.
@@ -53,7 +53,7 @@ impl Platform {
         }
     }
 
-    /// The name people know it by.
+    /// The name for people.
     const fn label(self) -> &'static str {
         match self {
             Self::GoogleMeet => "Google Meet",
@@ -96,10 +96,10 @@ impl fmt::Display for Platform {
 /// A platform name that is none of [`Platform::ALL`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum UnknownPlatform {
-    /// Nobody knows this name.
+    /// The name is unknown.
     #[error("unknown platform: it is one of google_meet, teams, zoom")]
     Unknown,
-    /// A service that people meet on, and that bots cannot join.
+    /// A meeting service that bots cannot join.
     #[error("{0} is not supported yet; the platforms are google_meet, teams, zoom")]
     NotSupported(&'static str),
 }
@@ -119,23 +119,23 @@ impl FromStr for Platform {
 /// Why a link or a native id was refused. Messages never repeat the input: it may hold a passcode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum MeetingError {
-    /// It is no link that is understood.
+    /// The text is not a known form of meeting link.
     #[error("this is not a meeting link that is understood; the links understood are {UNDERSTOOD_FORMS}")]
     NotUnderstood,
-    /// It is a link of this platform, and not to a meeting.
+    /// The link belongs to this platform, but does not lead to a meeting.
     #[error(
         "this {} link does not lead to a meeting; a meeting link looks like {}",
         .0.label(),
         .0.link_forms()
     )]
     NotAMeeting(Platform),
-    /// A service that people meet on, and that bots cannot join.
+    /// A meeting service that bots cannot join.
     #[error("{0} is not supported yet; the links understood are {UNDERSTOOD_FORMS}")]
     NotSupported(&'static str),
-    /// It is a personal link of Zoom with a name that Zoom does not allow.
+    /// A personal Zoom link with a name that Zoom does not allow.
     #[error("the name in this personal Zoom link cannot be one: Zoom's have {}", zoom::NAME_FORM)]
     NotAPersonalName,
-    /// It is no native id of this platform.
+    /// The text is not a native id of this platform.
     #[error("this is not a {} meeting id; it must be {}", .0.label(), .0.id_form())]
     InvalidNativeId(Platform),
 }
@@ -145,14 +145,14 @@ pub enum MeetingError {
 pub struct Meeting {
     /// The platform.
     pub platform: Platform,
-    /// The platform's own id in its one canonical spelling, so equal meetings compare equal.
+    /// The platform's own id in one canonical spelling, so that equal meetings compare equal.
     pub native_id: String,
     /// The address that a bot opens.
     pub url: String,
 }
 
 impl Meeting {
-    /// Reads a link as pasted. The path and query are retained, as they carry passcodes and context.
+    /// Reads a pasted link. Keeps the path and query, because they contain passcodes and context.
     pub fn from_link(pasted: &str) -> Result<Self, MeetingError> {
         let text = without_wrapping(pasted);
         if text.chars().count() > MAX_LINK_CHARS || text.contains(|c: char| c.is_control() || c.is_whitespace()) {
@@ -179,7 +179,7 @@ impl Meeting {
         let (native_id, mut url) = read.ok_or(MeetingError::NotAMeeting(platform))?;
         url.set_fragment(None);
         let url = String::from(url);
-        // Escaping can make an address longer than what was pasted; what comes out must go in again.
+        // Escaping can make an address longer than the pasted text. The result must be within the limit too.
         if url.len() > MAX_LINK_CHARS {
             return Err(MeetingError::NotUnderstood);
         }
@@ -199,10 +199,10 @@ impl Meeting {
     }
 }
 
-/// A pasted link as the https address it stands for.
+/// A pasted link as an https address.
 struct Link {
     url: Url,
-    /// Set when the scheme was that of a platform's own program, which opens nothing else.
+    /// The platform whose own URL scheme the link has. That platform's program opens only its own links.
     app: Option<Platform>,
 }
 
@@ -219,7 +219,7 @@ impl Link {
                 };
                 match (app, rest.strip_prefix("//")) {
                     (_, Some(rest)) => (app, rest),
-                    // The Teams program also takes a bare path, which means its main host.
+                    // The Teams program also accepts a bare path, which means its main host.
                     (Some(Platform::Teams), None) => {
                         let url = https(&format!("{}{rest}", teams::MAIN_HOST))?;
                         return Some(Self { url, app });
@@ -233,7 +233,7 @@ impl Link {
     }
 }
 
-/// Splits at a scheme's colon when a slash follows, so that `host:port` is not taken for a scheme.
+/// Splits at a scheme's colon only if a slash follows, so that `host:port` is not read as a scheme.
 fn split_scheme(text: &str) -> Option<(&str, &str)> {
     let (scheme, rest) = text.split_once(':')?;
     let is_scheme = scheme.starts_with(|c: char| c.is_ascii_alphabetic())
@@ -241,8 +241,8 @@ fn split_scheme(text: &str) -> Option<(&str, &str)> {
     (is_scheme && rest.starts_with('/')).then_some((scheme, rest))
 }
 
-/// Parses what follows `https://`. The authority is checked as text, because the parser forgives and
-/// drops what is refused here: extra slashes, an empty user name, the default port.
+/// Parses the text after `https://`. Checks the authority as text, because the parser silently drops the parts that
+/// this function refuses: extra slashes, an empty user name, the default port.
 fn https(rest: &str) -> Option<Url> {
     let authority = rest.split(['/', '\\', '?', '#']).next()?;
     if authority.is_empty() || authority.contains(['@', ':']) {
@@ -253,7 +253,7 @@ fn https(rest: &str) -> Option<Url> {
 
 /// Removes the white space and the pairs of brackets or quotes around a link.
 fn without_wrapping(pasted: &str) -> &str {
-    // Web chats leave invisible marks at the ends of copied text, which would end up in a passcode.
+    // Web chats leave invisible marks at the ends of copied text, which would become part of a passcode.
     let trim = |text| {
         str::trim_matches(text, |c: char| c.is_whitespace() || matches!(c, '\u{200b}' | '\u{2060}' | '\u{feff}'))
     };
@@ -264,14 +264,14 @@ fn without_wrapping(pasted: &str) -> &str {
     text
 }
 
-/// The path's segments; one slash at the end makes no difference.
+/// The segments of the path. A trailing slash makes no difference.
 fn segments(url: &Url) -> Vec<&str> {
     let path = url.path();
     let path = path.strip_prefix('/').unwrap_or(path);
     path.strip_suffix('/').unwrap_or(path).split('/').collect()
 }
 
-/// A query parameter's value as it was written, so that passing it on cannot change its escaping.
+/// The value of a query parameter as written, so that its escaping stays unchanged.
 fn raw_parameter<'a>(url: &'a Url, name: &str) -> Option<&'a str> {
     url.query()?
         .split('&')
@@ -279,7 +279,7 @@ fn raw_parameter<'a>(url: &'a Url, name: &str) -> Option<&'a str> {
         .find_map(|(key, value)| (key == name).then_some(value))
 }
 
-/// Whether the text is that many decimal digits, as `str::parse` would also take a sign.
+/// Whether the text has only digits, with a length in this range. `str::parse` would also accept a sign.
 fn is_digits(text: &str, length: std::ops::RangeInclusive<usize>) -> bool {
     length.contains(&text.len()) && text.bytes().all(|b| b.is_ascii_digit())
 }

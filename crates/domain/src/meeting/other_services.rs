@@ -1,6 +1,6 @@
-//! Services that people meet on and that bots cannot join yet, so that a refusal can name them.
+//! Meeting services that bots cannot join yet. The list lets a refusal name the service.
 
-/// A service: its name, the word for it in the API, and the domains of its links.
+/// A service: its name, its name in the API, and the domains of its links.
 struct Service {
     name: &'static str,
     word: &'static str,
@@ -25,13 +25,13 @@ const SERVICES: [Service; 15] = [
     Service { name: "Gather", word: "gather", domains: &["gather.town"] },
 ];
 
-/// The service that a host belongs to.
+/// The service of a host.
 pub(super) fn of_host(host: &str) -> Option<&'static str> {
     let owns = |domain: &&str| host.strip_suffix(*domain).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'));
     SERVICES.iter().find(|service| service.domains.iter().any(owns)).map(|service| service.name)
 }
 
-/// The service of this name, however it is written.
+/// The service with this name, in any spelling.
 pub(super) fn named(name: &str) -> Option<&'static str> {
     let bare = |text: &str| -> String {
         text.chars().filter(char::is_ascii_alphanumeric).map(|letter| letter.to_ascii_lowercase()).collect()

@@ -1,6 +1,6 @@
-//! Microsoft Teams: a meeting is a chat thread, with a message in it when it was called in a channel,
-//! or, in newer links, a number with a passcode. The web client and its launcher page wrap the same
-//! link in a fragment or a parameter; it is taken out, because a fragment would not reach a bot.
+//! Microsoft Teams. A meeting is a chat thread, with a message id if it was started in a channel; newer links have a
+//! number and a passcode. The web client and its launcher page wrap the same link in a fragment or a parameter. This
+//! module unwraps it, because a fragment would not reach a bot.
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use url::Url;
@@ -12,18 +12,18 @@ pub(super) const LINK_FORMS: &str = "https://teams.microsoft.com/l/meetup-join/â
 pub(super) const ID_FORM: &str = "7 to 20 digits, or a thread such as \
     19:meeting_abc@thread.v2, followed by a slash and the message for a meeting in a channel";
 
-/// Where the links of work and school accounts live, unless they say otherwise.
+/// The host for work and school accounts, unless the link names another.
 pub(super) const MAIN_HOST: &str = "teams.microsoft.com";
 
 const PERSONAL_HOST: &str = "teams.live.com";
 const HOSTS: [&str; 5] =
     [MAIN_HOST, PERSONAL_HOST, "teams.cloud.microsoft", "gov.teams.microsoft.us", "dod.teams.microsoft.us"];
 
-/// Real ids are far shorter; with these an address stays within the limit even if all is escaped.
+/// Real ids are far shorter. With these limits an address stays within its limit even if every character is escaped.
 const MAX_THREAD_CHARS: usize = 256;
 const MAX_MESSAGE_CHARS: usize = 64;
 
-/// The message that stands for "the thread itself".
+/// The message id that means the thread itself.
 const NO_MESSAGE: &str = "0";
 
 const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
@@ -57,7 +57,7 @@ pub(super) fn canonical(id: &str) -> Option<(String, String)> {
     Some((native_id, url))
 }
 
-/// The launcher page ("open in the app or continue here") holds the client's address in `url`.
+/// The launcher page ("open in the app or continue here") has the client's address in `url`.
 fn out_of_launcher(url: Url) -> Option<Url> {
     if url.path() != "/dl/launcher/launcher.html" {
         return Some(url);
@@ -66,7 +66,7 @@ fn out_of_launcher(url: Url) -> Option<Url> {
     on_same_host(&url, &inner)
 }
 
-/// The web client keeps the link it is at in its fragment.
+/// The web client has the current link in its fragment.
 fn out_of_client(url: Url) -> Option<Url> {
     match (&segments(&url)[..], url.fragment()) {
         (["_"] | ["v2"], Some(inner)) => on_same_host(&url, inner),
@@ -74,7 +74,7 @@ fn out_of_client(url: Url) -> Option<Url> {
     }
 }
 
-/// Only a path is taken over, as an embedded address could name any host.
+/// Takes only the path, because an embedded address could name any host.
 fn on_same_host(outer: &Url, inner: &str) -> Option<Url> {
     if !inner.starts_with('/') || inner.contains(|c: char| c.is_control()) {
         return None;
@@ -97,7 +97,7 @@ fn thread_id(thread: &str, message: &str) -> Option<String> {
 }
 
 fn is_thread(text: &str) -> bool {
-    // A percent sign is a sign of double escaping, and the others have a meaning in addresses.
+    // A percent sign indicates double escaping, and the other characters have a meaning in addresses.
     let plain = text.bytes().all(|b| b.is_ascii_graphic() && !matches!(b, b'/' | b'\\' | b'%' | b'?' | b'#'));
     let Some((name, realm)) = text.strip_prefix("19:").and_then(|rest| rest.split_once('@')) else {
         return false;

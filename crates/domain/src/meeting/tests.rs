@@ -1,5 +1,5 @@
-//! What holds for all platforms: how pasted text is cleaned, which addresses are refused, what the
-//! messages say, and that links and ids lead to each other.
+//! Rules for all platforms: how pasted text is cleaned, which addresses are refused, which messages follow, and that
+//! links and ids convert to each other.
 
 use proptest::prelude::*;
 
@@ -67,7 +67,7 @@ fn an_address_that_is_not_surely_of_a_platform_is_refused() {
         "https://zoom.us:/j/123456789",
         "zoom.us:443/j/123456789",
         "zoommtg://zoom.us:443/join?confno=123456789",
-        // Schemes that are none of ours, or not on their own platform.
+        // Unknown schemes, or schemes on the wrong platform.
         "ftp://zoom.us/j/123456789",
         "file:///zoom.us/j/123456789",
         "javascript:alert(1)//zoom.us/j/123456789",
@@ -124,7 +124,7 @@ fn a_link_may_have_2048_characters_and_no_more() {
     assert!(Meeting::from_link(&link(2048)).is_ok());
     assert!(Meeting::from_link(&format!("  <{}>\n", link(2048))).is_ok());
     assert_eq!(Meeting::from_link(&link(2049)), Err(MeetingError::NotUnderstood));
-    // Within the limit as pasted, but not once its query is escaped.
+    // Within the limit as pasted, but too long after its query is escaped.
     let swelling = format!("https://zoom.us/j/123456789?pwd={}", "é".repeat(500));
     assert_eq!(Meeting::from_link(&swelling), Err(MeetingError::NotUnderstood));
 }
@@ -167,7 +167,7 @@ fn valid_ids() -> impl Strategy<Value = (Platform, String)> {
     ]
 }
 
-/// Text that is a link or comes near to one, as arbitrary text does not get past the first check.
+/// Text that is a link or similar to one. Arbitrary text would not pass the first check.
 fn near_links() -> impl Strategy<Value = String> {
     let start = proptest::sample::select(vec![
         "meet.google.com/",

@@ -1,6 +1,6 @@
-//! Zoom: a meeting has a number of 9 to 11 digits, or is a person's own room with a chosen name.
-//! Links come from many hosts (data centres, companies) and in many paths, all of which are kept as
-//! pasted, because the passcode in `pwd` only works where it was made.
+//! Zoom. A meeting has a number of 9 to 11 digits, or is a personal room with a chosen name. Links have many hosts
+//! (data centres, companies) and many paths. All are kept as pasted, because the passcode in `pwd` works only where it
+//! was made.
 
 use url::Url;
 
@@ -11,12 +11,12 @@ pub(super) const LINK_FORMS: &str = "https://zoom.us/j/81234567890, \
 pub(super) const ID_FORM: &str = "9 to 11 digits such as 812 3456 7890, or the name of \
     a personal link (5 to 40 letters, digits, dots, dashes and underscores, starting with a letter)";
 
-/// What Zoom lets people choose for their personal link.
+/// The names that Zoom allows in personal links.
 pub(super) const NAME_FORM: &str = "5 to 40 letters, digits, dots, dashes and underscores, and begin with a letter";
 
 const DOMAINS: [&str; 3] = ["zoom.us", "zoom.com", "zoomgov.com"];
 
-/// What of the program's link a browser needs to be let in: the passcode and a registration's token.
+/// The parameters of a program link that a browser also needs: the passcode and a registration token.
 const CREDENTIALS: [&str; 2] = ["pwd", "tk"];
 
 pub(super) fn owns(host: &str) -> bool {
@@ -39,12 +39,12 @@ pub(super) fn read(url: Url) -> Option<(String, Url)> {
     Some((native_id, url))
 }
 
-/// Whether it is a personal link with a name that nobody can have chosen.
+/// Whether it is a personal link with a name that Zoom does not allow.
 pub(super) fn is_bad_personal_link(url: &Url) -> bool {
     matches!(segments(url)[..], ["my", name] if !name.is_empty() && personal_name(name).is_none())
 }
 
-/// Reads a link of the Zoom program, whose scheme has been exchanged for https, into the web's form.
+/// Converts a link of the Zoom program to the web form. The caller has already replaced its scheme with https.
 pub(super) fn read_app_link(url: &Url) -> Option<(String, Url)> {
     let ["join"] = segments(url)[..] else {
         return None;
@@ -64,7 +64,7 @@ pub(super) fn read_app_link(url: &Url) -> Option<(String, Url)> {
 }
 
 pub(super) fn canonical(id: &str) -> Option<(String, String)> {
-    // People copy the number as invitations print it; a name must keep its dashes.
+    // People copy the number in the groups that invitations show. A name must keep its dashes.
     let bare: String = id.chars().filter(|c| !c.is_whitespace() && *c != '-').collect();
     if let Some(number) = number(&bare) {
         return Some((number.to_owned(), format!("https://zoom.us/j/{number}")));

@@ -1,5 +1,5 @@
-//! Who gets what is free. The pools of one platform serve one queue. A bot whose requirements nothing meets now is passed over
-//! and holds up nobody.
+//! Assigns free slots to waiting bots. All pools of one platform serve one queue. If no slot meets a bot's requirements
+//! now, the bot is skipped and does not delay the bots behind it.
 
 use jiff::Timestamp;
 
@@ -10,14 +10,15 @@ use super::draft::Draft;
 use super::queue::Order;
 use crate::{Attributes, BotId, Platform, Requirements, SlotName, requirements};
 
-/// What a bot gets: a free slot, or a new one of this pool.
+/// A candidate for a bot: a free slot, or a new slot of this pool.
 enum Candidate {
     Free(SlotName),
     New(String),
 }
 
-/// Which bots may go where slots are provisioned per bot. Of those that came back from there, with the same requirements,
-/// only the first once its time has come, or the one that something came free for: the others would only find out the same.
+/// Decides which bots may try a pool that provisions per bot. Of the bots that returned from such a pool with the same
+/// requirements, only the first may try again when its pause is over. A bot may also try when a fitting runner came
+/// free. The others would get the same result.
 struct RetryGate {
     now: Timestamp,
     came_free: Vec<Attributes>,
@@ -42,14 +43,14 @@ impl RetryGate {
     }
 }
 
-/// A group that may still get something, and its first bot.
+/// A group that may still get a slot, and its first bot.
 struct Head {
     key: String,
     order: Order,
     bot: BotId,
 }
 
-/// Gives the free slots of a platform's pools, and new ones while there is room, to those who wait, in order.
+/// Gives the free slots of a platform's pools, and new slots while there is room, to the waiting bots in order.
 pub fn serve_queue(draft: &mut Draft<'_>, platform: Platform, came_free: &[Attributes]) {
     if draft.configured_pools(platform).next().is_none() {
         return;
@@ -67,7 +68,7 @@ pub fn serve_queue(draft: &mut Draft<'_>, platform: Platform, came_free: &[Attri
             draft.changes.unfinished = true;
             return;
         }
-        // Where it gets nothing, nobody behind it with the same requirements would: its group is done.
+        // If this bot gets no slot, the bots behind it with the same requirements get none either. The group is done.
         let Some(candidate) = candidate(draft, &bot, gate.admits(&bot)) else { continue };
         if let Some(slot) = slot_of(draft, candidate) {
             let pool = draft.slot(&slot).and_then(|slot| draft.pool(&slot.pool));

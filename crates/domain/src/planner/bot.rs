@@ -1,4 +1,4 @@
-//! Bots that are not at an end, as far as placement needs to know them.
+//! Bots that have not ended, with the fields that placement needs.
 
 use jiff::Timestamp;
 
@@ -17,33 +17,33 @@ pub struct OpenBot {
     pub platform: Platform,
     /// The platform's own id of the meeting.
     pub native_meeting_id: String,
-    /// As it was last heard of. Only what writes the bot's end is certain of it.
+    /// The last known status. Only the write of the bot's end checks it against the store.
     pub status: Status,
     /// Whether its user has asked it to leave.
     pub stop_asked: bool,
-    /// Whether it was ever heard to be in the meeting.
+    /// Whether it has ever joined the meeting.
     pub has_joined: bool,
-    /// The connection under which it may speak.
+    /// The current connection, which the bot's callbacks must name.
     pub connection: Option<ConnectionId>,
-    /// The pool of its slot; while it waits, the first pool that could have one for it.
+    /// The pool of its slot; while it waits, the first pool that could have a slot for it.
     pub pool: Option<String>,
     /// The slot that it has.
     pub slot: Option<SlotName>,
-    /// What it asks of a slot.
+    /// Its requirements for a slot.
     pub requirements: Option<Requirements>,
     /// Lower goes first.
     pub priority: i64,
-    /// How long it waits in the queue.
+    /// How long it may wait in the queue.
     pub queue_timeout_ms: i64,
-    /// In which order it came.
+    /// The order of its arrival.
     pub arrival: i64,
-    /// Under `fair`, in which round of its priority it is served.
+    /// With queue order `fair`: the round of its priority in which it is served.
     pub turn: i64,
-    /// Until when it waits, or waited, in the queue.
+    /// When its wait in the queue ends, or ended.
     pub wait_until: Option<Timestamp>,
-    /// How often it had a slot and came back to the queue, because there was no room for it.
+    /// How often it had a slot and returned to the queue for lack of capacity.
     pub returns: i64,
-    /// While it waits for a slot.
+    /// Set while it waits for a slot.
     pub queued: Option<Queued>,
 }
 
@@ -52,15 +52,15 @@ pub struct OpenBot {
 pub struct Queued {
     /// The first pool that could have a slot for it.
     pub pool: String,
-    /// Since when it waits.
+    /// When its wait began.
     pub queued_at: Timestamp,
-    /// Until when it waits.
+    /// When its wait ends.
     pub timeout_at: Timestamp,
-    /// Of one that came back: until when it is not tried again where there was no room for it.
+    /// For a bot that returned: no new try before this time in pools that provision per bot.
     pub not_before: Option<Timestamp>,
 }
 
-/// What no two running bots may share.
+/// The key that two running bots must not share.
 pub type AtMeeting = (UserId, Platform, String);
 
 impl OpenBot {
@@ -74,7 +74,7 @@ impl OpenBot {
         Order { priority: self.priority, turn: self.turn, arrival: self.arrival, bot: self.id }
     }
 
-    /// What the lifecycle needs to know of it.
+    /// The facts that the lifecycle needs.
     pub fn standing(&self) -> Standing {
         let Self { status, stop_asked, has_joined, .. } = *self;
         Standing { status, stop_asked, has_joined, exit_code: None }
@@ -86,7 +86,7 @@ impl OpenBot {
     }
 }
 
-/// A bot that is at an end, for words that come late.
+/// A bot that has ended, for callbacks that arrive late.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EndedBot {
     /// The status that it ended with.
@@ -97,12 +97,12 @@ pub struct EndedBot {
     pub exit_code: Option<i64>,
     /// Whether its user had asked it to leave.
     pub stop_asked: bool,
-    /// The last connection under which it could speak.
+    /// Its last connection.
     pub connection: Option<ConnectionId>,
 }
 
 impl EndedBot {
-    /// What the lifecycle needs to know of it.
+    /// The facts that the lifecycle needs.
     pub fn standing(&self) -> Standing {
         let Self { status, stop_asked, exit_code, .. } = *self;
         Standing { status, stop_asked, has_joined: false, exit_code }

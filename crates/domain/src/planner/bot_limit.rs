@@ -1,5 +1,5 @@
-//! Whether a user may have one more bot: one running bot for each meeting, at most `max_concurrent_bots` running, and at
-//! most twice as many with those that are stopping.
+//! Whether a user may have one more bot. A user has one running bot for each meeting, at most `max_concurrent_bots`
+//! running bots, and at most twice as many running and stopping bots.
 
 use super::bot::AtMeeting;
 use super::bugs::{Bug, has};

@@ -1,7 +1,7 @@
-//! Bugs that a test plants, to prove that it would be caught. In a build that is neither a test nor has the feature `model`,
-//! none can be.
+//! Bugs that a test plants, to prove that the tests would find them. This is possible only in test builds and with the
+//! feature `model`.
 
-/// What is done wrong.
+/// The planted bug.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bug {
     LimitIgnored,
@@ -32,7 +32,7 @@ pub enum Bug {
     WarmBufferShort,
     EventForgotten,
     ClearForgotten,
-    // These were in the planner when it was first tested.
+    // The first tests of the planner found these bugs in it.
     IdleRenewed,
     FreedForgotten,
     DoneDeploymentSeen,
@@ -90,7 +90,7 @@ thread_local! {
     static PLANTED: std::cell::Cell<Option<Bug>> = const { std::cell::Cell::new(None) };
 }
 
-/// Plants a bug on this thread, or takes it away.
+/// Plants a bug on this thread, or removes it.
 #[cfg(any(test, feature = "model"))]
 pub fn plant(bug: Option<Bug>) {
     PLANTED.set(bug);

@@ -1,4 +1,4 @@
-//! What a plan changes: rows to write in one transaction, and what is to be done outside once they are written.
+//! The changes of a plan: rows to write in one transaction, and actions to take after the commit.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -13,48 +13,48 @@ use crate::{BotId, ConnectionId, Fault, Pool, Reason, ShownStatus, Slot, SlotNam
 /// All that one plan changes.
 #[derive(Clone, Debug, Default)]
 pub struct Changes {
-    /// To each job, in their order.
+    /// The answers to the jobs, in the same order.
     pub answers: Vec<JobAnswer>,
     /// Bots that were admitted.
     pub new_bots: Vec<NewBot>,
     /// Idempotency keys of bots that were admitted.
     pub new_keys: Vec<NewKey>,
-    /// Every slot that is made, changed or gone, as it is then.
+    /// Every slot that is created, changed or deleted, in its new state.
     pub slots: BTreeMap<SlotName, SlotChange>,
-    /// Every pool that is changed, as it is then.
+    /// Every changed pool, in its new state.
     pub pools: BTreeMap<String, Pool>,
-    /// Every open bot that is new or changed, as it is then; `None` when it is at an end.
+    /// Every open bot that is new or changed, in its new state; `None` if it has ended.
     pub bots: HashMap<BotId, Option<OpenBot>>,
-    /// Bots that were there before and have got a slot.
+    /// Existing bots that got a slot.
     pub grants: Vec<Grant>,
     /// Bots that have ended.
     pub ends: Vec<BotEnd>,
-    /// Bots that begin to wait, or wait again.
+    /// Bots that start to wait, or wait again.
     pub queued: Vec<BotId>,
     /// Bots that no longer wait.
     pub left_queue: Vec<BotId>,
-    /// Bots that should be speaking from now on.
+    /// Bots whose first callback is expected from now on.
     pub awaited: Vec<BotId>,
     /// Bots that get a new connection.
     pub reconnected: Vec<Reconnected>,
     /// Bots that had a slot and wait again.
     pub returned: Vec<Returned>,
-    /// Deployments that are asked for.
+    /// Requested deployments.
     pub deployments: Vec<NewDeployment>,
-    /// Slots whose deployment nobody wants any more.
+    /// Slots whose deployment is no longer needed.
     pub cancelled_deployments: Vec<SlotName>,
-    /// Deployments that are done.
+    /// Deployments that are finished.
     pub released_deployments: Vec<ReleasedDeployment>,
-    /// In their order.
+    /// The events, in order.
     pub events: Vec<NewEvent>,
-    /// What is to be done after the commit.
+    /// The actions to take after the commit.
     pub actions: Vec<Action>,
-    /// The plan had to stop early: another one goes on.
+    /// The plan stopped at its limit: another plan must continue.
     pub unfinished: bool,
 }
 
 impl Changes {
-    /// The bots that this makes, as it leaves them.
+    /// The bots that this plan creates, in their final state.
     pub fn new_open_bots(&self) -> HashMap<BotId, OpenBot> {
         let open = |id: BotId| Some((id, self.bots.get(&id)?.clone()?));
         self.new_bots.iter().filter_map(|new| open(new.id)).collect()
@@ -76,26 +76,26 @@ impl Changes {
 /// A bot that was admitted.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NewBot {
-    /// Which job asked for it.
+    /// The index of the job that requested it.
     pub job: usize,
     /// Its id.
     pub id: BotId,
-    /// Whether an agent waits in its slot, so that it should be speaking from now on.
+    /// Whether an agent waits in its slot, so that its first callback is expected from now on.
     pub is_awaited: bool,
 }
 
-/// A slot that is made, changed or gone.
+/// A slot that is created, changed or deleted.
 #[derive(Clone, Debug)]
 pub struct SlotChange {
-    /// Whether the plan makes it.
+    /// Whether the plan creates it.
     pub is_new: bool,
     /// See [`Slot::differs_only_in_use`].
     pub only_use_changed: bool,
-    /// `None` when it is gone.
+    /// `None` if it is deleted.
     pub slot: Option<Slot>,
 }
 
-/// An idempotency key, and the bot that was asked for under it.
+/// An idempotency key, and the bot that was requested with it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NewKey {
     /// The user of the key.
@@ -108,7 +108,7 @@ pub struct NewKey {
     pub bot: BotId,
 }
 
-/// What a bot gets: a slot and a connection.
+/// The slot and the connection that a bot gets.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Grant {
     /// The bot.
@@ -117,9 +117,9 @@ pub struct Grant {
     pub slot: SlotName,
     /// The pool of the slot.
     pub pool: String,
-    /// The connection under which it may speak.
+    /// The connection that the bot's callbacks must name.
     pub connection: ConnectionId,
-    /// Whether an agent waits in the slot, so that the bot should be speaking from now on.
+    /// Whether an agent waits in the slot, so that the bot's first callback is expected from now on.
     pub is_awaited: bool,
 }
 
@@ -130,23 +130,23 @@ pub struct BotEnd {
     pub bot: BotId,
     /// Its user.
     pub user: UserId,
-    /// What the decision was made on: the write holds only if it still is so.
+    /// The status that the decision is based on. The write fails if the status has changed.
     pub from: Status,
     /// The status that it ends with.
     pub to: Status,
     /// Why it ends.
     pub reason: Option<Reason>,
-    /// Whose fault that is.
+    /// The side that caused the end.
     pub fault: Fault,
-    /// What went wrong, for a person to read.
+    /// The error, as text for a person.
     pub error: Option<String>,
     /// The code that its process exited with.
     pub exit_code: Option<i64>,
-    /// The slot at whose gate it waited, and how.
+    /// The slot at whose gate it waited, and the state of its deployment.
     pub at_gate: Option<(SlotName, GateState)>,
 }
 
-/// A bot that nothing was heard of, under a new connection: the write holds only if nothing was heard still.
+/// A silent bot that gets a new connection. The write fails if the bot has sent a callback meanwhile.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Reconnected {
     /// The bot.
@@ -157,52 +157,52 @@ pub struct Reconnected {
     pub to: ConnectionId,
 }
 
-/// A bot that had a slot and waits again: the write holds only if its deployment still is the holder's and nothing was
-/// heard of it.
+/// A bot that had a slot and waits again. The write fails if another process holds its deployment, or if the bot has
+/// sent a callback.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Returned {
     /// The bot.
     pub bot: BotId,
     /// The slot that it had.
     pub slot: SlotName,
-    /// Who held its deployment.
+    /// The holder of its deployment.
     pub holder: Uuid,
 }
 
-/// A slot that is to be deployed, for a bot or to be made ready.
+/// A slot to deploy, for a bot or to keep it ready.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NewDeployment {
     /// The slot.
     pub slot: SlotName,
     /// The pool of the slot.
     pub pool: String,
-    /// Whose gate it passes.
+    /// The host whose gate it must pass.
     pub host: String,
-    /// The bot that it is for.
+    /// The bot, if the deployment is for one.
     pub bot: Option<BotId>,
-    /// Until when it may take.
+    /// The deadline of the deployment.
     pub timeout_at: Timestamp,
 }
 
-/// A deployment that its holder is done with; what another has begun in the slot since stays.
+/// A deployment that its holder has finished. A newer deployment in the same slot stays.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ReleasedDeployment {
     /// The slot.
     pub slot: SlotName,
-    /// The bot that it was for.
+    /// The bot, if the deployment was for one.
     pub bot: Option<BotId>,
-    /// Who holds it.
+    /// The holder.
     pub holder: Uuid,
 }
 
-/// How a deployment stands at the gate.
+/// The state of a deployment at the gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GateState {
-    /// It has not passed: nothing was begun.
+    /// It has not passed the gate: nothing has started.
     Waiting,
-    /// It has passed, and is at work.
+    /// It has passed the gate and is in progress.
     Active,
-    /// It failed, and is to be tried again.
+    /// It failed and will be tried again.
     Retry,
 }
 
@@ -221,24 +221,24 @@ pub struct NewEvent {
     pub to: Option<ShownStatus>,
     /// Why.
     pub reason: Option<String>,
-    /// Who made it happen.
+    /// The actor that caused the event.
     pub actor: Actor,
 }
 
-/// What is to be done outside, after the commit. What is forgotten because the process ends is found in the store.
+/// An action to take after the commit. If the process ends first, keepers find the work in the store.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs, reason = "the documentation of a variant says what its fields are")]
 pub enum Action {
-    /// An agent waits in this slot for what it was given.
+    /// Wake the agent that waits in this slot, so that it reads its slot again.
     WakeAgent(SlotName),
-    /// Someone has come to the gate, or has left room behind it.
+    /// A deployment came to the gate, or left it.
     PassGate,
-    /// Somebody has begun to wait.
+    /// A bot started to wait.
     WatchQueue,
-    /// A slot was given out of a pool that keeps some ready.
+    /// A pool that keeps slots ready gave one out.
     RefillPools,
-    /// The slot of this bot is to be cleared.
+    /// Clear the slot of this bot.
     Clear(BotId),
-    /// What a person sees of the slot at the provider has changed.
+    /// Update the description of the slot at the provider.
     Describe { pool: String, slot: SlotName, description: String },
 }

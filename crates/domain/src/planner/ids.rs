@@ -1,4 +1,4 @@
-//! Ids for what a plan makes. They follow from a seed, so that the same plan made twice makes the same ids.
+//! Ids for the rows that a plan creates. They follow from a seed, so the same plan always creates the same ids.
 
 use jiff::Timestamp;
 use uuid::Uuid;
@@ -11,7 +11,7 @@ pub struct Ids {
 }
 
 impl Ids {
-    /// Ids of this time, from a seed.
+    /// Ids for this time, from a seed.
     pub fn new(now: Timestamp, seed: u64) -> Self {
         Self { now, state: seed }
     }

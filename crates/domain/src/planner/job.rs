@@ -1,4 +1,4 @@
-//! What is asked of placement, and what it answers. Each job has its file in [`super::commands`].
+//! The jobs of placement and their answers. Each job has its file in [`super::commands`].
 
 use jiff::Timestamp;
 use uuid::Uuid;
@@ -8,48 +8,48 @@ use crate::{
     Attributes, BotId, ConnectionId, KeyId, Platform, Reason, Requirements, SlotClaim, SlotName, Status, UserId,
 };
 
-/// What is asked of placement.
+/// A job of placement.
 #[derive(Clone, Debug)]
 pub enum Job {
-    /// A user asks for a bot.
+    /// A user requests a bot.
     Reserve(Box<ReserveRequest>),
     /// A bot ends.
     End(Box<EndBot>),
-    /// Something happened to this slot.
+    /// An event of this slot.
     Slot(SlotName, SlotEvent),
-    /// Make slots that are missing, let go of those that are too many, and serve every queue.
+    /// Make missing slots, remove excess ones, and serve every queue.
     KeepWarm,
-    /// A runner with these attributes came free: the first bot that it fits, of those that came back to the queue, is tried
+    /// A runner with these attributes came free. Of the bots that returned to the queue, the first that it fits may try
     /// again.
     RetryWaiting(Attributes),
-    /// Serve every queue: the batch before had to leave something for this one.
+    /// Serve every queue, because the last batch stopped at its limit.
     ServeQueues,
 }
 
-/// A user asks for a bot.
+/// A user's request for a bot.
 #[derive(Clone, Debug)]
 pub struct ReserveRequest {
-    /// The bot's, if it is admitted: the same however often the request is planned.
+    /// The id of the bot, if it is admitted. It stays the same if the request is planned again.
     pub id: BotId,
     /// The user who asks.
     pub user: UserId,
-    /// The API key that the user came with.
+    /// The API key of the request.
     pub key: KeyId,
     /// The platform of the meeting.
     pub platform: Platform,
     /// The platform's own id of the meeting.
     pub native_meeting_id: String,
-    /// Lower goes first.
+    /// A lower number goes first.
     pub priority: i64,
-    /// How long the bot waits in the queue.
+    /// How long the bot may wait in the queue.
     pub queue_timeout_ms: i64,
-    /// What the bot asks of a slot.
+    /// The bot's requirements for a slot.
     pub requirements: Option<Requirements>,
-    /// The caller's key, with a hash of all that was asked under it.
+    /// The idempotency key, with a hash of the request.
     pub idempotency: Option<(String, String)>,
 }
 
-/// A bot is to end.
+/// The end of a bot.
 #[derive(Clone, Debug)]
 pub struct EndBot {
     /// The bot.
@@ -62,67 +62,68 @@ pub struct EndBot {
 #[derive(Clone, Debug)]
 #[allow(missing_docs, reason = "the documentation of a variant says what its fields are")]
 pub enum EndCause {
-    /// The bot says that its process ended: under the connection of its token, and under the one that it names.
+    /// The bot reports that its process ended. `token` is the connection of its token, `named` the connection in the
+    /// request.
     Exited { token: ConnectionId, named: ConnectionId, exit_code: i64, reason: Option<Reason>, error: Option<String> },
     /// It waited too long, or could not be deployed.
     GivenUp { overdue: Overdue, error: Option<String> },
 }
 
-/// What happened to a slot. One that no longer fits the slot as it stands came too late and changes nothing.
+/// An event of a slot. An event that does not fit the slot's current state came too late and changes nothing.
 #[derive(Clone, Debug)]
 #[allow(missing_docs, reason = "the documentation of a variant says what its fields are")]
 pub enum SlotEvent {
-    /// Nothing of its bot is left in it.
+    /// Nothing of its bot remains in it.
     Cleared { bot: BotId },
-    /// An agent process waits in it, under the slot's current token.
+    /// An agent process waits in it with the slot's current token.
     AgentWaits { claim: SlotClaim, agent: String },
-    /// It runs what it was started for, or was made for nobody yet, by this holder of its deployment.
+    /// The slot was started for its bot, or made without a bot, by this holder of its deployment.
     Started { bot: Option<BotId>, provider_ref: String, recipe: Option<String>, holder: Uuid },
-    /// What was to be started in it, by this holder of its deployment, is no longer wanted and was not begun.
+    /// This holder dropped the deployment before it started, because it is no longer needed.
     NotBegun { bot: Option<BotId>, holder: Uuid },
-    /// There is no room for its bot's requirements: what was to be started, by this holder of its deployment, was not begun,
-    /// and the bot goes back to the queue. Only for a bot that nothing was heard of.
+    /// There is no capacity for the bot's requirements. This holder of the deployment started nothing, and the bot
+    /// returns to the queue. Only for a bot that has sent no callback.
     NoCapacity { bot: BotId, holder: Uuid, message: String },
-    /// Nobody may be in it any more although a bot was given to it: it is to be started, under a new connection. Only for a
-    /// bot that nothing was heard of.
+    /// The slot has a bot, but perhaps no agent: it is started again with a new connection. Only for a bot that has
+    /// sent no callback.
     Silent { bot: BotId, generation: i64 },
-    /// Its bot's start or end went wrong, or a start for nobody.
+    /// The start or end of its bot failed, or a start without a bot failed.
     Broken { bot: Option<BotId>, message: String },
-    /// It has been without a bot, as it is, since then, and something went wrong.
+    /// The slot failed. It has had no bot, and the same status, since `since`.
     Failed { since: Timestamp, message: String },
-    /// It has been in error, or stuck, since then, and is about to be recovered: one attempt more.
+    /// A recovery begins, which counts as one attempt. The slot has been in error, or stuck, since `since`.
     Recovering { since: Timestamp, message: String },
-    /// What has been wrong with it since then is mended, and nothing is left in it.
+    /// The recovery succeeded, and nothing remains in the slot. It has been in error since `since`.
     Recovered { since: Timestamp },
-    /// It has been free, or started for nobody, since then, and the provider has nothing of it, or nothing that waits in it:
-    /// it is made anew. When that counts, it is one attempt more to recover it.
+    /// The slot is missing at the provider, or has no waiting agent, and is made again. It has been idle, or in a start
+    /// without a bot, since `since`. If `counts` is true, this is one recovery attempt.
     Lost { since: Timestamp, counts: bool },
-    /// It has been free since then, and something runs in it that nobody knows of.
+    /// An unknown process runs in the slot, which has been idle since `since`.
     Stray { since: Timestamp },
-    /// It was to be stopped because nobody needed it, and nothing runs in it any more.
+    /// The slot was to be stopped, and nothing runs in it any more.
     Stopped,
     /// It is to take no more bots.
     Drain,
-    /// Nothing is left of it at the provider.
+    /// Nothing of the slot remains at the provider.
     Gone,
 }
 
-/// What a job is answered, once its changes are written.
+/// The answer to a job, after its changes are written.
 #[derive(Clone, Debug, PartialEq)]
 pub enum JobAnswer {
-    /// The bot, or why there is none.
+    /// The bot, or the refusal.
     Reserve(Result<Reserved, Refusal>),
-    /// The status that the bot ended with, or why it did not end.
+    /// The final status of the bot, or why it did not end.
     End(Result<Status, EndRefusal>),
-    /// Whether the event fitted the slot.
+    /// Whether the event fitted the slot's state.
     Slot(bool),
-    /// What was done to keep pools warm.
+    /// The result of keeping pools warm.
     KeepWarm(WarmReport),
-    /// There is nothing to answer.
+    /// The job has no answer.
     Nothing,
 }
 
-/// A bot that was reserved, now or at an earlier asking.
+/// A bot that was reserved by this request or by an earlier one.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Reserved {
     /// The bot.
@@ -131,7 +132,7 @@ pub struct Reserved {
     pub is_new: bool,
     /// Its place in the queue, while it waits.
     pub queue_position: Option<i64>,
-    /// How long it will probably wait.
+    /// An estimate of its wait.
     pub estimated_wait_ms: Option<i64>,
 }
 
@@ -154,10 +155,10 @@ pub enum Refusal {
     /// The priority is below the least number that the user may give.
     #[error("must be at least {min}, your min_priority")]
     PriorityTooLow { min: i64 },
-    /// The user already has this bot at the meeting.
+    /// The user already has a bot at this meeting.
     #[error("a bot of yours is already at this meeting")]
     DuplicateBot(BotId),
-    /// So many bots of the user are running, and no more may.
+    /// The user has reached the limit of running bots.
     #[error("{running} of {limit} bots are running")]
     LimitReached { running: i64, limit: i64 },
 }
@@ -166,25 +167,25 @@ pub enum Refusal {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the documentation of a variant says what its fields are")]
 pub enum EndRefusal {
-    /// Nobody knows the bot.
+    /// The bot does not exist.
     NoSuchBot,
-    /// The callback came under a connection that is not the current one.
+    /// The callback names a connection that is not the current one.
     StaleConnection,
-    /// A bot in this status cannot end so.
+    /// A bot in this status cannot end this way.
     InvalidTransition(Status),
-    /// The bot has ended before, with this status and reason.
+    /// The bot has already ended, with this status and reason.
     Ended { status: Status, reason: Option<String> },
 }
 
-/// What keeping pools warm came to.
+/// The result of keeping pools warm.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WarmReport {
-    /// Slots that were made, or started, to be kept ready.
+    /// Slots that were made or started to be ready.
     pub made: u64,
-    /// Slots that are too many and are let go.
+    /// Excess slots that are removed.
     pub let_go: u64,
-    /// Slots that nobody needed for long, and that are stopped.
+    /// Slots that were not needed for long and are stopped.
     pub stopped: u64,
-    /// Slots that ran an old image, and are started with the new one.
+    /// Slots that ran an old image and restart with the new one.
     pub replaced: u64,
 }

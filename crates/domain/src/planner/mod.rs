@@ -1,16 +1,16 @@
-//! Who gets which slot: one pure function over a [`Snapshot`] of all that it decides on. No clock, no randomness, no I/O: the
-//! server, the property tests and the model test all run [`plan`].
+//! Decides which bot gets which slot. The planner is one pure function over a [`Snapshot`] of all its input, without a
+//! clock, randomness or I/O. The server, the property tests and the model test all run [`plan`].
 //!
 //! In reading order:
-//! - [`job`]: what is asked, and the answers
-//! - [`snapshot`], [`bot`], [`queue`]: what is decided on
-//! - [`draft`]: the snapshot with what was decided so far
+//! - [`job`]: the jobs and their answers
+//! - [`snapshot`], [`bot`], [`queue`]: the input of a plan
+//! - [`draft`]: the snapshot with the decisions so far
 //! - [`commands`]: what each job does, one file each; [`idempotency`], [`bot_limit`]: whether a bot is admitted
-//! - [`assign`]: who of those that wait gets what is free
-//! - [`changes`]: what is to be written, and what is to be done after that
-//! - [`invariants`]: what must hold in every snapshot
+//! - [`assign`]: which waiting bot gets which free slot
+//! - [`changes`]: the rows to write, and the actions to take after the commit
+//! - [`invariants`]: rules that hold in every snapshot
 //! - [`ids`]: ids that follow from a seed
-//! - [`bugs`]: what a test may plant; `model`: the planner against a reference; `tests`: each command by itself
+//! - [`bugs`]: bugs that a test may plant; `model`: the planner against a reference; `tests`: each command alone
 
 mod assign;
 pub mod bot;
@@ -45,29 +45,30 @@ use job::{Reserved, WarmReport};
 pub use queue::QueueOrder;
 pub use snapshot::Snapshot;
 
-/// No plan gives out or makes more slots of one platform than this: the next one goes on.
+/// The most slots of one platform that one plan gives out or makes. The next plan continues.
 pub const MOST_AT_ONCE: usize = 500;
 
-/// What the configuration says about placement.
+/// The configuration of placement.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// In which order bots of one priority are served.
+    /// The order in which bots of one priority are served.
     pub queue_order: QueueOrder,
     /// How long a bot may wait at the deploy gate.
     pub deploy_timeout: Duration,
 }
 
-/// What a job has come to while the plan is made.
+/// The result of a job while the plan is in progress.
 pub(crate) enum Outcome {
     Done(JobAnswer),
-    /// A bot was admitted: what it gets is known at the end.
+    /// A bot was admitted. Its slot is known only at the end of the plan.
     Admitted(crate::BotId),
-    /// The same was asked for before.
+    /// An earlier request made the same bot.
     Known(crate::BotId),
     KeepsWarm,
 }
 
-/// Decides on jobs, one after the other, each seeing what those before it came to; then serves the queues that they touched.
+/// Decides jobs one after another. Each job sees the results of those before it. Then serves the queues that the jobs
+/// touched.
 pub fn plan(snapshot: &Snapshot, jobs: &[Job], now: Timestamp, ids: Ids, settings: &Settings) -> Changes {
     let mut draft = Draft::new(snapshot, settings, now, ids);
     let mut retried = Vec::new();
@@ -107,7 +108,7 @@ pub fn plan(snapshot: &Snapshot, jobs: &[Job], now: Timestamp, ids: Ids, setting
     finish(draft, outcomes, report)
 }
 
-/// What each job is answered, and what follows from the bots and slots that changed.
+/// The answers to the jobs, and the changes that follow from the changed bots and slots.
 fn finish(mut draft: Draft<'_>, outcomes: Vec<Outcome>, report: WarmReport) -> Changes {
     let answers = outcomes.into_iter().map(|outcome| match outcome {
         Outcome::Done(answer) => answer,
@@ -145,7 +146,7 @@ fn finish(mut draft: Draft<'_>, outcomes: Vec<Outcome>, report: WarmReport) -> C
             !change.is_new && slots.is_some_and(|(before, after)| before.differs_only_in_use(after));
     }
     for slot in changes.slots.values().filter_map(|change| change.slot.as_ref()) {
-        // One that was not at the provider before could not be described there.
+        // A slot that was not at the provider before could not be described there.
         let is_described = |before: &Slot| {
             before.description == slot.description && (before.provider_ref.is_some() || slot.provider_ref.is_none())
         };

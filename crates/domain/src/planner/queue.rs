@@ -1,5 +1,6 @@
-//! Bots that wait for a slot: one queue for each platform, by priority, then by arrival; or, under `fair`, by priority, then
-//! in turns between users. Bots with the same requirements are kept together: what one of them cannot get, none can.
+//! The bots that wait for a slot. Each platform has one queue, sorted by priority and arrival; with queue order `fair`,
+//! by priority and then in turns between users. Bots with the same requirements form a group: if one of them cannot get
+//! a slot, none of the group can.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,20 +10,20 @@ use crate::{BotId, Platform, Requirements, UserId};
 /// A position in the queue of a platform.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Order {
-    /// Lower goes first.
+    /// A lower number goes first.
     pub priority: i64,
-    /// Under `fair`, the round in which it is served.
+    /// With queue order `fair`: the round in which the bot is served.
     pub turn: i64,
-    /// In which order it came.
+    /// The order of arrival.
     pub arrival: i64,
-    /// So that no two share a place, whatever their arrival is.
+    /// Makes positions unique, even if two bots have the same arrival.
     pub bot: BotId,
 }
 
-/// In which order bots of one priority are served.
+/// The order in which bots of one priority are served.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum QueueOrder {
-    /// Who came first goes first.
+    /// First come, first served.
     #[default]
     Arrival,
     /// Users take turns.
@@ -42,17 +43,17 @@ pub struct QueueGroup {
 #[derive(Clone, Debug, Default)]
 pub struct Queue {
     groups: BTreeMap<(Platform, String), QueueGroup>,
-    /// The turns that bots of a user have, in one priority of a platform.
+    /// The turns of a user's bots, in one priority of a platform.
     turns: BTreeMap<(Platform, i64, UserId), BTreeSet<(i64, BotId)>>,
 }
 
-/// The same text for the same requirements.
+/// The key of requirements. Equal requirements have equal keys.
 pub fn queue_key(requirements: Option<&Requirements>) -> String {
     requirements.map(Requirements::key).unwrap_or_default()
 }
 
 impl Queue {
-    /// Adds a bot that begins to wait.
+    /// Adds a bot that starts to wait.
     pub fn insert(&mut self, bot: &OpenBot) {
         let key = (bot.platform, queue_key(bot.requirements.as_ref()));
         let group = self.groups.entry(key).or_default();
@@ -61,7 +62,7 @@ impl Queue {
         self.turns.entry((bot.platform, bot.priority, bot.user)).or_default().insert((bot.turn, bot.id));
     }
 
-    /// Takes out a bot that no longer waits.
+    /// Removes a bot that no longer waits.
     pub fn remove(&mut self, bot: &OpenBot) {
         let key = (bot.platform, queue_key(bot.requirements.as_ref()));
         if let Some(group) = self.groups.get_mut(&key) {
@@ -92,17 +93,17 @@ impl Queue {
         self.groups.get(&(platform, key.to_owned()))
     }
 
-    /// Whether nobody waits for a slot of a platform.
+    /// Whether no bot waits for a slot of a platform.
     pub fn is_empty(&self, platform: Platform) -> bool {
         self.groups(platform).next().is_none()
     }
 
-    /// The turns of a user's bots, the last first.
+    /// The turns of a user's bots, last first.
     pub fn turns(&self, platform: Platform, priority: i64, user: UserId) -> impl Iterator<Item = (i64, BotId)> {
         self.turns.get(&(platform, priority, user)).into_iter().flatten().rev().copied()
     }
 
-    /// Those of a platform before a place.
+    /// The bots of a platform before a position.
     pub fn before(&self, platform: Platform, order: Order) -> impl Iterator<Item = BotId> {
         self.groups(platform).flat_map(move |(_, group)| group.waiting.range(..order).map(|(_, bot)| *bot))
     }

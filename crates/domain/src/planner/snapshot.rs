@@ -1,5 +1,5 @@
-//! All that placement decides on, in memory: pools and their slots, open bots and the queue, users and their limits. A plan
-//! only reads it; [`Snapshot::apply`] brings it up to what was written.
+//! The input of placement, in memory: pools and their slots, open bots and the queue, users and their limits. A plan
+//! only reads it; [`Snapshot::apply`] applies the changes that were written.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -11,38 +11,38 @@ use super::changes::{Changes, GateState};
 use super::queue::Queue;
 use crate::{Attributes, BotId, KeyId, Platform, Pool, Slot, SlotName, SlotStatus, UserId};
 
-/// All that placement decides on.
+/// The input of placement.
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
     pools: BTreeMap<String, PoolState>,
-    /// The pools of each platform: those of the configuration first, in its order.
+    /// The pools of each platform: configured pools first, in the order of the configuration.
     by_platform: BTreeMap<Platform, Vec<String>>,
     slots: HashMap<SlotName, Slot>,
     bots: HashMap<BotId, OpenBot>,
-    /// How many bots of a user run, and how many are on their way out.
+    /// How many running and stopping bots a user has.
     counts: HashMap<UserId, BotCounts>,
     meetings: HashMap<AtMeeting, BotId>,
     queue: Queue,
     last_arrival: i64,
-    /// Users that asked before. Others are looked up before a plan.
+    /// Users that made a request before. Other users are read before a plan.
     users: HashMap<UserId, User>,
     keys: HashMap<(UserId, String), KnownKey>,
-    /// What was looked up for one plan.
+    /// The rows that were read for one plan.
     pub facts: Facts,
 }
 
-/// A pool, and its slots by what is looked for.
+/// A pool, with indexes of its slots.
 #[derive(Clone, Debug)]
 pub struct PoolState {
     /// The pool.
     pub pool: Pool,
-    /// Idle slots with the same attributes: those that are not stopped first, then the least recently used.
+    /// Idle slots by attributes: slots that are not stopped first, then the least recently used.
     idle: HashMap<Attributes, BTreeSet<IdleSlot>>,
-    /// How many slots in which an agent waits were started with what.
+    /// How many slots with a waiting agent have each fingerprint of start parameters.
     recipes: HashMap<Option<String>, usize>,
     /// The numbers that its slots have.
     pub numbers: Numbers,
-    /// How many slots are being made for nobody, are in error, go away.
+    /// The slots that are being made without a bot, are in error, or are draining.
     pub unsettled: Unsettled,
 }
 
@@ -57,20 +57,20 @@ pub struct IdleSlot {
     pub number: i64,
     /// The name.
     pub name: SlotName,
-    /// Since when it is idle.
+    /// When it became idle.
     pub idle_since: Timestamp,
 }
 
-/// How many slots of a pool are not as they should be.
+/// Counts of a pool's slots that are in a transitional state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Unsettled {
-    /// Being made for nobody.
+    /// Being made without a bot.
     pub making: i64,
     /// In error.
     pub error: i64,
-    /// Going away.
+    /// Draining.
     pub draining: i64,
-    /// Those above, those being made for a bot, and those that wait to be cleared.
+    /// All of these, and those that are being made for a bot or wait to be cleared.
     pub all: i64,
 }
 
@@ -78,11 +78,11 @@ pub struct Unsettled {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Numbers {
     highest: i64,
-    /// Below the highest, and free.
+    /// Free numbers below the highest.
     gaps: BTreeSet<i64>,
 }
 
-/// How many bots a user has.
+/// The numbers of a user's bots.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BotCounts {
     /// Running.
@@ -91,18 +91,18 @@ pub struct BotCounts {
     pub stopping: i64,
 }
 
-/// What placement knows of a user.
+/// The facts about a user that placement needs.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct User {
     /// How many bots of the user may run at the same time.
     pub max_concurrent_bots: i64,
-    /// The least number that a request may give as its priority.
+    /// The lowest priority number that a request may give.
     pub min_priority: i64,
-    /// The API keys, and until when they are good.
+    /// The API keys, and when they expire.
     pub api_keys: Vec<(KeyId, Option<Timestamp>)>,
 }
 
-/// What was asked for under an idempotency key.
+/// The request that was made with an idempotency key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KnownKey {
     /// A hash of the request.
@@ -111,23 +111,23 @@ pub struct KnownKey {
     pub bot_id: BotId,
 }
 
-/// What is not kept in memory, looked up for the jobs of one plan.
+/// Rows that are not kept in memory, read for the jobs of one plan.
 #[derive(Clone, Debug, Default)]
 pub struct Facts {
-    /// Bots that are at an end.
+    /// Bots that have ended.
     pub ended: HashMap<BotId, EndedBot>,
     /// Deployments of slots.
     pub deployments: HashMap<SlotName, Deployment>,
 }
 
-/// How the deployment of a slot stands.
+/// The state of a slot's deployment.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Deployment {
-    /// The bot that it is for.
+    /// The bot, if the deployment is for one.
     pub bot: Option<BotId>,
-    /// Where it is at the gate.
+    /// Its state at the gate.
     pub state: GateState,
-    /// Who is at work on it.
+    /// The process that works on it.
     pub holder: Option<Uuid>,
 }
 
@@ -153,12 +153,12 @@ impl Numbers {
         }
     }
 
-    /// How many are taken.
+    /// How many numbers are taken.
     pub fn taken(&self) -> i64 {
         self.highest - i64::try_from(self.gaps.len()).unwrap_or(i64::MAX)
     }
 
-    /// The first that is free, which is taken from now on.
+    /// Takes the first free number.
     pub fn take_first(&mut self) -> i64 {
         let number = self.gaps.first().copied().unwrap_or(self.highest + 1);
         self.take(number);
@@ -177,7 +177,7 @@ impl Unsettled {
         self.all += if slot.is_unsettled() { by } else { 0 };
     }
 
-    /// With one slot as it is now instead of as it was.
+    /// The counts after one slot has changed from `before` to `after`.
     pub fn with(mut self, before: Option<&Slot>, after: Option<&Slot>) -> Self {
         before.inspect(|slot| self.count(slot, -1));
         after.inspect(|slot| self.count(slot, 1));
@@ -196,7 +196,7 @@ impl PoolState {
         self.idle.iter()
     }
 
-    /// Whether a slot in which an agent waits was started with something else than the pool has now.
+    /// Whether a slot with a waiting agent has start parameters that differ from the pool's configuration.
     pub fn has_outdated(&self) -> bool {
         let Pool { hot, recipe, .. } = &self.pool;
         *hot && recipe.is_some() && self.recipes.keys().any(|known| known != recipe)
@@ -212,7 +212,7 @@ impl PoolState {
                     None => drop(self.recipes.insert(slot.recipe.clone(), 1)),
                 }
             }
-            // Without a copy of the attributes where others are alike.
+            // Avoids a copy of the attributes if the group exists.
             match self.idle.get_mut(&slot.attributes) {
                 Some(alike) => drop(alike.insert(IdleSlot::of(slot))),
                 None => drop(self.idle.insert(slot.attributes.clone(), [IdleSlot::of(slot)].into())),
@@ -267,7 +267,7 @@ impl Snapshot {
         self.pools.values()
     }
 
-    /// The pools of a platform: those of the configuration first, in its order.
+    /// The pools of a platform: configured pools first, in the order of the configuration.
     pub fn pools_of(&self, platform: Platform) -> &[String] {
         self.by_platform.get(&platform).map_or(&[], Vec::as_slice)
     }
@@ -312,17 +312,17 @@ impl Snapshot {
         &self.queue
     }
 
-    /// The number of the bot that came last.
+    /// The arrival number of the last bot.
     pub fn last_arrival(&self) -> i64 {
         self.last_arrival
     }
 
-    /// A user who asked before.
+    /// A user that made a request before.
     pub fn user(&self, id: UserId) -> Option<&User> {
         self.users.get(&id)
     }
 
-    /// Users that asked before.
+    /// Users that made a request before.
     pub fn users(&self) -> impl Iterator<Item = (UserId, &User)> {
         self.users.iter().map(|(id, user)| (*id, user))
     }
@@ -332,13 +332,13 @@ impl Snapshot {
         self.users.len()
     }
 
-    /// What was asked for under an idempotency key.
+    /// The request that was made with an idempotency key.
     pub fn key(&self, user: UserId, key: &str) -> Option<&KnownKey> {
         self.keys.get(&(user, key.to_owned()))
     }
 }
 
-/// Bringing it up to date.
+/// Updates.
 impl Snapshot {
     /// Adds, replaces or removes a pool.
     pub fn set_pool(&mut self, name: &str, pool: Option<Pool>) {
@@ -418,7 +418,7 @@ impl Snapshot {
         }
     }
 
-    /// What a bot was heard to be, without anything else.
+    /// Sets only the status of a bot, from a callback.
     pub fn note_status(&mut self, id: BotId, status: crate::Status) {
         if let Some(bot) = self.bots.get_mut(&id).filter(|bot| bot.status.is_running() && status.is_running()) {
             bot.status = status;
@@ -434,7 +434,7 @@ impl Snapshot {
         }
     }
 
-    /// Forgets every user: they are looked up again.
+    /// Forgets every user. Users are read again when needed.
     pub fn forget_users(&mut self) {
         self.users.clear();
     }
@@ -449,16 +449,16 @@ impl Snapshot {
         self.keys.len()
     }
 
-    /// Forgets every idempotency key: they are looked up again.
+    /// Forgets every idempotency key. Keys are read again when needed.
     pub fn forget_keys(&mut self) {
         self.keys.clear();
     }
 
-    /// Takes over what was written.
+    /// Applies the changes that were written.
     pub fn apply(&mut self, changes: Changes) {
         for (name, pool) in changes.pools {
             match self.pools.get_mut(&name) {
-                // Its platform and place are not a plan's to change.
+                // A plan does not change a pool's platform or position.
                 Some(state) => state.pool = pool,
                 None => self.set_pool(&name, Some(pool)),
             }
@@ -476,7 +476,7 @@ impl Snapshot {
 }
 
 impl BotCounts {
-    /// Counts a bot so many times.
+    /// Adds `by` to the count of this bot's state.
     pub fn add(&mut self, bot: &OpenBot, by: i64) {
         if bot.status.is_running() {
             self.running += by;

@@ -1,4 +1,4 @@
-//! What a slot or a runner has: the same attributes wherever it stands.
+//! The attributes of a slot or a runner. They are the same in the store and in a cloud.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,41 +8,42 @@ use super::{MOST, UsageClass};
 /// The longest name of a class or an instance type.
 const LONGEST_NAME: usize = 64;
 
-/// What a slot has. Where nothing is known, it has nothing that could be asked for.
+/// The attributes of a slot. An unknown attribute meets no requirement.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Attributes {
-    /// The class of resources, by its name.
+    /// The name of its resource class.
     pub resource_class: Option<String>,
-    /// How its machine is paid for.
+    /// Whether its machine is on-demand or spot.
     pub usage_class: UsageClass,
     /// The instance type of its machine.
     pub instance_type: Option<String>,
-    /// How many processors.
+    /// The number of processors.
     pub cpu: u32,
     /// In MiB.
     pub mem: u32,
 }
 
 impl Attributes {
-    /// In which order it is given out: what stays before what may be taken away, then the smallest first.
+    /// The order in which slots are given out: on-demand before spot, then smallest first.
     pub fn size(&self) -> (UsageClass, u32, u32) {
         (self.usage_class, self.cpu, self.mem)
     }
 }
 
-/// Whether something can be the name of a class or an instance type: it is part of names elsewhere.
+/// Whether a text can be the name of a class or an instance type. Other names contain it, so its characters are
+/// limited.
 pub fn is_class_name(name: &str) -> bool {
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
     let first = name.bytes().next();
     name.len() <= LONGEST_NAME && first.is_some_and(|byte| byte.is_ascii_alphanumeric()) && name.bytes().all(fits)
 }
 
-/// A text that says no attributes.
+/// A text that is not a list of attributes.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` says no attributes of a slot")]
 pub struct MalformedAttributes(pub String);
 
-/// As stored: `large on-demand c6i.large 2 4096`, with a dash for what is not known.
+/// The stored form: `large on-demand c6i.large 2 4096`, with a dash for unknown attributes.
 impl fmt::Display for Attributes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [class, name] = [&self.resource_class, &self.instance_type].map(|text| text.as_deref().unwrap_or("-"));

@@ -1,8 +1,8 @@
-//! What a bot asks of its slot, and whether a slot has it. Slots in the store and runners in a cloud are matched by the
-//! same rule.
+//! The requirements of a bot, and whether a slot meets them. Slots in the store and runners in a cloud are matched with
+//! the same rule.
 //!
 //! - this file: the rule
-//! - [`attributes`]: what a slot has
+//! - [`attributes`]: the attributes of a slot
 //! - [`patterns`]: names of instance types, with a wildcard
 
 mod attributes;
@@ -17,51 +17,50 @@ pub use patterns::{Patterns, PatternsError, matches_wildcard};
 
 use crate::text_enum::text_enum;
 
-/// The largest cpu and memory that can be asked for or had.
+/// The largest cpu and memory in requirements and attributes.
 pub const MOST: u32 = 1_000_000_000;
 
-/// How a machine is paid for: one that may be taken away at any moment, or one that stays.
+/// Whether the cloud may take the machine back at any moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum UsageClass {
-    /// A machine that stays.
+    /// A machine that the cloud does not take back.
     #[default]
     OnDemand,
-    /// A machine that the cloud may take away at any moment.
+    /// A machine that the cloud may take back at any moment.
     Spot,
 }
 
-/// A word that is not a usage class.
+/// A text that is not a usage class.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not a usage class; known are on-demand, spot")]
 pub struct UnknownUsageClass(pub String);
 
 text_enum!(UsageClass, UnknownUsageClass { OnDemand = "on-demand", Spot = "spot" });
 
-/// What a bot asks of its slot. A bot that asks for nothing has none of these, and any slot will do.
+/// The requirements of a bot. A bot without requirements fits any slot.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Requirements {
-    /// The class of resources, by its name.
+    /// The name of the resource class.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resource_class: Option<String>,
-    /// On demand unless something else is said: who asks for anything gets no machine that may be taken away without having
-    /// asked for that too.
+    /// On-demand by default: a bot with requirements gets a spot machine only if it asks for one.
     #[serde(default)]
     pub usage_class: UsageClass,
-    /// [`Patterns::usual`] unless something else is said, for slots whose instance type is known.
+    /// [`Patterns::usual`] by default, for slots whose instance type is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allowed_instance_types: Option<Patterns>,
-    /// At least so many processors.
+    /// The least number of processors.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu: Option<u32>,
-    /// At least so much memory, in MiB.
+    /// The least memory, in MiB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mem: Option<u32>,
 }
 
 impl Requirements {
-    /// Whether a slot has all that is asked.
+    /// Whether a slot meets all requirements.
     pub fn fits(&self, slot: &Attributes) -> bool {
         let class = self.resource_class.as_ref().is_none_or(|class| slot.resource_class.as_ref() == Some(class));
         let instance_type = match (&self.allowed_instance_types, &slot.instance_type) {
@@ -77,13 +76,13 @@ impl Requirements {
             && self.mem.unwrap_or(0) <= slot.mem
     }
 
-    /// The same text for the same requirements.
+    /// The key of these requirements. Equal requirements have equal keys.
     pub fn key(&self) -> String {
         serde_json::to_string(self).unwrap_or_default()
     }
 }
 
-/// Whether a slot will do for a bot that may have requirements.
+/// Whether a slot fits a bot, which may have no requirements.
 pub fn fits(wanted: Option<&Requirements>, slot: &Attributes) -> bool {
     wanted.is_none_or(|wanted| wanted.fits(slot))
 }

@@ -1,17 +1,17 @@
-//! Names of instance types, as they are asked for: `c* m5.large`.
+//! Patterns for names of instance types, such as `c* m5.large`.
 
 use std::sync::OnceLock;
 
 use serde::{Deserialize, Serialize};
 
-/// More would be a mistake, and each is tried on every slot.
+/// More patterns are a mistake, and each one is compared with every slot.
 const MOST_PATTERNS: usize = 64;
 const LONGEST_PATTERN: usize = 64;
-/// Of all of them together: what a bot waits for is a key of an index.
+/// The limit on all patterns together, because a bot's requirements are a key of an index.
 const LONGEST: usize = 512;
 
-/// Patterns of instance types, of which one has to be met. `*` stands for any number of any characters; a pattern is about
-/// the whole name, and has no regard to case.
+/// Patterns for instance types; a name must match one of them. `*` matches any number of any characters. A pattern must
+/// match the whole name, and ignores case.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Patterns(Vec<String>);
@@ -19,13 +19,13 @@ pub struct Patterns(Vec<String>);
 /// Why a text is not a list of patterns.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PatternsError {
-    /// It has none.
+    /// The list is empty.
     #[error("has no pattern; write some, separated by spaces, such as `c* m5.large`, or leave it out")]
     Empty,
-    /// It has too many, or is too long.
+    /// The list is too long.
     #[error("has more than {MOST_PATTERNS} patterns, or more than {LONGEST} characters")]
     TooMany,
-    /// It has this one, which no name can match.
+    /// No name can match this pattern.
     #[error(
         "has the pattern `{0}`, which no name of an instance type can meet: letters, digits, `.`, `_` and `-`, with * for any"
     )]
@@ -33,26 +33,26 @@ pub enum PatternsError {
 }
 
 impl Patterns {
-    /// What is allowed where nothing is said: general purpose, and those with more processors or more memory.
+    /// The default patterns: general purpose types, and types with more processors or more memory.
     pub fn usual() -> &'static Self {
         static USUAL: OnceLock<Patterns> = OnceLock::new();
         USUAL.get_or_init(|| Patterns(["c*", "m*", "r*"].map(str::to_owned).to_vec()))
     }
 
-    /// Whether the whole of this name meets one of them.
+    /// Whether the whole name matches one of the patterns.
     pub fn allow(&self, name: &str) -> bool {
         let name = name.to_ascii_lowercase();
         self.0.iter().any(|pattern| matches_wildcard(&name, pattern))
     }
 }
 
-/// Whether the whole of a name matches a pattern, in which `*` stands for any number of any characters. The time is at
-/// most the length of the name times the length of the pattern, whatever they are.
+/// Whether the whole name matches a pattern, in which `*` matches any number of any characters. The time is at most the
+/// length of the name times the length of the pattern.
 pub fn matches_wildcard(name: &str, pattern: &str) -> bool {
     matches_by_steps(name.as_bytes(), pattern.as_bytes(), || {})
 }
 
-/// Goes through the name once: after a mismatch, the last `*` takes one character more. Calls `step` for each comparison.
+/// Reads the name once: after a mismatch, the last `*` takes one more character. Calls `step` for each comparison.
 fn matches_by_steps(name: &[u8], pattern: &[u8], mut step: impl FnMut()) -> bool {
     let (mut at, mut of) = (0, 0);
     let mut star: Option<(usize, usize)> = None;
@@ -105,7 +105,7 @@ impl From<Patterns> for String {
 mod tests {
     use super::*;
 
-    /// Counts comparisons, so that the test does not depend on how fast the machine is.
+    /// Counts comparisons, so that the test does not depend on the speed of the machine.
     fn steps(name: &str, pattern: &str) -> (bool, usize) {
         let mut steps = 0;
         let matched = matches_by_steps(name.as_bytes(), pattern.as_bytes(), || steps += 1);

@@ -1,11 +1,11 @@
-//! The rule against plain ones that say the same in the simplest way.
+//! Compares the rule with simpler implementations of the same rule.
 #![allow(clippy::unwrap_used)]
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// Whether a name meets a pattern, by trying everything that a `*` could stand for.
+/// Whether a name matches a pattern, by trying every possible text for each `*`.
 fn plainly_meets(name: &[char], pattern: &[char]) -> bool {
     match pattern.split_first() {
         None => name.is_empty(),

@@ -1,5 +1,5 @@
-//! A bot was given to an agent, and nothing was heard of either: the slot is started, under a new connection, so that whoever
-//! speaks under the old one comes too late.
+//! A bot was assigned to an agent, and neither sent a callback. The slot is started again with a new connection, so
+//! that callbacks with the old connection are refused.
 
 use crate::planner::changes::Reconnected;
 use crate::planner::draft::Draft;
@@ -16,7 +16,7 @@ pub fn apply(draft: &mut Draft<'_>, name: &SlotName, id: BotId, generation: i64)
     draft.changes.reconnected.push(Reconnected { bot: id, from: bot.connection, to });
     bot.connection = Some(to);
     draft.set_bot(id, Some(bot));
-    // Whoever is in it is fenced off, and ended by the start.
+    // Fences off the agent that may still be in the slot. The new start ends it.
     draft.change_slot(name, Slot::end_tokens);
     draft.deploy(name, Some(id));
     true

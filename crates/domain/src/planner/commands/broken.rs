@@ -1,11 +1,11 @@
-//! Something went wrong in a slot: it is in error until it is recovered, and its last message is kept with it.
+//! A step failed in a slot. The slot is in error until it is recovered, and keeps its last error message.
 
 use jiff::Timestamp;
 
 use crate::planner::draft::Draft;
 use crate::{BotId, SlotName, SlotStatus, slot};
 
-/// Its bot's start or end went wrong, or a start for nobody.
+/// The start or end of the slot's bot failed, or a start without a bot failed.
 pub fn apply(draft: &mut Draft<'_>, name: &SlotName, bot: Option<BotId>, message: &str) -> bool {
     let Some(slot) = draft.slot(name) else { return false };
     let for_nobody = matches!(slot.status, SlotStatus::Creating | SlotStatus::Draining);
@@ -16,7 +16,7 @@ pub fn apply(draft: &mut Draft<'_>, name: &SlotName, bot: Option<BotId>, message
     true
 }
 
-/// It has been without a bot, as it is, since then.
+/// A slot without a bot failed. `since` is when it got its status.
 pub fn failed(draft: &mut Draft<'_>, name: &SlotName, since: Timestamp, message: &str) -> bool {
     if !draft.slot(name).is_some_and(|slot| slot.bot_id.is_none() && slot.status_since == since) {
         return false;
@@ -25,7 +25,7 @@ pub fn failed(draft: &mut Draft<'_>, name: &SlotName, since: Timestamp, message:
     true
 }
 
-/// It has been free since then, and something runs in it that nobody knows of.
+/// An idle slot has an unknown process. `since` is when it became idle.
 pub fn stray(draft: &mut Draft<'_>, name: &SlotName, since: Timestamp) -> bool {
     if !draft.slot(name).is_some_and(|slot| slot.status == SlotStatus::Idle && slot.status_since == since) {
         return false;
@@ -34,7 +34,8 @@ pub fn stray(draft: &mut Draft<'_>, name: &SlotName, since: Timestamp) -> bool {
     true
 }
 
-/// A slot that was to go still is to go: what went wrong is kept with it, and it is tried again after a while.
+/// Puts the slot into error. A draining slot stays draining: it keeps the message, and its removal is tried again
+/// later.
 pub fn break_down(draft: &mut Draft<'_>, name: &SlotName, message: &str) {
     draft.cancel_deployment(name);
     let goes = draft.slot(name).is_some_and(|slot| slot.status == SlotStatus::Draining);

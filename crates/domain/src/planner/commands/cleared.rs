@@ -1,4 +1,4 @@
-//! Nothing of a bot is left in its slot.
+//! Nothing of a bot remains in its slot.
 
 use super::end::note_hold;
 use crate::planner::bugs::{Bug, has};

@@ -1,5 +1,5 @@
-//! A bot is at an end: it says so itself, or it is given up. Its slot is free at once if its agent goes on waiting or if nothing
-//! was begun in it, in error if it could not be started, and left to be cleared otherwise.
+//! Ends a bot: the bot reports its end, or Greenroom gives it up. Its slot is free at once if its agent keeps waiting
+//! or nothing was started. The slot is in error if it could not be started. Otherwise the slot waits to be cleared.
 
 use super::broken;
 use crate::event::{Actor, Kind};
@@ -32,7 +32,7 @@ pub fn apply(draft: &mut Draft<'_>, end: &EndBot) -> Result<Status, EndRefusal> 
                 Overdue::DeployTimeout => at_gate.is_some(),
                 _ => true,
             };
-            // It has got a slot, or has passed the gate, meanwhile.
+            // The bot got a slot or passed the gate meanwhile.
             if !still {
                 return Ok(standing.status);
             }
@@ -59,7 +59,7 @@ pub fn apply(draft: &mut Draft<'_>, end: &EndBot) -> Result<Status, EndRefusal> 
     }
 }
 
-/// What went wrong, of a bot that failed and said nothing of it.
+/// The error text for a failed bot that gave none.
 pub fn end_error(bot: &OpenBot, to: Status, reason: Option<&Reason>, exit_code: Option<i64>) -> Option<String> {
     if to != Status::Failed {
         return None;
@@ -80,7 +80,7 @@ pub fn end_error(bot: &OpenBot, to: Status, reason: Option<&Reason>, exit_code: 
     })
 }
 
-/// How the bot stands, its connection, and why it ended if it did.
+/// The bot's standing, its connection, and its reason if it has ended.
 fn stands(draft: &Draft<'_>, end: &EndBot) -> Option<(Standing, Option<ConnectionId>, Option<String>)> {
     if let Some(bot) = draft.bot(end.bot) {
         return Some((bot.standing(), bot.connection, None));
@@ -89,7 +89,7 @@ fn stands(draft: &Draft<'_>, end: &EndBot) -> Option<(Standing, Option<Connectio
     Some((ended.standing(), ended.connection, ended.reason.clone()))
 }
 
-/// Where it waits at the gate, if it does.
+/// The gate at which the bot's deployment waits, if it does.
 fn gate(draft: &Draft<'_>, bot: &OpenBot) -> Option<(SlotName, GateState)> {
     let slot = bot.slot.as_ref()?;
     let found = draft.deployment(slot).filter(|found| found.bot == Some(bot.id))?;
@@ -131,7 +131,7 @@ fn record(draft: &mut Draft<'_>, bot: &OpenBot, end: &EndBot, ended: BotEnd) {
     }
 }
 
-/// Takes the slot of a bot that ends, as far as it can be known that nothing of the bot is left in it.
+/// Releases the slot of a bot that ends, if it is certain that nothing of the bot remains in it.
 fn vacate(draft: &mut Draft<'_>, bot: &OpenBot, name: &SlotName, end: &EndBot, was_waiting: bool, completed: bool) {
     let held = draft.slot(name).filter(|slot| slot.bot_id == Some(bot.id));
     let Some((slot, pool)) = held.and_then(|slot| Some((slot.clone(), draft.pool(&slot.pool)?.clone()))) else {
@@ -141,7 +141,7 @@ fn vacate(draft: &mut Draft<'_>, bot: &OpenBot, name: &SlotName, end: &EndBot, w
         return;
     };
     let said_so = matches!(end.cause, EndCause::Exited { .. });
-    // A bot has run well in it: what went wrong before is forgiven.
+    // A bot completed in this slot, so earlier failures no longer count.
     if slot.recovery_attempts > 0 && said_so && completed {
         draft.change_slot(name, |slot| slot.recovery_attempts = 0);
     }
@@ -150,15 +150,15 @@ fn vacate(draft: &mut Draft<'_>, bot: &OpenBot, name: &SlotName, end: &EndBot, w
         EndCause::GivenUp { overdue: Overdue::DeployFailed, error, .. } => {
             broken::break_down(draft, name, error.as_deref().unwrap_or("it could not be deployed"));
         }
-        // It never passed the gate: nothing was begun.
+        // The deployment never passed the gate: nothing was started.
         _ if was_waiting && slot.status != SlotStatus::Draining => draft.free_slot(name, false),
-        // Its agent tells the end once the bot's last process is gone, and waits for the next.
+        // The agent reports the end after the bot's last process is gone, and then waits for the next bot.
         EndCause::Exited { .. }
             if (pool.hot && slot.status == SlotStatus::Busy && !is_used_up) || has(Bug::FreedWhileBusy) =>
         {
             note_hold(draft, name);
             draft.free_slot(name, true);
-            // The token of this assignment ends; its agent got the next one with it.
+            // The token of this assignment ends. The agent got the next token with the assignment.
             draft.change_slot(name, |slot| slot.token_number += 1);
         }
         _ if has(Bug::ClearForgotten) => {}
@@ -169,18 +169,18 @@ fn vacate(draft: &mut Draft<'_>, bot: &OpenBot, name: &SlotName, end: &EndBot, w
     }
 }
 
-/// A hold that is at least so long counts towards the pool's mean; of shorter ones, as large a share as their length is of
-/// this. Otherwise a pool of short bots would be written with every end.
+/// A hold of at least this length always counts towards the pool's mean. A shorter hold counts with a probability equal
+/// to its share of this length. Otherwise a pool of short bots would be written with every end.
 pub const COUNTED_HOLD_MS: i64 = 10_000;
 
-/// How long a bot has held the slot: the pool's mean leans towards it by a tenth.
+/// Adds the length of a bot's hold to the pool's mean, with a weight of one tenth.
 pub fn note_hold(draft: &mut Draft<'_>, name: &SlotName) {
     let Some(slot) = draft.slot(name) else { return };
     let (Some(since), Some(bot)) = (slot.last_used_at, slot.bot_id) else { return };
     let (pool, held) = (slot.pool.clone(), draft.now.duration_since(since).as_millis().max(0));
     let held = i64::try_from(held).unwrap_or(i64::MAX);
     let is_first = draft.pool(&pool).is_none_or(|pool| pool.mean_hold_ms.is_none());
-    // The end of a bot's id is random.
+    // The last part of a bot's id is random.
     let drawn = i64::from(bot.0.as_u128() as u32) % COUNTED_HOLD_MS;
     if is_first || drawn < held {
         draft.change_pool(&pool, |pool| {

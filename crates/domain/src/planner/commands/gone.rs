@@ -1,10 +1,10 @@
-//! A slot takes no more bots, and then is gone.
+//! A slot takes no more bots, and then is deleted.
 
 use crate::planner::draft::Draft;
 use crate::{SlotName, SlotStatus};
 
 pub fn drain(draft: &mut Draft<'_>, name: &SlotName) -> bool {
-    // One that was only to be stopped is to go from now on.
+    // A slot that was only to be stopped is now to be deleted.
     if draft.slot(name).is_none_or(|slot| slot.status == SlotStatus::Draining && !slot.stopped) {
         return false;
     }
@@ -12,7 +12,7 @@ pub fn drain(draft: &mut Draft<'_>, name: &SlotName) -> bool {
     true
 }
 
-/// Nothing is left of it at the provider.
+/// Nothing of the slot remains at the provider.
 pub fn apply(draft: &mut Draft<'_>, name: &SlotName) -> bool {
     if !draft
         .slot(name)

@@ -1,5 +1,6 @@
-//! Makes slots until as many are ready as a pool wants to keep, lets go of those that are too many, too old, or of other
-//! attributes than new ones, stops hot ones that nobody needs, and replaces those that run an old image.
+//! Keeps the slots of a pool ready. It makes slots until `min_idle` are ready. It removes slots that are excess,
+//! expired, or differ in attributes from new ones. It stops hot slots that are not needed, and replaces slots that run
+//! an old image.
 
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use crate::planner::draft::{Draft, count};
 use crate::planner::job::WarmReport;
 use crate::{Attributes, Pool, Slot, SlotName, SlotStatus};
 
-/// No plan lets go of more slots of a pool than this.
+/// The most expired or unneeded slots of a pool that one plan removes or stops.
 const MOST_LET_GO: usize = 50;
 
 pub fn apply(draft: &mut Draft<'_>, name: &str, report: &mut WarmReport) {
@@ -31,20 +32,20 @@ pub fn apply(draft: &mut Draft<'_>, name: &str, report: &mut WarmReport) {
     replace_outdated(draft, &pool, report);
 }
 
-/// How many slots are missing to those that are to be ready.
+/// How many ready slots are missing.
 fn missing(draft: &Draft<'_>, pool: &Pool) -> i64 {
     if pool.min_idle == 0 || pool.provisioned_per_bot() {
         return 0;
     }
     let unsettled = draft.unsettled(&pool.name);
     let ready = draft.count_idle(&pool.name, pool.min_idle) + unsettled.making;
-    // Where slots cannot be started, more of them are no help: what is broken is replaced once, and then waited for.
+    // If slots cannot be started, more slots do not help. Each broken slot is replaced once; after that the pool waits.
     let hopeless = (unsettled.error - pool.min_idle).max(0);
     let wanted = if has(Bug::WarmBufferShort) { pool.min_idle - 1 } else { pool.min_idle };
     (wanted - ready - hopeless).clamp(0, count(MOST_AT_ONCE))
 }
 
-/// Has so many slots more made ready: those that are stopped first, then new ones while there is room.
+/// Makes `wanted` more slots ready: stopped slots first, then new ones while there is room.
 fn grow(draft: &mut Draft<'_>, pool: &Pool, wanted: i64) -> u64 {
     if wanted <= 0 {
         return 0;
@@ -65,7 +66,7 @@ fn grow(draft: &mut Draft<'_>, pool: &Pool, wanted: i64) -> u64 {
     made.unsigned_abs()
 }
 
-/// Hot slots above `min_idle` that have been idle for longer than the pool wants.
+/// Hot slots above `min_idle` that have been idle longer than the pool allows.
 fn unneeded(draft: &Draft<'_>, pool: &Pool) -> Vec<SlotName> {
     let Some(timeout) = pool.idle_timeout_ms.filter(|_| pool.hot) else { return Vec::new() };
     let most = pool.min_idle.saturating_add(count(MOST_LET_GO));
@@ -77,9 +78,9 @@ fn unneeded(draft: &Draft<'_>, pool: &Pool) -> Vec<SlotName> {
     draft.idle_since(&pool.name, since, spare)
 }
 
-/// Starts a hot slot anew that runs something else than is configured by now: one after the other, and only while no slot is
-/// being made ready or is in error, so that an image that does not work reaches one slot. There are never fewer than
-/// `min_idle` ready, or one fewer where the pool cannot grow.
+/// Restarts a hot slot whose image or command differs from the configuration. It restarts one slot at a time, and only
+/// while no slot is being made ready or is in error, so a broken image reaches only one slot. At least `min_idle` slots
+/// stay ready, or one fewer if the pool cannot grow.
 fn replace_outdated(draft: &mut Draft<'_>, pool: &Pool, report: &mut WarmReport) {
     let unsettled = draft.unsettled(&pool.name);
     if unsettled.making > 0 || unsettled.error > 0 {
@@ -97,7 +98,7 @@ fn replace_outdated(draft: &mut Draft<'_>, pool: &Pool, report: &mut WarmReport)
     }
 }
 
-/// The attributes that its slots have: a replica with another configuration may have made some.
+/// Records the attributes of the pool's slots, because a replica with another configuration may have made some of them.
 fn note_attributes(draft: &mut Draft<'_>, pool: &Pool) {
     if pool.provisioned_per_bot() {
         return;
@@ -110,7 +111,7 @@ fn note_attributes(draft: &mut Draft<'_>, pool: &Pool) {
     }
 }
 
-/// Idle slots that the pool lets go.
+/// Idle slots that the pool removes.
 fn leaving(draft: &Draft<'_>, name: &str) -> Vec<SlotName> {
     let Some(pool) = draft.pool(name) else { return Vec::new() };
     let new = pool.attributes_of_new();
@@ -124,7 +125,7 @@ fn leaving(draft: &Draft<'_>, name: &str) -> Vec<SlotName> {
         leaving.extend(idle.into_iter().map(|slot| slot.name.clone()));
     }
     if pool.expire_after_ms.is_some() {
-        // They are of no use to anybody any more.
+        // Expired slots can no longer be given out.
         let mut expired: Vec<&Slot> = draft.idle_of(name).filter(|slot| !is_good(slot)).collect();
         expired.sort_by_key(|slot| (slot.expires_at, slot.number));
         leaving.extend(expired.into_iter().take(MOST_LET_GO).map(|slot| slot.name.clone()));
@@ -135,8 +136,8 @@ fn leaving(draft: &Draft<'_>, name: &str) -> Vec<SlotName> {
     leaving
 }
 
-/// An idle slot that was made by an earlier configuration, so that one with the attributes of now can take its room: one at a
-/// time, and only while no other is on its way out or being made.
+/// An idle slot of an earlier configuration, whose room a slot with the current attributes can take. Returns at most
+/// one. The caller asks only while no slot of the pool is unsettled.
 fn of_other_attributes(draft: &Draft<'_>, pool: &Pool, new: &Attributes) -> Option<SlotName> {
     let old = draft.idle_unlike(&pool.name, new).filter(|slot| !pool.has_expired(slot, draft.now));
     old.min_by_key(|slot| (slot.last_used_at, slot.number)).map(|slot| slot.name.clone())

@@ -1,9 +1,9 @@
 //! What each job does to the draft, one file each.
 //!
-//! - [`reserve`]: a user asks for a bot
-//! - [`end`]: a bot is at an end
-//! - [`agent_waits`], [`started`], [`agent_silent`], [`no_capacity`]: a slot on its way to a running bot
-//! - [`cleared`], [`broken`], [`recovery`], [`stopped`], [`gone`]: a slot on its way back
+//! - [`reserve`]: a user requests a bot
+//! - [`end`]: a bot ends
+//! - [`agent_waits`], [`started`], [`agent_silent`], [`no_capacity`]: the start of a bot in a slot
+//! - [`cleared`], [`broken`], [`recovery`], [`stopped`], [`gone`]: clearing, recovery and removal of slots
 //! - [`keep_warm`]: slots that are kept ready
 
 mod agent_silent;
@@ -23,7 +23,7 @@ use super::draft::Draft;
 use super::job::SlotEvent;
 use crate::SlotName;
 
-/// Applies what happened to a slot. False when it does not fit the slot as it stands.
+/// Applies an event to a slot. Returns false if the event does not fit the slot's current state.
 pub fn slot_event(draft: &mut Draft<'_>, name: &SlotName, event: &SlotEvent) -> bool {
     match event {
         SlotEvent::Cleared { bot } => cleared::apply(draft, name, *bot),

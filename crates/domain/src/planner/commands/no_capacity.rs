@@ -1,5 +1,5 @@
-//! Where a slot is provisioned per bot there was no room for its bot: the bot goes back to the queue, at the place that it had
-//! and for as long as it would have waited, and is not tried there again for a while.
+//! A pool that provisions per bot had no capacity for a bot. The bot returns to its former place in the queue, with its
+//! original time limit. It does not try such a pool again until its pause is over.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::planner::changes::Returned;
 use crate::planner::draft::Draft;
 use crate::{Backoff, BotId, SlotName, SlotStatus, Status, slot};
 
-/// How long a bot is passed over that came back: the first time, and at most. The time doubles with each return.
+/// The first and the longest pause of a bot that returned. The pause doubles with each return.
 const FIRST_PAUSE: Duration = Duration::from_secs(3);
 const LONGEST_PAUSE: Duration = Duration::from_secs(24);
 
@@ -35,7 +35,7 @@ pub fn apply(draft: &mut Draft<'_>, name: &SlotName, id: BotId, holder: Uuid, me
     bot.queued = Some(Queued { pool, queued_at: draft.now, timeout_at, not_before });
     (bot.slot, bot.connection) = (None, None);
     let (user, platform, is_first) = (bot.user, bot.platform, bot.returns == 1);
-    // What this plan wanted of it in this slot is no longer so: each bot is written in one way.
+    // Drops this plan's earlier changes for the bot, because each bot is written only once.
     if !has(Bug::BotWrittenTwice) {
         draft.changes.reconnected.retain(|reconnected| reconnected.bot != id);
         draft.changes.awaited.retain(|awaited| *awaited != id);

@@ -1,4 +1,4 @@
-//! A slot in error, or one that nobody has although it is not free, on its way back; and one that is not at the provider.
+//! Recovers a slot that is in error or stuck without a bot, and remakes a slot that is missing at the provider.
 
 use jiff::Timestamp;
 
@@ -7,8 +7,8 @@ use crate::planner::bugs::{Bug, has};
 use crate::planner::draft::Draft;
 use crate::{SlotName, SlotStatus};
 
-/// It is about to be recovered: one attempt more. From now on it is in error since now, so that the same attempt is not
-/// counted twice and no other is made beside it.
+/// A recovery begins and counts as one attempt. The slot is in error from now on. So the same attempt cannot count
+/// twice, and no second attempt runs beside it.
 pub fn begins(draft: &mut Draft<'_>, name: &SlotName, since: Timestamp, message: &str) -> bool {
     let Some(slot) = draft.slot(name).filter(|slot| slot.status_since == since) else { return false };
     let is_stuck = slot.bot_id.is_none() && matches!(slot.status, SlotStatus::Creating | SlotStatus::Busy);
@@ -22,13 +22,13 @@ pub fn begins(draft: &mut Draft<'_>, name: &SlotName, since: Timestamp, message:
     }
     draft.change_slot(name, |slot| {
         slot.recovery_attempts += 1;
-        // What runs in it is about to be ended: nobody there may take a bot any more.
+        // The slot's processes are about to be ended, so no agent there may take a bot.
         slot.end_tokens();
     });
     true
 }
 
-/// What was wrong is mended, and nothing is left in it.
+/// The recovery succeeded, and nothing remains in the slot.
 pub fn succeeds(draft: &mut Draft<'_>, name: &SlotName, since: Timestamp) -> bool {
     if !draft.slot(name).is_some_and(|slot| slot.status == SlotStatus::Error && slot.status_since == since) {
         return false;
@@ -37,13 +37,13 @@ pub fn succeeds(draft: &mut Draft<'_>, name: &SlotName, since: Timestamp) -> boo
     true
 }
 
-/// It has been free, or waited for its agent, since then, and the provider has nothing of it: it is made anew.
+/// The slot was idle, or waited for its agent, since `since`, and the provider does not have it: it is made again.
 pub fn lost(draft: &mut Draft<'_>, name: &SlotName, since: Timestamp, counts: bool) -> bool {
     let Some(slot) = draft.slot(name).filter(|slot| slot.status_since == since) else { return false };
     if slot.status != SlotStatus::Idle && !(slot.status == SlotStatus::Creating && slot.bot_id.is_none()) {
         return false;
     }
-    // An earlier deployment that is not done would keep the new one out.
+    // An unfinished earlier deployment would block the new one.
     draft.cancel_deployment(name);
     draft.change_slot(name, |slot| {
         slot.recovery_attempts += i64::from(counts);

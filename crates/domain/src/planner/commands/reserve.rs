@@ -1,5 +1,5 @@
-//! A user asks for a bot: who asks, whether it was asked before, whether a slot could ever do, and whether the user may have
-//! one more. What is admitted waits in the queue, which is served before the plan ends.
+//! A user requests a bot. Checks the API key, the idempotency key, whether a slot could ever fit, and the user's limit.
+//! An admitted bot waits in the queue, which is served before the plan ends.
 
 use crate::planner::Outcome;
 use crate::planner::bot::{OpenBot, Queued};
@@ -13,7 +13,7 @@ use crate::planner::queue::QueueOrder;
 use crate::{BotId, Status};
 
 pub fn apply(draft: &mut Draft<'_>, job: usize, request: &ReserveRequest) -> Outcome {
-    // Its batch was committed although nobody heard so; it may be at an end by now.
+    // The batch was committed, but its answer was lost. The bot may have ended since.
     if draft.bot(request.id).is_some() || (draft.has_ended(request.id) && !has(Bug::EndedBotMadeAgain)) {
         return Outcome::Admitted(request.id);
     }
@@ -27,7 +27,7 @@ pub fn apply(draft: &mut Draft<'_>, job: usize, request: &ReserveRequest) -> Out
     }
 }
 
-/// `Some` when the same was asked for before, under the same idempotency key.
+/// `Some` if an earlier request with the same idempotency key made the bot.
 fn admit(draft: &Draft<'_>, request: &ReserveRequest) -> Result<Option<BotId>, Refusal> {
     let user = draft.base.user(request.user).ok_or(Refusal::KeyExpired)?;
     let key = user.api_keys.iter().find(|(id, _)| *id == request.key);

@@ -1,4 +1,4 @@
-//! The provider has started what a slot was deployed for, or has made the slot; or it was not begun.
+//! The provider has started or made a slot, or its deployment was dropped before it started.
 
 use uuid::Uuid;
 
@@ -6,7 +6,7 @@ use crate::planner::changes::Action;
 use crate::planner::draft::Draft;
 use crate::{BotId, SlotName, SlotStatus};
 
-/// `made` is the provider's name for it, and what stands for all that it was started with.
+/// `made` is the provider's name for the slot, and the fingerprint of its start parameters.
 pub fn apply(
     draft: &mut Draft<'_>,
     name: &SlotName,
@@ -28,18 +28,18 @@ pub fn apply(
     });
     if status == SlotStatus::Creating && bot.is_some() {
         draft.put_slot(name, SlotStatus::Busy);
-        // Its bot may be at an end, or elsewhere, meanwhile.
+        // The bot may have ended, or may have left the slot.
         let is_in_it = bot.and_then(|id| draft.bot(id)).is_some_and(|bot| bot.slot.as_ref() == Some(name));
         draft.change_slot(name, |slot| slot.awaits_clearing = !is_in_it);
     } else if status == SlotStatus::Creating && !hot {
-        // It is made, and waits to be started.
+        // The slot is made, and is started when it gets a bot.
         draft.free_slot(name, false);
     } else if status == SlotStatus::Creating {
-        // The agent's time to begin waiting counts from here, however long the slot was at the gate.
+        // The agent's time limit starts here, however long the slot waited at the gate.
         let now = draft.now;
         draft.change_slot(name, |slot| slot.status_since = now);
     }
-    // An agent that was faster than this may say now that it waits.
+    // An agent that was faster than this event can now register as waiting.
     draft.act(Action::WakeAgent(name.clone()));
     true
 }

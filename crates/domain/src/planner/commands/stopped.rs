@@ -1,9 +1,10 @@
-//! A hot slot that nobody needed for long is stopped. It stays, and is given out after those in which an agent waits.
+//! Stops a hot slot that was not needed for long. The slot stays in the pool, and is given out after slots with a
+//! waiting agent.
 
 use crate::planner::draft::Draft;
 use crate::{SlotName, SlotStatus};
 
-/// It is about to be stopped. What runs in it may take no bot any more.
+/// The slot is about to be stopped. Its agent may take no more bots.
 pub fn begins(draft: &mut Draft<'_>, name: &SlotName) {
     draft.put_slot(name, SlotStatus::Draining);
     draft.change_slot(name, |slot| {
@@ -12,7 +13,7 @@ pub fn begins(draft: &mut Draft<'_>, name: &SlotName) {
     });
 }
 
-/// Nothing runs in it any more.
+/// Nothing runs in the slot any more.
 pub fn apply(draft: &mut Draft<'_>, name: &SlotName) -> bool {
     let fits = draft
         .slot(name)

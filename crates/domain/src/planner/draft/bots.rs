@@ -1,4 +1,4 @@
-//! Bots and the queue, as the plan leaves them.
+//! Bots and the queue in a draft, with the plan's changes applied.
 
 use std::collections::BTreeMap;
 
@@ -69,13 +69,13 @@ impl Draft<'_> {
         !self.changes.bots.contains_key(&bot)
     }
 
-    /// The groups of a platform's queue, by their keys.
+    /// The groups of a platform's queue, by key.
     pub fn groups(&self, platform: Platform) -> BTreeMap<String, Option<Requirements>> {
         let all = self.base.queue().groups(platform).chain(self.queue.groups(platform));
         all.map(|(key, group)| (key.to_owned(), group.requirements.clone())).collect()
     }
 
-    /// The first of a group after a place.
+    /// The first bot of a group after a position.
     pub fn next_in_queue(&self, platform: Platform, key: &str, after: Option<Order>) -> Option<(Order, BotId)> {
         use std::ops::Bound::{Excluded, Unbounded};
         let from = after.map_or(Unbounded, Excluded);
@@ -92,15 +92,15 @@ impl Draft<'_> {
         base.into_iter().chain(own).min()
     }
 
-    /// The place of a bot in the queue of its platform; the first is 1.
+    /// The position of a bot in the queue of its platform. The first position is 1.
     pub fn position(&self, bot: &OpenBot) -> i64 {
         let order = bot.order();
         let base = self.base.queue().before(bot.platform, order).filter(|bot| self.untouched(*bot)).count();
         count(1 + base + self.queue.before(bot.platform, order).count())
     }
 
-    /// Under `fair`: the turn of a bot that begins to wait. It is after those of its user that wait already, and with the
-    /// first of those of others.
+    /// With queue order `fair`: the turn of a bot that starts to wait. It is after the waiting bots of the same user,
+    /// and not before the first turn of all waiting bots.
     pub fn fair_turn(&self, platform: Platform, priority: i64, user: UserId) -> i64 {
         let base = self.base.queue().turns(platform, priority, user).find(|(_, bot)| self.untouched(*bot));
         let own = self.queue.turns(platform, priority, user).next();
@@ -116,7 +116,7 @@ impl Draft<'_> {
         after_own.into_iter().chain(first).max().unwrap_or(0)
     }
 
-    /// Gives a free slot to a bot. One with an agent waiting inside needs no deployment.
+    /// Gives a free slot to a bot. A slot with a waiting agent needs no deployment.
     pub fn give(&mut self, name: &SlotName, bot: BotId) {
         let Some(slot) = self.slot(name) else { return };
         let Some(pool) = self.pool(&slot.pool) else { return };

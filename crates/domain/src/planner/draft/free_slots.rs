@@ -1,4 +1,4 @@
-//! Slots that can be given out, and the best of them for a bot.
+//! The slots that can be given out, and the choice of the best one for a bot.
 
 use std::collections::BTreeSet;
 use std::iter::Peekable;
@@ -11,16 +11,16 @@ use crate::{Attributes, Platform, Pool, Requirements, Slot, SlotName, SlotStatus
 
 use super::{Draft, count};
 
-/// What slots that are alike are ordered by: those with an agent inside first, then the least recently used.
+/// The order of similar slots: those with an agent first, then the least recently used.
 pub type Turn = (bool, Option<Timestamp>, i64);
 
 /// Free slots of one pool with the same attributes.
 pub struct Group<'a> {
     pub(super) pool: &'a Pool,
     attributes: Attributes,
-    /// Those of the snapshot, as far as they were not looked at.
+    /// The slots of the snapshot that were not examined yet.
     idle: Option<Peekable<std::collections::btree_set::Iter<'a, IdleSlot>>>,
-    /// Those of this plan.
+    /// The slots that this plan freed.
     freed: BTreeSet<(Turn, SlotName)>,
 }
 
@@ -58,7 +58,7 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// The first of a group that can be given out.
+    /// The first slot of a group that can be given out.
     fn first_of(&mut self, at: usize) -> Option<(Turn, SlotName)> {
         let (base, now, changes) = (self.base, self.now, &self.changes.slots);
         let group = &mut self.groups[at];
@@ -79,8 +79,8 @@ impl<'a> Draft<'a> {
         idle.into_iter().chain(freed).min()
     }
 
-    /// The best free slot for a bot: one that is there before one that is provisioned per bot, the smallest that fits, of the
-    /// first pool, where an agent waits, the least recently used.
+    /// The best free slot for a bot. In this order: an existing slot before one that is provisioned per bot, the
+    /// smallest size, the first pool, a waiting agent, the least recently used.
     pub fn best_slot(
         &mut self,
         platform: Platform,
@@ -117,7 +117,7 @@ impl<'a> Draft<'a> {
         best.map(|(_, name)| name)
     }
 
-    /// The last of a group: only for a planted bug.
+    /// The last slot of a group: only for a planted bug.
     fn last_of(&self, at: usize) -> Option<Turn> {
         let group = &self.groups[at];
         let mut idle = group.idle.clone()?.filter(|slot| !self.changes.slots.contains_key(&slot.name));
@@ -128,7 +128,7 @@ impl<'a> Draft<'a> {
         if has(Bug::LeastRecentReversed) { Some(SlotName::new(&self.groups[at].pool.name, turn.2)) } else { None }
     }
 
-    /// How many idle slots of a pool may be given out and need no start, counted no further than `most`.
+    /// How many idle slots of a pool can be given out without a start. Counts up to `most`.
     pub fn count_idle(&self, pool: &str, most: i64) -> i64 {
         let Some(state) = self.base.pool(pool) else { return 0 };
         let good = |slot: &Slot| state.pool.is_ready(slot) && !state.pool.has_expired(slot, self.now);
@@ -147,7 +147,7 @@ impl<'a> Draft<'a> {
         idle.filter_map(|idle| self.base.slot(&idle.name)).chain(self.changed_idle(pool))
     }
 
-    /// The first `most` slots of a hot pool that wait for a bot since `since` or longer, the longest first.
+    /// The first `most` slots of a hot pool that have waited for a bot since `since` or longer, longest first.
     pub fn idle_since(&self, pool: &str, since: Timestamp, most: usize) -> Vec<SlotName> {
         let Some(state) = self.base.pool(pool) else { return Vec::new() };
         let unchanged = state.idle().flat_map(|(_, alike)| alike);
@@ -161,7 +161,7 @@ impl<'a> Draft<'a> {
         found.into_iter().take(most).map(|slot| slot.name.clone()).collect()
     }
 
-    /// The slots of a hot pool that are stopped, the least recently used first.
+    /// The stopped slots of a hot pool, least recently used first.
     pub fn idle_stopped(&self, pool: &str) -> Vec<SlotName> {
         let Some(state) = self.base.pool(pool).filter(|state| state.pool.hot) else { return Vec::new() };
         let unchanged = state.idle().flat_map(|(_, alike)| alike).filter(|idle| idle.stopped);
@@ -174,8 +174,8 @@ impl<'a> Draft<'a> {
         found.into_iter().map(|slot| slot.name.clone()).collect()
     }
 
-    /// The least recently used slot of a hot pool in which an agent waits that was started with another image or command than
-    /// the pool has now.
+    /// The least recently used slot of a hot pool that has a waiting agent and an image or command that differs from
+    /// the pool's configuration.
     pub fn idle_outdated(&self, pool: &str) -> Option<SlotName> {
         let state = self.base.pool(pool)?;
         let is_outdated = |slot: &&Slot| state.pool.is_outdated(slot) && !state.pool.has_expired(slot, self.now);
@@ -186,7 +186,7 @@ impl<'a> Draft<'a> {
         oldest.map(|slot| slot.name.clone())
     }
 
-    /// Idle slots of a pool that have other attributes than these.
+    /// Idle slots of a pool with other attributes than these.
     pub fn idle_unlike(&self, pool: &str, attributes: &Attributes) -> impl Iterator<Item = &Slot> {
         let groups = self.base.pool(pool).into_iter().flat_map(|state| state.idle());
         let idle = groups.filter(move |(of, _)| *of != attributes).flat_map(|(_, alike)| alike);
@@ -203,7 +203,7 @@ impl<'a> Draft<'a> {
             .filter(move |slot| slot.pool == pool && slot.status == SlotStatus::Idle)
     }
 
-    /// The attributes that idle slots of a pool have.
+    /// The attributes of a pool's idle slots.
     pub fn idle_attributes(&self, pool: &str) -> Vec<Attributes> {
         let groups = self.base.pool(pool).into_iter().flat_map(|state| state.idle());
         let unchanged =
@@ -216,7 +216,7 @@ impl<'a> Draft<'a> {
     }
 }
 
-/// The free slots of all pools, before anything was decided.
+/// The free slots of all pools, before the plan changes any.
 pub fn groups(base: &Snapshot) -> Vec<Group<'_>> {
     let mut groups = Vec::new();
     for state in base.pools() {

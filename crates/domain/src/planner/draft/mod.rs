@@ -1,6 +1,6 @@
-//! A plan while it is made: the snapshot, with what was decided so far laid over it. Each decision sees those before it.
+//! A plan in progress: the snapshot with the plan's earlier decisions applied. Each decision sees those before it.
 //!
-//! - this file: what it is made of, and what else a plan leaves behind
+//! - this file: the fields of a draft, and its deployments, events and actions
 //! - [`slots`]: pools and slots
 //! - [`free_slots`]: which slot is best for a bot
 //! - [`bots`]: bots and the queue
@@ -33,22 +33,22 @@ pub struct Draft<'a> {
     pub now: Timestamp,
     pub ids: Ids,
     pub changes: Changes,
-    /// Platforms whose queue is to be served.
+    /// Platforms whose queue this plan must serve.
     pub touched: BTreeSet<Platform>,
     /// Bots that ended in this plan.
     pub ended: HashMap<BotId, EndedBot>,
     counts: HashMap<UserId, BotCounts>,
     meetings: HashMap<AtMeeting, Option<BotId>>,
-    /// Bots of this plan that wait; those of the snapshot that this plan has touched are only here.
+    /// Waiting bots of this plan. A bot of the snapshot that this plan has changed is only here.
     queue: Queue,
     last_arrival: i64,
     numbers: HashMap<String, Numbers>,
     /// Slots that can be given out and that this plan has changed.
     freed: BTreeSet<SlotName>,
-    /// Those of them that this plan has freed or made: what nobody gets goes back to its pool.
+    /// Those that this plan has freed or made. If no bot gets one, it returns to its pool.
     to_return: BTreeSet<SlotName>,
     groups: Vec<Group<'a>>,
-    /// The actions of this plan, to find each at once.
+    /// The actions of this plan, to find duplicates.
     acted: HashSet<Action>,
 }
 
@@ -83,9 +83,9 @@ impl<'a> Draft<'a> {
     }
 }
 
-/// What else is left behind.
+/// Deployments, events and actions.
 impl Draft<'_> {
-    /// Puts a slot before the gate of its pool's host.
+    /// Queues a slot at the gate of its pool's host.
     pub fn deploy(&mut self, name: &SlotName, bot: Option<BotId>) {
         let Some(pool) = self.slot(name).and_then(|slot| self.pool(&slot.pool)) else { return };
         let (pool, host) = (pool.name.clone(), pool.host.clone());
@@ -102,7 +102,7 @@ impl Draft<'_> {
         self.act(Action::PassGate);
     }
 
-    /// The deployment of a slot as it was looked up, unless this plan is done with it already.
+    /// The deployment of a slot as it was read, unless this plan has finished it.
     pub fn deployment(&self, slot: &SlotName) -> Option<&Deployment> {
         let found = self.base.facts.deployments.get(slot)?;
         let changes = &self.changes;
@@ -125,7 +125,8 @@ impl Draft<'_> {
         self.changes.events.push(NewEvent { bot_id, user_id, kind, from, to, reason, actor });
     }
 
-    /// A bot was made; with its slot, if it got one at once. Told when that is known: what freed the slot was told before.
+    /// Records that a bot was created, with its slot if it got one at once. The call comes late in the plan, after the
+    /// events that freed the slot.
     pub fn record_created(&mut self, bot_id: BotId, user_id: UserId, slot: Option<&SlotName>) {
         if has(Bug::EventForgotten) {
             return;
@@ -141,7 +142,7 @@ impl Draft<'_> {
         });
     }
 
-    /// Has something done after the commit; what was asked for already is not done twice.
+    /// Adds an action to take after the commit. A duplicate is ignored.
     pub fn act(&mut self, action: Action) {
         if self.acted.insert(action.clone()) {
             self.changes.actions.push(action);

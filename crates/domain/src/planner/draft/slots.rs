@@ -1,4 +1,4 @@
-//! Pools and slots, as the plan leaves them.
+//! Pools and slots in a draft, with the plan's changes applied.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ impl<'a> Draft<'a> {
         self.changes.pools.get(name).or_else(|| self.base.pool(name).map(|state| &state.pool))
     }
 
-    /// The pools of a platform that are in the configuration, in its order.
+    /// The configured pools of a platform, in the order of the configuration.
     pub fn configured_pools(&self, platform: Platform) -> impl Iterator<Item = &Pool> {
         self.base.pools_of(platform).iter().filter_map(|name| self.pool(name)).filter(|pool| pool.is_configured())
     }
@@ -34,7 +34,7 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// Changes a slot. One that was free stays free, unless its status changes.
+    /// Changes a slot. A free slot stays free unless its status changes.
     pub fn change_slot(&mut self, name: &SlotName, change: impl FnOnce(&mut Slot)) {
         let Some(mut slot) = self.slot(name).cloned() else { return };
         let (was_free, status) = (self.is_free(name), slot.status);
@@ -54,7 +54,7 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// Puts a slot into a status, from now on. It is not given out unless it is [`Draft::free_slot`]d.
+    /// Sets the status of a slot from now on. The slot is not given out until [`Draft::free_slot`] frees it.
     pub fn put_slot(&mut self, name: &SlotName, status: SlotStatus) {
         let (now, expires_at) = (self.now, self.expires_at(name));
         self.change_slot(name, |slot| {
@@ -73,12 +73,12 @@ impl<'a> Draft<'a> {
         self.to_return.remove(name);
     }
 
-    /// Nobody has the slot any more, and the next may. `waits` when an agent is in it that waits for the next.
+    /// Frees a slot for the next bot. `waits` is true if an agent waits in it.
     pub fn free_slot(&mut self, name: &SlotName, waits: bool) {
         let Some(pool) = self.slot(name).and_then(|slot| self.pool(&slot.pool)) else { return };
         let (hot, platform, attributes) = (pool.hot, pool.platform, pool.attributes_of_new());
         let provisioned_per_bot = pool.provisioned_per_bot();
-        // What this plan wanted to start in it is no longer wanted.
+        // Drops this plan's earlier deployment of the slot.
         self.changes.deployments.retain(|deployment| deployment.slot != *name);
         self.put_slot(name, if hot && !waits { SlotStatus::Creating } else { SlotStatus::Idle });
         self.change_slot(name, |slot| {
@@ -109,12 +109,12 @@ impl<'a> Draft<'a> {
         self.changes.slots.insert(name.clone(), SlotChange { is_new: false, only_use_changed: false, slot: None });
         self.change_pool(&pool, |pool| pool.slots -= 1);
         self.numbers(&pool).give_back(number);
-        // There is room for a new one.
+        // The pool has room for a new slot.
         let platform = self.pool(&pool).map(|pool| pool.platform);
         self.touched.extend(platform.filter(|_| !has(Bug::RoomUnserved)));
     }
 
-    /// A slot that does not exist yet: first only a row that says what is intended.
+    /// Makes a new slot. At first it is only a row that records the intention.
     pub fn make_slot(&mut self, pool: &str) -> Option<SlotName> {
         let attributes = self.pool(pool)?.attributes_of_new();
         self.change_pool(pool, |pool| pool.slots += 1);
@@ -144,7 +144,7 @@ impl<'a> Draft<'a> {
             stopped: false,
             recipe: None,
         };
-        // One that was deleted in this plan has its row still: it is made over.
+        // If this plan deleted the slot, its row still exists and is replaced.
         self.changes.slots.insert(
             name.clone(),
             SlotChange { is_new: self.base.slot(&name).is_none(), only_use_changed: false, slot: Some(slot) },
@@ -160,7 +160,7 @@ impl<'a> Draft<'a> {
         self.numbers.entry(pool.to_owned()).or_insert_with(of)
     }
 
-    /// Until when a slot may be given out that is idle from now on.
+    /// Until when a slot that becomes idle now may be given out.
     pub(super) fn expires_at(&self, name: &SlotName) -> Option<Timestamp> {
         let pool = self.slot(name).and_then(|slot| self.pool(&slot.pool))?;
         let after = Duration::from_millis(pool.expire_after_ms?.unsigned_abs());
@@ -177,8 +177,8 @@ impl<'a> Draft<'a> {
         changed.fold(base, |unsettled, (name, change)| unsettled.with(self.base.slot(name), change.slot.as_ref()))
     }
 
-    /// A free slot that nobody wants now: a hot one is started, one that is not there yet is made, any other is ready as it
-    /// is.
+    /// Returns a free slot that no bot needs now. A hot slot is started, a slot that does not exist yet is made, and
+    /// any other slot is ready.
     pub fn return_to_pool(&mut self, name: &SlotName) {
         let Some(slot) = self.slot(name) else { return };
         let Some(pool) = self.pool(&slot.pool) else { return };
@@ -193,7 +193,7 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// A slot that was stopped because nobody needed it is idle, and may be given out.
+    /// Makes a stopped slot idle, so that it may be given out.
     pub fn keep_stopped(&mut self, name: &SlotName) {
         self.put_slot(name, SlotStatus::Idle);
         self.change_slot(name, |slot| {
@@ -207,11 +207,11 @@ impl<'a> Draft<'a> {
         self.touched.extend(platform);
     }
 
-    /// Everything that this plan freed and nobody wants.
+    /// Returns all slots that this plan freed and that no bot got.
     pub fn return_unused(&mut self) {
         for name in std::mem::take(&mut self.to_return) {
             let platform = self.slot(&name).and_then(|slot| self.pool(&slot.pool)).map(|pool| pool.platform);
-            // Where no pool is configured any more nobody would start it.
+            // If the platform has no configured pool, the slot is not started.
             if platform.is_some_and(|platform| self.configured_pools(platform).next().is_some()) {
                 self.return_to_pool(&name);
             }

@@ -1,4 +1,4 @@
-//! Whether a batch broke something, from what it changed. Debug builds and tests ask after every batch.
+//! Checks the invariants after a batch, on the rows that it changed. Debug builds and tests do this after every batch.
 
 use super::limits::{Usages, overgrown, usages_of};
 use super::{Scope, Violation};
@@ -6,7 +6,7 @@ use crate::UserId;
 use crate::planner::changes::Changes;
 use crate::planner::snapshot::Snapshot;
 
-/// What a batch is about to change, and how much its users and pools had before.
+/// The rows that a batch is about to change, and the usage of its users and pools before it.
 #[derive(Clone, Debug)]
 pub struct BatchCheck {
     scope: Scope,
@@ -15,7 +15,7 @@ pub struct BatchCheck {
 }
 
 impl BatchCheck {
-    /// Before the changes are taken over.
+    /// Must be called before the changes are applied.
     pub fn new(snapshot: &Snapshot, changes: &Changes) -> Self {
         let mut scope = Scope {
             slots: changes.slots.keys().cloned().collect(),
@@ -23,7 +23,7 @@ impl BatchCheck {
             pools: changes.pools.keys().cloned().collect(),
         };
         for bot in changes.bots.values().flatten() {
-            // Who was at the meeting before may be there still.
+            // The bot that was at the meeting before may still be there.
             scope.bots.extend(snapshot.bot_at(&bot.meeting()));
             scope.slots.extend(bot.slot.clone());
         }
@@ -41,7 +41,7 @@ impl BatchCheck {
         Self { scope, users, usages }
     }
 
-    /// What is wrong once the changes are taken over, in words.
+    /// The violations after the changes are applied, as text.
     pub fn complaints(&self, snapshot: &Snapshot) -> Vec<String> {
         let pools = self.scope.pools.iter().map(String::as_str);
         let now = usages_of(snapshot, self.users.iter().copied(), pools);

@@ -1,4 +1,4 @@
-//! How much users and pools have of what they may have.
+//! The usage of users and pools, compared with their limits.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -6,28 +6,28 @@ use std::fmt;
 use crate::UserId;
 use crate::planner::snapshot::{PoolState, Snapshot};
 
-/// How much of what it may have a user or a pool has.
+/// The usage of a user or a pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Usage {
-    /// How many there are.
+    /// The current number.
     pub count: i64,
-    /// How many there may be.
+    /// The maximum number.
     pub limit: i64,
 }
 
-/// What a usage is of.
+/// The subject of a usage.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Limited {
     /// Running bots.
     Running(UserId),
-    /// Running bots, and those that leave: twice as many.
+    /// Running and stopping bots; the limit is twice as high.
     RunningOrStopping(UserId),
     /// Slots of a pool.
     Slots(String),
 }
 
 impl Limited {
-    /// The word for a usage above its limit, in metrics and logs.
+    /// The name of this kind of violation in metrics and logs.
     pub fn kind(&self) -> &'static str {
         match self {
             Limited::Running(_) | Limited::RunningOrStopping(_) => "limit_passed",
@@ -46,16 +46,16 @@ impl fmt::Display for Limited {
     }
 }
 
-/// How much each user and each pool has.
+/// The usage of each user and each pool.
 pub type Usages = HashMap<Limited, Usage>;
 
-/// How much every pool has, and every user that is known.
+/// The usage of every pool, and of every known user.
 pub fn usages(snapshot: &Snapshot) -> Usages {
     let users = snapshot.users().map(|(id, _)| id);
     usages_of(snapshot, users, snapshot.pools().map(|state| state.pool.name.as_str()))
 }
 
-/// How much these users and pools have. A user that is not known has no limit here.
+/// The usage of these users and pools. An unknown user has no entry.
 pub fn usages_of<'a>(
     snapshot: &Snapshot,
     users: impl IntoIterator<Item = UserId>,
@@ -74,7 +74,7 @@ pub fn usages_of<'a>(
     usages
 }
 
-/// What has grown past its limit. An operator may lower a limit below what is there: that is no growth.
+/// The usages that grew beyond their limit. If an operator lowers a limit below the usage, that is not growth.
 pub fn overgrown<'a>(before: &'a Usages, now: &'a Usages) -> impl Iterator<Item = (&'a Limited, &'a Usage)> {
     now.iter().filter(|(of, usage)| {
         usage.count > usage.limit

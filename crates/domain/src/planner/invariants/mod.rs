@@ -1,9 +1,9 @@
-//! What must hold in every snapshot, whatever was planned. A keeper proves it on what runs, and tests after every step.
+//! The invariants of every snapshot. A keeper checks them on the running system, and tests check them after every step.
 //!
-//! - this file: everything at once
-//! - [`limits`]: how much users and pools may have
-//! - [`scope`]: the same for a part of a snapshot, at a cost that does not grow with the rest
-//! - [`batch`]: what one batch has changed
+//! - this file: checks of a whole snapshot
+//! - [`limits`]: the usage of users and pools
+//! - [`scope`]: checks of a part of a snapshot, at a cost that does not grow with the rest
+//! - [`batch`]: checks of the changes of one batch
 
 mod batch;
 mod limits;
@@ -18,23 +18,23 @@ pub use batch::BatchCheck;
 pub use limits::{Limited, Usage, Usages, overgrown, usages, usages_of};
 pub use scope::Scope;
 
-/// Something that must not be.
+/// A violated invariant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the documentation of a variant says what its fields are")]
 pub enum Violation {
-    /// Two slots name the same bot.
+    /// Two slots have the same bot.
     BotInTwoSlots { bot: BotId, slots: [SlotName; 2] },
-    /// A bot has this slot, and the slot has another bot.
+    /// A bot has this slot, but the slot has another bot.
     SlotOfTwoBots { slot: SlotName, bots: [BotId; 2] },
     /// A bot of one platform is in a slot of a pool of another.
     WrongPlatform { bot: BotId, slot: SlotName },
     /// Two running bots of one user are at one meeting.
     TwoAtAMeeting { user: UserId, bots: [BotId; 2] },
-    /// A pool counts its slots wrong.
+    /// The slot count of a pool is wrong.
     PoolMiscounted { pool: String, counted: i64, found: i64 },
-    /// A bot waits in no queue, has no slot, and nobody runs it.
+    /// A bot is not in the queue, has no slot, and is not run by an operator.
     BotLost { bot: BotId },
-    /// A bot waits in the queue although it has a slot.
+    /// A bot is in the queue although it has a slot.
     QueuedWithSlot { bot: BotId, slot: SlotName },
 }
 
@@ -61,7 +61,7 @@ impl fmt::Display for Violation {
 }
 
 impl Violation {
-    /// The word by which metrics, logs and docs/keepers.md name it.
+    /// The name of the violation in metrics, logs and docs/keepers.md.
     pub fn kind(&self) -> &'static str {
         match self {
             Violation::BotInTwoSlots { .. } => "bot_in_two_slots",
@@ -75,7 +75,7 @@ impl Violation {
     }
 }
 
-/// Everything that is wrong, whatever was before. What is more than its limit is told by [`overgrown`].
+/// All violations in a snapshot. Exceeded limits are not included; see [`overgrown`].
 pub fn violations(snapshot: &Snapshot) -> Vec<Violation> {
     let mut found = Vec::new();
     let mut slots_of: HashMap<BotId, SlotName> = HashMap::new();

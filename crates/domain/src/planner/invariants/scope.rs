@@ -1,11 +1,11 @@
-//! The invariants of a part of a snapshot. Each slot, bot and pool is checked through the snapshot's own indexes, so that the cost
-//! does not grow with what is left out.
+//! The invariants of a part of a snapshot. Each slot, bot and pool is checked through the indexes of the snapshot, so
+//! the cost does not grow with the rest.
 
 use super::Violation;
 use crate::planner::Snapshot;
 use crate::{BotId, SlotName};
 
-/// What is to be checked.
+/// The rows to check.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Scope {
     /// These slots.
@@ -17,8 +17,9 @@ pub struct Scope {
 }
 
 impl Scope {
-    /// Some slots and bots, beginning with so many left out, and all pools. Together such parts cover a snapshot that does not
-    /// change meanwhile; in one that does, some may be checked twice and some in the next round.
+    /// Skips `skipped` slots and bots, and takes the next `size` of each, and all pools. Consecutive parts cover an
+    /// unchanged snapshot completely. If it changes meanwhile, some rows are checked twice, and some only in the next
+    /// round.
     pub fn part(snapshot: &Snapshot, skipped: usize, size: usize) -> Self {
         Self {
             slots: snapshot.slots().skip(skipped).take(size).map(|slot| slot.name.clone()).collect(),
@@ -27,7 +28,8 @@ impl Scope {
         }
     }
 
-    /// What is wrong with it. Two slots that both name a bot which is in a third are found by [`super::violations`] only.
+    /// The violations in this part. If two slots name a bot that is in a third slot, only [`super::violations`] finds
+    /// it.
     pub fn violations(&self, snapshot: &Snapshot) -> Vec<Violation> {
         let mut found = Vec::new();
         self.slots.iter().for_each(|name| check_slot(snapshot, name, &mut found));

@@ -1,4 +1,4 @@
-//! Whether a plan, and the snapshot after it, are what the reference says.
+//! Compares a plan, and the snapshot after it, with the reference.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt::Debug;
@@ -15,7 +15,7 @@ pub fn same<T: PartialEq + Debug>(what: &str, planner: &T, reference: &T) -> Res
     differ(what, planner, "reference", reference)
 }
 
-/// An error if the planner has it otherwise than somebody else.
+/// An error if the planner's value differs from the other one.
 pub fn differ<T: PartialEq + Debug>(what: &str, planner: &T, whose: &str, other: &T) -> Result<(), String> {
     if planner == other {
         return Ok(());
@@ -28,7 +28,7 @@ fn sorted<T: Ord>(mut all: Vec<T>) -> Vec<T> {
     all
 }
 
-/// What the plan says, against what the reference was told. `after` is the reference after it.
+/// Compares the plan with the reference's result. `after` is the reference after the batch.
 pub fn same_plan(
     world: &World,
     changes: &Changes,
@@ -94,7 +94,7 @@ fn actions(world: &World, changes: &Changes, expected_plan: &ExpectedPlan, after
     Err(format!("actions differ\n  planner:   {:?}\n  reference: {expected:?}", changes.actions))
 }
 
-/// The parts of a plan agree with each other.
+/// Checks that the parts of a plan agree with each other.
 fn consistent(world: &World, changes: &Changes) -> Result<(), String> {
     let fail = |what: String| Err(format!("the plan contradicts itself: {what}"));
     for grant in &changes.grants {
@@ -112,7 +112,7 @@ fn consistent(world: &World, changes: &Changes) -> Result<(), String> {
             return fail(format!("{reconnected:?} and {bot:?}"));
         }
     }
-    // The row of a bot is written once: by its end, or by its grant, or by its return, or by one of the others.
+    // The row of a bot is written once: by its end, its grant, its return, or one of the other changes.
     let others = changes.reconnected.iter().map(|one| one.bot).chain(changes.awaited.iter().copied());
     for bot in others.filter(|bot| changes.ends.iter().all(|end| end.bot != *bot)) {
         let granted = changes.grants.iter().any(|grant| grant.bot == bot);
@@ -136,7 +136,7 @@ fn consistent(world: &World, changes: &Changes) -> Result<(), String> {
     Ok(())
 }
 
-/// What the database does with a plan, apart from what the snapshot takes over.
+/// Does what the database does with a plan, apart from the part that the snapshot applies.
 pub fn write(snapshot: &mut Snapshot, changes: &Changes) -> Result<(), String> {
     for end in &changes.ends {
         let Some(bot) = snapshot.bot(end.bot) else { return Err(format!("{end:?}: the bot is not open")) };
@@ -180,8 +180,8 @@ pub fn write(snapshot: &mut Snapshot, changes: &Changes) -> Result<(), String> {
     Ok(())
 }
 
-/// The connection under which a bot ended: one that was silent before, in the same plan, has another, and one that went back to
-/// the queue has none.
+/// The connection with which a bot ended. If the bot was silent earlier in the same plan, it has a new one. If it
+/// returned to the queue, it has none.
 fn connection_at_end(changes: &Changes, bot: &OpenBot) -> Option<ConnectionId> {
     if changes.returned.iter().any(|returned| returned.bot == bot.id) {
         return None;
@@ -190,7 +190,7 @@ fn connection_at_end(changes: &Changes, bot: &OpenBot) -> Option<ConnectionId> {
     reconnected.map(|one| one.to).or(bot.connection)
 }
 
-/// Takes over the ids that the plan has made; none may have been made before.
+/// Takes over the ids that the plan created. None may have been used before.
 fn adopt(world: &mut World) -> Result<(), String> {
     let World { snapshot, reference, made, connections, .. } = world;
     for slot in reference.slots.iter_mut().filter(|slot| slot.incarnation == NEW) {
@@ -215,7 +215,7 @@ fn adopt(world: &mut World) -> Result<(), String> {
     Ok(())
 }
 
-/// The whole state, against the reference's, and what must always hold.
+/// Compares the whole state with the reference, and checks the invariants.
 pub fn state(world: &mut World) -> Result<(), String> {
     adopt(world)?;
     let World { snapshot, reference, .. } = &*world;
@@ -281,7 +281,7 @@ fn bots(snapshot: &Snapshot, reference: &Reference) -> Result<(), String> {
     Ok(())
 }
 
-/// Those who wait for a slot of a platform, the first first.
+/// The bots that wait for a slot of a platform, in order.
 pub fn queue(snapshot: &Snapshot, platform: Platform) -> Vec<BotId> {
     let groups = snapshot.queue().groups(platform);
     let waiting = groups.flat_map(|(_, group)| group.waiting.iter().map(|(order, bot)| (*order, *bot)));

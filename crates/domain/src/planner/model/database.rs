@@ -1,5 +1,5 @@
-//! The same history through a database: what a plan changes is written there, what changes beside placement too, and what is
-//! read back after every step must be what the planner has.
+//! Runs the same history through a database. The plan's changes and the changes outside placement are written there.
+//! After every step, the rows that are read back must match the planner's state.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Debug;
@@ -13,32 +13,32 @@ use crate::planner::snapshot::{Deployment, PoolState, Snapshot, User};
 use crate::planner::{Changes, Job, invariants};
 use crate::{BotId, Platform, Pool, Slot, SlotName, UserId};
 
-/// Where histories are written, one after the other. An error is what went wrong.
+/// A store for histories, one after another. An error is the text of a failure.
 pub trait Database {
-    /// Forgets everything: another history begins.
+    /// Deletes everything, because another history begins.
     fn empty(&mut self) -> Result<(), String>;
 
-    /// Writes what has changed outside of placement.
+    /// Writes the changes outside placement.
     fn take_over(&mut self, changed: &OutsideChanges, now: Timestamp) -> Result<(), String>;
 
     /// Writes the plan for these jobs.
     fn write(&mut self, jobs: &[Job], changes: &Changes, now: Timestamp) -> Result<(), String>;
 
-    /// Begins to write the plan for these jobs, and does not come to the commit: nothing of it may be left.
+    /// Starts to write the plan for these jobs and does not commit: nothing of it may remain.
     fn lose(&mut self, jobs: &[Job], changes: &Changes, now: Timestamp) -> Result<(), String>;
 
-    /// Reads everything: also every user, idempotency key, ended bot and deployment.
+    /// Reads everything, including every user, idempotency key, ended bot and deployment.
     fn read(&mut self) -> Result<Snapshot, String>;
 }
 
-/// Rows that have changed outside of placement, as they are now.
+/// Rows that changed outside placement, in their new state.
 #[derive(Clone, Debug, Default)]
 pub struct OutsideChanges {
     pub users: Vec<(UserId, User)>,
     pub pools: Vec<Pool>,
     pub slots: Vec<Slot>,
     pub bots: Vec<OpenBot>,
-    /// Bots that were open before.
+    /// Bots that were open before and have ended.
     pub ended: Vec<(BotId, EndedBot)>,
     pub deployments: Vec<(SlotName, Deployment)>,
 }
@@ -65,14 +65,14 @@ impl OutsideChanges {
     }
 }
 
-/// Writes the users and pools that a history begins with.
+/// Writes the first users and pools of a history.
 pub(super) fn begin(world: &World, database: &mut dyn Database) -> Result<(), String> {
     database.empty()?;
     database.take_over(&OutsideChanges::between(&Snapshot::default(), world), world.now)?;
     agrees(world, database)
 }
 
-/// Whether the database has what the planner has, and what must always hold does hold there.
+/// Checks that the database matches the planner, and that the invariants hold in it.
 pub(super) fn agrees(world: &World, database: &mut dyn Database) -> Result<(), String> {
     let (planner, stored) = (&world.snapshot, &database.read()?);
     let slots = |of: &Snapshot| of.slots().map(|slot| (slot.name.clone(), slot.clone())).collect();

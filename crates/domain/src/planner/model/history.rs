@@ -1,5 +1,5 @@
-//! A history: batches of jobs and what happens between them, all from one seed; run against the reference, and made smaller
-//! while it still fails. With a database beside it, each step is written there too.
+//! A history: batches of jobs and the changes between them, all from one seed. It runs against the reference, and is
+//! made smaller while it still fails. With a database, each step is written there too.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use super::world::World;
 use super::{compare, database, jobs, outside};
 use crate::planner::{Ids, Job, JobAnswer, invariants, plan};
 
-/// The database that a history is written to as well, where there is one.
+/// The database that a history is also written to, if there is one.
 type Beside<'a> = Option<&'a mut dyn Database>;
 
 #[derive(Clone, Debug)]
@@ -18,14 +18,14 @@ pub struct History {
     pub steps: Vec<Step>,
 }
 
-/// A number stands for a job or a change: which, follows from it and from the state at that moment.
+/// A number stands for a job or a change. The number and the current state determine which one.
 #[derive(Clone, Debug)]
 pub enum Step {
     Batch {
         jobs: Vec<u64>,
         fate: Fate,
     },
-    /// The snapshot is read anew.
+    /// Reads the snapshot again.
     Reload,
     Outside(u64),
     Clock(u64),
@@ -36,21 +36,21 @@ pub enum Fate {
     Committed,
     /// The process dies before the commit: nothing is written.
     Killed,
-    /// It is committed, and nobody hears so: the same jobs are planned again.
+    /// The commit succeeds, but the answer is lost: the same jobs are planned again.
     Unknown,
 }
 
-/// Where a history fails, and how.
+/// Where and how a history fails.
 #[derive(Clone, Debug)]
 pub struct Failure {
     pub step: usize,
     pub what: String,
-    /// What was done until then.
+    /// The steps until the failure.
     pub trace: Vec<String>,
 }
 
 impl Failure {
-    /// What happened in a history that failed, and how it did.
+    /// The steps of a failed history, and its error, as text.
     pub fn describe(&self, history: &History) -> String {
         let Failure { step, what, trace } = self;
         let (seed, steps) = (history.seed, history.steps.len());
@@ -85,7 +85,7 @@ impl History {
         self.run_in(&mut World::new(self.seed), None, false)
     }
 
-    /// Runs it, and counts how often each kind of job was answered in each way.
+    /// Runs the history, and counts each kind of job with each answer.
     pub fn run_and_count(&self, seen: &mut BTreeMap<String, u64>) -> Result<(), Failure> {
         let mut world = World::new(self.seed);
         world.seen = Some(std::mem::take(seen));
@@ -94,7 +94,7 @@ impl History {
         done
     }
 
-    /// Runs it through a database, which has to agree after every step.
+    /// Runs the history through a database, which must agree after every step.
     pub fn run_on(&self, database: &mut dyn Database) -> Result<(), Failure> {
         self.run_in(&mut World::new(self.seed), Some(database), false)
     }
@@ -142,12 +142,12 @@ impl History {
         Ok(())
     }
 
-    /// The smallest history that still fails, as far as leaving out steps and jobs finds it.
+    /// The smallest failing history that can be found by leaving out steps and jobs.
     pub fn shrink(&self) -> (History, Failure) {
         self.shrink_by(|history, traced| history.run_in(&mut World::new(history.seed), None, traced))
     }
 
-    /// The same for one that fails on a database.
+    /// Like `shrink`, for a history that fails on a database.
     pub fn shrink_on(&self, database: &mut dyn Database) -> (History, Failure) {
         self.shrink_by(|history, traced| history.run_in(&mut World::new(history.seed), Some(database), traced))
     }
@@ -164,7 +164,7 @@ impl History {
         }
     }
 
-    /// Histories with one thing less, the largest things first.
+    /// Histories with one part less, largest parts first.
     fn smaller(&self) -> impl Iterator<Item = History> {
         let count = self.steps.len();
         let halves = [count / 2, count / 4, count / 8, 1].into_iter().filter(|length| *length > 0);
@@ -218,7 +218,7 @@ fn batches(world: &mut World, jobs: &[Job], fate: Fate, database: &mut Beside<'_
     if fate != Fate::Unknown {
         return Ok(());
     }
-    // Whether it was committed is found in the database.
+    // The database shows whether the batch was committed.
     if database.is_some() {
         reload(world, database)?;
     }
@@ -259,7 +259,7 @@ fn batch(world: &mut World, jobs: &[Job], fate: Fate, database: &mut Beside<'_>)
     compare::state(world)
 }
 
-/// What kind of job it is, and how it was answered: `Cleared true`.
+/// The kind of a job and its answer, such as `Cleared true`.
 fn kind(job: &Job, answer: &JobAnswer) -> String {
     let job = match job {
         Job::Slot(_, event) => format!("{event:?}"),

@@ -1,4 +1,4 @@
-//! A job from a number: what fits the state at that moment mostly, and what comes late, twice or out of nowhere sometimes.
+//! Makes a job from a number. Most jobs fit the current state; some are late, repeated or about unknown rows.
 
 use uuid::Uuid;
 
@@ -51,7 +51,7 @@ fn reserve(world: &World, random: &mut Random) -> Job {
     }))
 }
 
-/// A bot that is open; now and then one that is not, or never was.
+/// An open bot; sometimes a bot that has ended or never existed.
 fn some_bot(world: &World, random: &mut Random, likes: impl Fn(&OpenBot) -> bool) -> BotId {
     let liked: Vec<BotId> = world.reference.bots.iter().filter(|bot| likes(bot)).map(|bot| bot.id).collect();
     let open: Vec<BotId> = world.reference.bots.iter().map(|bot| bot.id).collect();
@@ -127,11 +127,11 @@ fn agent_waits(slot: &Slot, random: &mut Random) -> SlotEvent {
     SlotEvent::AgentWaits { claim: SlotClaim::current(slot), agent: format!("agent-{}", random.below(3)) }
 }
 
-/// What could happen to this slot next.
+/// A possible next event of this slot.
 fn fitting(world: &World, slot: &Slot, random: &mut Random) -> SlotEvent {
     let since = slot.status_since;
     let message = "it broke".to_owned();
-    // Only a slot that is not being started, as the server asks.
+    // Only a slot that is not being started, as in the server.
     let may_wait = world.reference.deployment(&slot.name).is_none() || slot.bot_id.is_some();
     let hot = world.reference.pool(&slot.pool).is_some_and(|pool| pool.hot);
     let open = slot.bot_id.filter(|bot| world.reference.is_open(*bot));
@@ -184,12 +184,12 @@ fn fitting(world: &World, slot: &Slot, random: &mut Random) -> SlotEvent {
     }
 }
 
-/// Something that comes late, or that is about another.
+/// An event that is late, or about another bot.
 fn any(world: &World, slot: &Slot, random: &mut Random) -> SlotEvent {
     let since = slot.status_since - std::time::Duration::from_millis(random.below(2));
     let message = "late".to_owned();
     let stranger = {
-        // Never the bot that is open and has the slot: what clears a slot comes after its bot's end.
+        // Never the open bot that has the slot, because a slot is cleared only after its bot's end.
         let bots: Vec<BotId> = world.reference.ended.iter().map(|(id, _)| *id).collect();
         random.pick(&bots).copied().unwrap_or(BotId(random.uuid()))
     };

@@ -1,14 +1,14 @@
-//! The planner against a reference: random histories, run on both, that have to agree after every step. With a [`Database`]
-//! beside them, it has to agree too.
+//! Tests the planner against a reference. Random histories run on both, and both must agree after every step. With a
+//! [`Database`], the database must agree too.
 //!
-//! - [`history`]: what happens, from a seed; running it, and making it smaller
-//! - [`world`], [`jobs`], [`outside`]: pools and users, what is asked, what else changes
-//! - [`reference`] and its parts: the rules in their plainest form
-//! - [`compare`]: whether both agree, and what must always hold
+//! - [`history`]: makes a history from a seed, runs it, and makes it smaller
+//! - [`world`], [`jobs`], [`outside`]: pools and users, jobs, and changes outside placement
+//! - [`reference`] and its parts: the rules in their simplest form
+//! - [`compare`]: compares both, and checks the invariants
 //! - [`database`]: the same history through a real store
 //!
-//! `MODEL_SEED=17 cargo test -p greenroom-domain one_history -- --ignored --nocapture` runs one history again and prints it
-//! as small as it gets.
+//! `MODEL_SEED=17 cargo test -p greenroom-domain one_history -- --ignored --nocapture` runs one history again and, if
+//! it fails, prints the smallest failing form.
 
 pub(super) mod compare;
 mod database;
@@ -28,7 +28,7 @@ pub use super::bugs::{Bug, plant};
 pub use database::{Database, OutsideChanges};
 pub use history::{Failure, Fate, History, Step};
 
-/// Batches of a history. A longer one begins as a shorter one of the same seed does.
+/// The number of batches in a history. Histories of one seed begin the same, whatever their length.
 pub const BATCHES: usize = 20;
-/// Of those that run with every test.
+/// The number of batches in the histories that run with every test.
 pub const FEWER_BATCHES: usize = 12;

@@ -1,4 +1,4 @@
-//! What changes beside placement: users that stop their bots, bots that speak, operators, and the gate.
+//! Changes outside placement: by users that stop their bots, by bots, by operators, and by the gate.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::{ConnectionId, SlotStatus, Status};
 
 impl World {
     pub fn set_bot(&mut self, bot: OpenBot) {
-        // The snapshot has an order of arrival of its own.
+        // The snapshot counts arrivals on its own.
         let arrival = self.snapshot.bot(bot.id).map_or(bot.arrival, |known| known.arrival);
         self.snapshot.set_bot(bot.id, Some(OpenBot { arrival, ..bot.clone() }));
         if let Some(known) = self.reference.bots.iter_mut().find(|known| known.id == bot.id) {
@@ -19,7 +19,7 @@ impl World {
     }
 }
 
-/// Changes something, and says what.
+/// Makes a change, and returns its description.
 pub fn change(world: &mut World, seed: u64) -> String {
     let mut random = Random::new(seed);
     match random.below(20) {
@@ -34,7 +34,7 @@ pub fn change(world: &mut World, seed: u64) -> String {
 }
 
 fn stop(world: &mut World, random: &mut Random) -> String {
-    // More often one that is in a slot: it stays open for a while.
+    // Prefers a bot in a slot, because it stays open for a while.
     let in_slot: Vec<OpenBot> = world.reference.bots.iter().filter(|bot| bot.slot.is_some()).cloned().collect();
     let from = if random.percent(70) { &in_slot } else { &world.reference.bots };
     let Some(mut bot) = random.pick(from).cloned() else { return "nobody to stop".to_owned() };
@@ -106,7 +106,7 @@ fn resize(world: &mut World, random: &mut Random) -> String {
     description
 }
 
-/// Another configuration: attributes, expiry, or whether the pool is in it at all.
+/// Changes the configuration: attributes, expiry, or whether it has the pool.
 fn configure(world: &mut World, random: &mut Random) -> String {
     let Some(mut pool) = random.pick(&world.reference.pools).cloned() else { return String::new() };
     match random.below(5) {
@@ -128,7 +128,7 @@ fn configure(world: &mut World, random: &mut Random) -> String {
     description
 }
 
-/// An operator gives an idle slot to a bot that waits.
+/// An operator gives an idle slot to a waiting bot.
 fn by_hand(world: &mut World, random: &mut Random) -> String {
     let reference = &world.reference;
     let waiting: Vec<&OpenBot> = reference.bots.iter().filter(|bot| bot.queued.is_some()).collect();
@@ -151,7 +151,7 @@ fn by_hand(world: &mut World, random: &mut Random) -> String {
     description
 }
 
-/// Sets the clock, forwards mostly.
+/// Moves the clock, mostly forward.
 pub fn pass_time(world: &mut World, seed: u64) -> String {
     let mut random = Random::new(seed);
     let step = Duration::from_millis(1 + random.below(if random.clone().percent(20) { 30_000 } else { 2_000 }));

@@ -1,4 +1,4 @@
-//! Numbers that follow from a seed, so that a history can be had again.
+//! Random numbers from a seed, so that a history can be repeated.
 
 #[derive(Clone, Debug)]
 pub struct Random(u64);
@@ -17,7 +17,7 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number below another.
+    /// A number below `end`.
     pub fn below(&mut self, end: u64) -> u64 {
         self.next() % end.max(1)
     }
@@ -26,7 +26,7 @@ impl Random {
         i64::try_from(self.below(end.unsigned_abs())).unwrap_or(0)
     }
 
-    /// True in so many of a hundred.
+    /// True with a probability of `of` percent.
     pub fn percent(&mut self, of: u64) -> bool {
         self.below(100) < of
     }

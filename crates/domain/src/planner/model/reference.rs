@@ -1,10 +1,10 @@
-//! The rules of placement in their plainest form: lists that are searched from the start, one job after the other, nothing
-//! kept that could be looked up. It is slow, and it is what the planner has to agree with.
+//! The rules of placement in their simplest form: lists that are searched from the start, one job after another, and no
+//! caches. It is slow, and the planner must agree with it.
 //!
-//! - this file: what there is, and the order of a batch
+//! - this file: the state, and the order of a batch
 //! - `reference_bots.rs`: reservations and ends
-//! - `reference_slots.rs`: what happens to slots
-//! - `reference_queue.rs`: who gets what, and what is kept warm
+//! - `reference_slots.rs`: events of slots
+//! - `reference_queue.rs`: which bot gets which slot, and slots that are kept warm
 
 use jiff::Timestamp;
 use uuid::Uuid;
@@ -16,7 +16,7 @@ use crate::planner::snapshot::{Deployment, User};
 use crate::planner::{Job, Settings};
 use crate::{Attributes, BotId, ConnectionId, Platform, Pool, Slot, SlotName, UserId, slot};
 
-/// Stands for an id that the plan makes.
+/// Stands for an id that the plan creates.
 pub const NEW: Uuid = Uuid::max();
 
 #[derive(Clone, Debug, Default)]
@@ -28,11 +28,11 @@ pub struct Reference {
     pub keys: Vec<NewKey>,
     pub users: Vec<(UserId, User)>,
     pub deployments: Vec<(SlotName, Deployment)>,
-    /// How many bots have come.
+    /// How many bots have arrived.
     pub came: i64,
 }
 
-/// What a batch comes to, besides the state that it leaves.
+/// The result of a batch, besides its final state.
 #[derive(Clone, Debug, Default)]
 pub struct ExpectedPlan {
     pub answers: Vec<JobAnswer>,
@@ -55,7 +55,7 @@ pub struct ExpectedPlan {
     pub unfinished: bool,
 }
 
-/// An answer that is known at once, or at the end.
+/// An answer that is known at once, or only at the end.
 enum Later {
     Now(JobAnswer),
     Bot(BotId, bool),
@@ -67,7 +67,7 @@ pub struct Batch<'a> {
     pub now: Timestamp,
     pub settings: &'a Settings,
     pub expected_plan: ExpectedPlan,
-    /// Slots that came free in this batch and that nobody has got yet.
+    /// Slots that came free in this batch and have no bot yet.
     pub loose: Vec<SlotName>,
     /// Platforms whose queue is served.
     pub served: Vec<Platform>,
@@ -161,7 +161,7 @@ impl Reference {
         Reserved { bot: id, is_new, queue_position: Some(position), estimated_wait_ms }
     }
 
-    /// Those who wait for a slot of a platform, the first first.
+    /// The bots that wait for a slot of a platform, in order.
     pub fn queue(&self, platform: Platform) -> Vec<BotId> {
         let waits = |bot: &&OpenBot| bot.platform == platform && bot.queued.is_some();
         let mut waiting: Vec<&OpenBot> = self.bots.iter().filter(waits).collect();

@@ -1,4 +1,4 @@
-//! The plain rules: reservations and ends.
+//! The simple rules for reservations and ends.
 
 use super::reference::{Batch, could_fit};
 use crate::event::{Actor, Kind};
@@ -11,7 +11,7 @@ use crate::planner::job::{EndBot, EndCause, EndRefusal, Refusal, ReserveRequest}
 use crate::{BotId, Fault, Pool, ShownStatus, Slot, SlotStatus, Status};
 
 impl Batch<'_> {
-    /// The bot, and whether this request made it.
+    /// The bot, and whether this request created it.
     pub fn reserve(&mut self, job: usize, request: &ReserveRequest) -> Result<(BotId, bool), Refusal> {
         let known = self.all.is_open(request.id) || self.all.ended.iter().any(|(id, _)| *id == request.id);
         if known {
@@ -95,7 +95,7 @@ impl Batch<'_> {
         Ok((request.id, true))
     }
 
-    /// A bot was made, and has got this slot if it got one at once.
+    /// Records that a bot was created, with its slot if it got one at once.
     pub fn tells_created(&mut self, id: BotId, reason: Option<String>) {
         let Some(user_id) = self.all.bot(id).map(|bot| bot.user) else { return };
         self.expected_plan.events.push(NewEvent {
@@ -109,7 +109,7 @@ impl Batch<'_> {
         });
     }
 
-    /// Users take turns: after the last of its own that waits, and not before the first of all that wait.
+    /// Users take turns: after the last waiting bot of the same user, and not before the first of all waiting bots.
     fn turn_of(&self, bot: &OpenBot) -> i64 {
         let mut turn = 0;
         let waits = |other: &&OpenBot| {
@@ -195,7 +195,7 @@ impl Batch<'_> {
         Ok(to)
     }
 
-    /// What becomes of the slot of a bot that has ended.
+    /// The effect of a bot's end on its slot.
     fn leave_slot(&mut self, bot: &OpenBot, end: &EndBot, not_begun: bool, to: Status) {
         let Some(name) = bot.slot.clone() else { return };
         let Some(slot) = self.all.slot(&name).cloned() else {

@@ -1,4 +1,4 @@
-//! The plain rules: who gets what is free, what is returned, and what is kept warm.
+//! The simple rules for assignments, returned slots, and slots that are kept warm.
 
 use super::reference::{Batch, NEW};
 use crate::event::Kind;
@@ -14,7 +14,7 @@ pub fn attributes_of_new(pool: &Pool) -> Attributes {
     }
 }
 
-/// How large a slot is for a bot, if it fits.
+/// The size of a slot for a bot, if it fits.
 fn size(pool: &Pool, slot: &Attributes, required: Option<&Requirements>) -> Option<Size> {
     let sets: &[Attributes] =
         if pool.provisioned_per_bot() { &pool.attribute_sets } else { std::slice::from_ref(slot) };
@@ -22,14 +22,14 @@ fn size(pool: &Pool, slot: &Attributes, required: Option<&Requirements>) -> Opti
 }
 
 impl Batch<'_> {
-    /// Each of those who wait, in their order, gets the best of what is there for it.
+    /// Gives each waiting bot, in order, the best slot for it.
     pub fn serve(&mut self, platform: Platform) {
         if !self.all.pools.iter().any(|pool| pool.platform == platform && pool.config_position.is_some()) {
             return;
         }
         let mut runners = self.runners.clone();
         let mut tried: Vec<Option<Requirements>> = Vec::new();
-        // Who wants the same as somebody before it that got nothing gets nothing either.
+        // A bot gets nothing if an earlier bot with the same requirements got nothing.
         let mut in_vain: Vec<Option<Requirements>> = Vec::new();
         let mut given = 0;
         for id in self.all.queue(platform) {
@@ -65,7 +65,7 @@ impl Batch<'_> {
         }
     }
 
-    /// Whether it may be given out.
+    /// Whether the slot may be given out.
     fn is_free(&self, slot: &Slot) -> bool {
         let expires = self.all.pool(&slot.pool).is_some_and(|pool| pool.expire_after_ms.is_some());
         let is_good = !expires || slot.expires_at.is_none_or(|end| end > self.now);
@@ -93,7 +93,7 @@ impl Batch<'_> {
         fitting.into_iter().min().map(|(_, name)| name)
     }
 
-    /// A new slot of the pool whose new ones are the smallest that fit.
+    /// Makes a new slot in the pool whose new slots are the smallest that fit.
     fn grow(&mut self, bot: &OpenBot, may_provision: bool) -> Option<SlotName> {
         let mut fitting = Vec::new();
         for pool in self.all.pools.iter().filter(|pool| pool.platform == bot.platform) {
@@ -185,7 +185,7 @@ impl Batch<'_> {
         }
     }
 
-    /// What came free and nobody wanted is made ready for the next.
+    /// Makes the free slots ready that no bot got.
     pub fn return_loose(&mut self) {
         for name in self.loose.clone() {
             let Some(slot) = self.all.slot(&name).cloned() else { continue };
@@ -271,14 +271,14 @@ impl Batch<'_> {
         }
     }
 
-    /// Slots of a hot pool in which an agent waits and that may be given out.
+    /// Slots of a hot pool that have a waiting agent and may be given out.
     fn waiting(&self, pool: &Pool) -> Vec<Slot> {
         let is_good = |slot: &Slot| pool.expire_after_ms.is_none() || slot.expires_at.is_none_or(|end| end > self.now);
         let waits = |slot: &&Slot| slot.pool == pool.name && slot.status == SlotStatus::Idle && !slot.stopped;
         self.all.slots.iter().filter(waits).filter(|slot| is_good(slot)).cloned().collect()
     }
 
-    /// Makes one more slot ready: one that is stopped, or a new one. False when there is neither.
+    /// Makes one more slot ready: a stopped one, or a new one. Returns false if neither is possible.
     fn one_more(&mut self, name: &str) -> bool {
         let Some(pool) = self.all.pool(name).cloned() else { return false };
         let is_good = |slot: &Slot| pool.expire_after_ms.is_none() || slot.expires_at.is_none_or(|end| end > self.now);
@@ -299,7 +299,7 @@ impl Batch<'_> {
         true
     }
 
-    /// Those that waited longer than the pool wants, as long as enough are left.
+    /// Stops slots that waited longer than the pool allows, while enough remain.
     fn stop_unneeded(&mut self, pool: &Pool) {
         let Some(timeout) = pool.idle_timeout_ms else { return };
         let mut waiting = self.waiting(pool);
@@ -317,7 +317,7 @@ impl Batch<'_> {
         }
     }
 
-    /// One of those that run something old, while all is quiet.
+    /// Replaces one slot with an old image, while no other slot is in change.
     fn replace_one(&mut self, pool: &Pool) {
         let of_pool = |slot: &&Slot| slot.pool == pool.name;
         let is_unsettled = |slot: &Slot| {

@@ -1,4 +1,4 @@
-//! The plain rules: what happens to slots.
+//! The simple rules for events of slots.
 
 use super::reference::Batch;
 use crate::event::{Actor, Kind};
@@ -8,7 +8,7 @@ use crate::planner::job::SlotEvent;
 use crate::{BotId, SlotName, SlotStatus, Status, slot};
 
 impl Batch<'_> {
-    /// Whether it fits the slot as it is.
+    /// Applies an event. Returns whether it fits the slot's state.
     pub fn happens(&mut self, name: &SlotName, event: &SlotEvent) -> bool {
         use SlotStatus::{Busy, Creating, Draining, Error, Idle};
         let Some(slot) = self.all.slot(name).cloned() else { return false };
@@ -179,7 +179,8 @@ impl Batch<'_> {
         true
     }
 
-    /// Takes its slot from a bot that nothing was heard of. False when something was, or its user has stopped it.
+    /// Takes the slot from a bot that has sent no callback. Returns false if it has sent one, or if its user has
+    /// stopped it.
     fn goes_back(&mut self, name: &SlotName, id: BotId, message: &str) -> bool {
         let now = self.now;
         let Some(bot) = self.all.bot(id).cloned() else { return false };
@@ -216,7 +217,7 @@ impl Batch<'_> {
         self.expected_plan.events.push(NewEvent { bot_id: id, user_id, kind, from, to, reason, actor });
     }
 
-    /// Nothing of its bot is in it any more. One that was to go has none then; any other comes free.
+    /// Nothing of its bot remains in the slot. A draining slot loses its bot; any other slot comes free.
     fn empties(&mut self, name: &SlotName, status: SlotStatus) {
         if status != SlotStatus::Draining {
             return self.comes_free(name, false);
@@ -229,7 +230,7 @@ impl Batch<'_> {
         }
     }
 
-    /// In this status from now on. It is not to be given out.
+    /// Sets the status from now on. The slot is not given out.
     pub fn put(&mut self, name: &SlotName, status: SlotStatus) {
         let now = self.now;
         self.loose.retain(|loose| loose != name);
@@ -254,7 +255,7 @@ impl Batch<'_> {
         }
     }
 
-    /// Nobody has it, and the next may.
+    /// The slot has no bot, and may get the next one.
     pub fn comes_free(&mut self, name: &SlotName, agent_waits: bool) {
         let Some(pool) = self.all.slot(name).and_then(|slot| self.all.pool(&slot.pool)).cloned() else { return };
         self.expected_plan.asked.retain(|asked| asked.slot != *name);
@@ -288,7 +289,7 @@ impl Batch<'_> {
         }
     }
 
-    /// In error, unless it was to go anyway.
+    /// Puts the slot into error, unless it is draining.
     pub fn breaks(&mut self, name: &SlotName, message: &str) {
         self.leaves_gate(name);
         let goes = self.all.slot(name).is_some_and(|slot| slot.status == SlotStatus::Draining);
@@ -333,12 +334,13 @@ impl Batch<'_> {
         }
     }
 
-    /// The time for which bots hold a slot of the pool: nine parts what it was, one part this time.
+    /// The mean time that bots hold a slot of the pool: nine parts the old mean, one part this hold.
     pub fn note_hold(&mut self, name: &SlotName) {
         let Some(slot) = self.all.slot(name).cloned() else { return };
         let (Some(since), Some(bot)) = (slot.last_used_at, slot.bot_id) else { return };
         let held = (self.now.as_millisecond() - since.as_millisecond()).max(0);
-        // Holds of ten seconds and more count; of those of a second one in ten, by the number that ends the bot's id.
+        // Holds of ten seconds or more always count. Of holds of one second, one in ten counts, by the last digits of
+        // the bot's id.
         let counts = (bot.0.as_u128() % (1 << 32)) % 10_000 < u128::try_from(held).unwrap_or(0);
         if let Some(pool) = self.pool_mut(&slot.pool) {
             pool.mean_hold_ms = match pool.mean_hold_ms {

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use super::{BATCHES, Bug, FEWER_BATCHES, History, plant};
 
-/// Fails with the smallest history that does, and says how to run it again.
+/// Fails with the smallest failing history, and says how to run it again.
 fn must_agree(seed: u64, batches: usize) {
     let history = History::new(seed, batches);
     if history.run().is_ok() {
@@ -120,7 +120,7 @@ fn histories_reach_every_kind_of_job_with_and_without_effect() {
     }
 }
 
-/// A bug has to be found within so many histories.
+/// A planted bug must be found within this many histories.
 const MOST_HISTORIES: u64 = 3_000;
 
 #[test]

@@ -1,5 +1,5 @@
-//! Where a history happens: users and pools that follow from its seed, the planner's snapshot, and the reference beside it.
-//! What the snapshot has of deployments and ended bots stands for the database.
+//! The state of a history: users and pools from its seed, the planner's snapshot, and the reference. The snapshot's
+//! deployments and ended bots stand for the database.
 
 use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
@@ -20,15 +20,15 @@ pub struct World {
     pub now: Timestamp,
     pub snapshot: Snapshot,
     pub reference: Reference,
-    /// What was asked before, to be asked again.
+    /// Earlier jobs, which may be repeated.
     pub past: Vec<Job>,
     pub connections: Vec<ConnectionId>,
-    /// Ids that a plan has made: none is made twice.
+    /// Ids that a plan has created: none may be created twice.
     pub made: HashSet<Uuid>,
     pub ids: u64,
-    /// Few ask for bots, so that slots stand idle.
+    /// Few users request bots, so slots stay idle.
     pub is_quiet: bool,
-    /// How often each kind of job was answered in each way, where that is counted.
+    /// The count of each kind of job with each answer, if it is needed.
     pub seen: Option<BTreeMap<String, u64>>,
 }
 
@@ -121,7 +121,7 @@ impl World {
         self.reference.pools.sort_by(|one, other| one.name.cmp(&other.name));
     }
 
-    /// The snapshot, read anew from its own rows.
+    /// Rebuilds the snapshot from its own rows.
     pub fn reload(&mut self) {
         let mut anew = Snapshot::default();
         for state in self.snapshot.pools() {

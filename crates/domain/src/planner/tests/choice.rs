@@ -1,4 +1,4 @@
-//! Which slot a bot gets.
+//! Tests of the choice of a slot for a bot.
 
 use super::*;
 

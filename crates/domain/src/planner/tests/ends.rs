@@ -1,4 +1,4 @@
-//! What becomes of the slot of a bot that ends.
+//! Tests of the effect of a bot's end on its slot.
 
 use super::*;
 

@@ -1,17 +1,17 @@
-//! Each violation is found: in the whole snapshot, in the part that has it, and in what a batch changed.
+//! Tests that each violation is found: in the whole snapshot, in the part that has it, and in the changes of a batch.
 
 use super::*;
 use crate::planner::changes::SlotChange;
 use crate::planner::invariants::{BatchCheck, Scope, Violation, violations};
 
-/// Two bots in the slots of a pool for two, and a third that waits.
+/// Two bots in a pool with two slots, and a third bot that waits.
 fn planner() -> Planner {
     let mut planner = Planner::new(&[pool("cold", 0, 2)]);
     planner.run(&[reserve(request(1, 1)), reserve(request(2, 1)), reserve(request(3, 2))]);
     planner
 }
 
-/// The bot as it is changed.
+/// Changes that contain the changed bot.
 fn changed(planner: &Planner, number: u64, change: impl FnOnce(&mut OpenBot)) -> Changes {
     let mut changed = planner.bot(number).clone();
     change(&mut changed);
@@ -25,7 +25,7 @@ fn changed_slot(planner: &Planner, name: &SlotName, change: impl FnOnce(&mut Slo
     Changes { slots: [(name.clone(), change)].into(), ..Changes::default() }
 }
 
-/// What is found after these changes: the one kind, however it is looked for.
+/// Checks that exactly this kind of violation is found, with every way to check.
 fn expect_found(mut planner: Planner, changes: Changes, kind: &str) -> Vec<Violation> {
     let check = BatchCheck::new(&planner.snapshot, &changes);
     planner.snapshot.apply(changes);
@@ -108,7 +108,7 @@ fn a_bot_that_waits_in_a_slot_is_found() {
     expect_found(planner, changes, "queued_with_slot");
 }
 
-/// What the check of a batch says of these changes.
+/// The result of the batch check for these changes.
 fn complaints(mut planner: Planner, changes: Changes) -> Vec<String> {
     let check = BatchCheck::new(&planner.snapshot, &changes);
     planner.snapshot.apply(changes);

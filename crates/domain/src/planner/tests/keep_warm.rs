@@ -1,4 +1,4 @@
-//! Slots that are kept ready.
+//! Tests of slots that are kept ready.
 
 use super::*;
 
@@ -96,7 +96,7 @@ fn report(changes: &Changes) -> WarmReport {
     }
 }
 
-/// Idle slots of a hot pool that keeps `min_idle`, started with the image of before.
+/// Idle slots of a hot pool that keeps `min_idle`, started with the old image.
 fn idle(min_idle: i64, max_slots: i64, count: i64) -> Planner {
     let of = Pool { min_idle, idle_timeout_ms: Some(60_000), recipe: Some("old".to_owned()), ..hot_pool("hot", 0, 9) };
     let mut planner = Planner::new(&[Pool { max_slots, ..of }]);
@@ -123,13 +123,13 @@ fn hot_slots_above_min_idle_are_stopped_once_they_were_idle_for_long_the_longest
         assert_eq!((after.status, after.stopped, after.generation), (SlotStatus::Idle, true, 2));
     }
     assert_eq!(report(&planner.run(&[Job::KeepWarm])), WarmReport::default(), "two are ready");
-    // Those in which an agent waits go first, then a stopped one, which is started for its bot.
+    // Slots with a waiting agent go first, then a stopped one, which is started for its bot.
     let changes = planner.run(&[reserve(request(1, 1)), reserve(request(2, 2)), reserve(request(3, 3))]);
     assert_eq!([1, 2].map(|number| planner.slot_of(number)), [slot("hot", 4), later].map(Some));
     assert_eq!(planner.slot_of(3), Some(slot("hot", 1)));
     assert_eq!(changes.deployments.iter().map(|asked| asked.bot).collect::<Vec<_>>(), [Some(bot(3))]);
     assert!(!planner.slot(&slot("hot", 1)).stopped);
-    // What is missing now is started before anything is made.
+    // Missing slots come from stopped ones before new ones are made.
     assert_eq!(report(&planner.run(&[Job::KeepWarm])), WarmReport { made: 2, ..WarmReport::default() });
     assert_eq!(planner.snapshot.slots().len(), 5);
 }
@@ -151,7 +151,7 @@ fn a_slot_that_is_about_to_be_stopped_can_be_drained_and_one_that_could_not_be_s
     assert_eq!(planner.slot(&second).error_message, None);
 }
 
-/// The agents of all slots that are being made ready begin to wait, in slots that were started with the new image.
+/// The agents of all slots that are being made ready start to wait. Their slots have the new image.
 fn all_start(planner: &mut Planner) {
     let making = planner.snapshot.slots().filter(|slot| slot.status == SlotStatus::Creating);
     for name in making.map(|slot| slot.name.clone()).collect::<Vec<_>>() {

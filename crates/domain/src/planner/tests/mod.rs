@@ -1,9 +1,9 @@
-//! Each command by itself: a few rows, one plan, and what it changes.
+//! Tests of each command alone: a few rows, one plan, and its changes.
 //!
-//! - [`reserve`], [`choice`], [`queue`]: who is admitted, which slot it gets, who is next
-//! - [`ends`], [`slot_events`]: what becomes of slots
-//! - [`keep_warm`], [`plans`]: slots that are kept ready; what holds of every plan
-//! - [`invariants`]: each violation is found, in the whole, in a part and in what a batch changed
+//! - [`reserve`], [`choice`], [`queue`]: which bots are admitted, which slot they get, which bot is next
+//! - [`ends`], [`slot_events`]: the effects on slots
+//! - [`keep_warm`], [`plans`]: slots that are kept ready; rules for every plan
+//! - [`invariants`]: each violation is found, in the whole, in a part and in the changes of a batch
 #![allow(clippy::unwrap_used)]
 
 mod choice;
@@ -31,7 +31,7 @@ use crate::{
     Status, UserId,
 };
 
-/// A snapshot, and a clock beside it.
+/// A snapshot with a clock.
 struct Planner {
     snapshot: Snapshot,
     now: Timestamp,
@@ -51,7 +51,7 @@ fn slot(pool: &str, number: i64) -> SlotName {
     SlotName::new(pool, number)
 }
 
-/// A pool of stopped slots of google_meet.
+/// A pool of google_meet slots that are not hot.
 fn pool(name: &str, position: i64, max_slots: i64) -> Pool {
     Pool {
         name: name.to_owned(),
@@ -88,7 +88,7 @@ fn needs_cpus(cpu: u32) -> Option<Requirements> {
     Some(Requirements { cpu: Some(cpu), ..Requirements::default() })
 }
 
-/// A request of user `of` for bot `number`, each at a meeting of its own.
+/// A request of user `of` for bot `number`. Each bot has its own meeting.
 fn request(number: u64, of: u64) -> ReserveRequest {
     ReserveRequest {
         id: bot(number),
@@ -134,7 +134,7 @@ impl Planner {
         self.snapshot.set_user(user(number), Some(User { max_concurrent_bots, min_priority, api_keys }));
     }
 
-    /// A slot that is made and idle; in a hot pool an agent waits in it.
+    /// Adds an idle slot. In a hot pool, an agent waits in it.
     fn add_idle(&mut self, name: &str, number: i64, change: impl FnOnce(&mut Slot)) -> SlotName {
         let mut of = self.snapshot.pool(name).unwrap().pool.clone();
         let attributes = of.attributes_of_new();
@@ -173,7 +173,7 @@ impl Planner {
         plan(&self.snapshot, jobs, self.now, Ids::new(self.now, self.plans), &self.settings)
     }
 
-    /// Plans, writes, and proves that what must hold does.
+    /// Plans, applies the changes, and checks the invariants.
     fn run(&mut self, jobs: &[Job]) -> Changes {
         let changes = self.plan(jobs);
         self.plans += 1;
@@ -183,7 +183,7 @@ impl Planner {
         changes
     }
 
-    /// Time passes.
+    /// Moves the clock forward.
     fn wait(&mut self, seconds: u64) {
         self.now += Duration::from_secs(seconds);
     }

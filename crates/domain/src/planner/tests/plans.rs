@@ -1,4 +1,4 @@
-//! What holds of every plan.
+//! Tests of rules for every plan.
 
 use super::*;
 use crate::planner::MOST_AT_ONCE;

@@ -1,4 +1,4 @@
-//! Who is next.
+//! Tests of the order of the queue.
 
 use super::*;
 
@@ -10,7 +10,7 @@ fn full_pool() -> Planner {
     planner
 }
 
-/// The one that is served when the bot in the slot ends.
+/// The bot that is served when the bot in the slot ends.
 fn next(planner: &mut Planner) -> BotId {
     let has = planner.slot(&slot("hot", 1)).bot_id.unwrap();
     let connection = planner.snapshot.bot(has).unwrap().connection.unwrap();
@@ -51,7 +51,7 @@ fn many_bots_of_one_user_do_not_keep_the_first_of_another_waiting() {
     let many: Vec<Job> = (2..512).map(|number| reserve(request(number, 1))).collect();
     planner.run(&many);
     let changes = planner.run(&[reserve(request(1000, 2)), reserve(request(1001, 2))]);
-    // The first of those that waited before it has the same turn and came before.
+    // The first waiting bot has the same turn and arrived earlier.
     assert_eq!(reserved(&changes, 0).queue_position, Some(2));
     assert_eq!(reserved(&changes, 1).queue_position, Some(4));
     assert_eq!([2, 1000, 3, 1001, 4].map(bot), [(); 5].map(|()| next(&mut planner)));

@@ -1,4 +1,4 @@
-//! Who is admitted.
+//! Tests of the admission of bots.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! What happens to a slot, where it fits and where it comes too late.
+//! Tests of slot events that fit, and of those that come too late.
 
 use super::*;
 
@@ -9,7 +9,7 @@ fn one(of: Pool, change: impl FnOnce(&mut Slot)) -> (Planner, SlotName) {
     (planner, added)
 }
 
-/// A hot slot that is being started for nobody.
+/// A hot slot that is being started without a bot.
 fn creating() -> (Planner, SlotName) {
     let mut planner = Planner::new(&[Pool { min_idle: 1, ..hot_pool("hot", 0, 1) }]);
     planner.run(&[Job::KeepWarm]);
