@@ -2,7 +2,7 @@
 //!
 //! The modules follow the path of a bot. A module uses only modules that are after it in this list:
 //! - [`cli`]: the commands of the binary
-//! - [`mod@bench`]: benchmarks
+//! - [`mod@bench`]: runs the benchmarks
 //! - [`doctor`]: diagnosis, for a person to read
 //! - [`teardown`]: removing slots for ever
 //! - [`server`]: starting and stopping a server

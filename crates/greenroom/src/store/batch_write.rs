@@ -46,6 +46,8 @@ pub struct PreparedWrite {
     has_events: bool,
     /// The slots whose locations PostgreSQL returns.
     located: Vec<SlotName>,
+    /// The token that the write leaves.
+    after: Uuid,
 }
 
 #[derive(Debug)]
@@ -88,15 +90,15 @@ impl Store {
         if !self.is_shared() {
             let parts = parts(changes, details, (before, after), journal, None, now);
             let statement = for_sqlite(&parts, before, after);
-            return Ok(PreparedWrite { statement, has_events, located: Vec::new() });
+            return Ok(PreparedWrite { statement, has_events, located: Vec::new(), after });
         }
         let located: Vec<SlotName> = used_slots(changes).map(|slot| slot.name.clone()).collect();
         let known = &self.placement.locations;
-        let (slots, token) = (known.of_slots(located.iter()), known.of_token());
+        let (slots, token) = (known.of_slots(located.iter()), known.of_token(before));
         // The statement does not return the locations of the other slots.
         known.forget_slots(changes.slots.iter().filter(|(_, change)| !change.only_use_changed).map(|(name, _)| name));
         let parts = parts(changes, details, (before, after), journal, Some(slots), now);
-        Ok(PreparedWrite { statement: for_postgres(parts, before, after, token)?, has_events, located })
+        Ok(PreparedWrite { statement: for_postgres(parts, before, after, token)?, has_events, located, after })
     }
 
     /// Locks the token. From here on no other writer can change the facts that a plan uses.
@@ -112,7 +114,7 @@ impl Store {
     /// Writes the plan if the token is still the one that the plan was made under.
     pub async fn write(
         &self,
-        PreparedWrite { statement, has_events, located }: PreparedWrite,
+        PreparedWrite { statement, has_events, located, after }: PreparedWrite,
         held: Option<HeldToken>,
     ) -> Result<Applied, StoreError> {
         let held = held.map(|HeldToken(inner)| inner);
@@ -131,7 +133,7 @@ impl Store {
                 if written.applied == Applied::Committed {
                     tx.commit().await?;
                 }
-                self.note_locations(located, written)
+                self.note_locations(located, after, written)
             }
             (Pools::Postgres(pools), statement, _) => {
                 let mut connection = match self.placement.writer.take() {
@@ -142,7 +144,7 @@ impl Store {
                 if self.is_only_replica() {
                     self.placement.writer.keep(connection);
                 }
-                self.note_locations(located, written)
+                self.note_locations(located, after, written)
             }
             (Pools::Sqlite { .. }, ..) => return Err(other_database()),
         };
@@ -162,9 +164,9 @@ impl Store {
         written
     }
 
-    fn note_locations(&self, slots: Vec<SlotName>, written: WrittenRows) -> Applied {
+    fn note_locations(&self, slots: Vec<SlotName>, token: Uuid, written: WrittenRows) -> Applied {
         if written.applied == Applied::Committed {
-            self.placement.locations.note(slots.into_iter().zip(written.slots), written.token);
+            self.placement.locations.note(slots.into_iter().zip(written.slots), (token, written.token));
         }
         written.applied
     }

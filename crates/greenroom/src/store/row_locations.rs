@@ -15,6 +15,7 @@ use sqlx::error::BoxDynError;
 use sqlx::postgres::types::Oid;
 use sqlx::postgres::{PgArgumentBuffer, PgHasArrayType, PgRow, PgTypeInfo};
 use sqlx::{Encode, Postgres, Row, Type, ValueRef};
+use uuid::Uuid;
 
 const TID: Oid = Oid(27);
 const TID_ARRAY: Oid = Oid(1010);
@@ -69,7 +70,8 @@ pub(super) struct RowLocations(Mutex<Known>);
 #[derive(Debug, Default)]
 struct Known {
     slots: HashMap<SlotName, RowLocation>,
-    token: Option<RowLocation>,
+    /// The token that was written last, and where.
+    token: Option<(Uuid, RowLocation)>,
 }
 
 impl RowLocations {
@@ -82,15 +84,16 @@ impl RowLocations {
         names.map(|name| known.slots.get(name).copied()).collect()
     }
 
-    pub fn of_token(&self) -> Option<RowLocation> {
-        self.known().token
+    /// Where the row with this token is.
+    pub fn of_token(&self, token: Uuid) -> Option<RowLocation> {
+        self.known().token.filter(|(known, _)| *known == token).map(|(_, location)| location)
     }
 
     /// Records the locations to which these slots and the token were written.
-    pub fn note(&self, slots: impl Iterator<Item = (SlotName, RowLocation)>, token: Option<RowLocation>) {
+    pub fn note(&self, slots: impl Iterator<Item = (SlotName, RowLocation)>, token: (Uuid, Option<RowLocation>)) {
         let mut known = self.known();
         known.slots.extend(slots);
-        known.token = token;
+        known.token = token.1.map(|location| (token.0, location));
     }
 
     /// Forgets the locations of these slots, because another write changes them.
@@ -133,15 +136,16 @@ mod tests {
     #[test]
     fn what_others_changed_is_forgotten() {
         let (locations, name) = (RowLocations::default(), |name: &str| SlotName::stored(name.to_owned()));
-        let at = RowLocation([0, 0, 0, 0, 0, 1]);
-        locations.note([(name("a"), at), (name("b"), at)].into_iter(), Some(at));
+        let (at, token) = (RowLocation([0, 0, 0, 0, 0, 1]), Uuid::new_v4());
+        locations.note([(name("a"), at), (name("b"), at)].into_iter(), (token, Some(at)));
         locations.forget_slots([name("b"), name("c")].iter());
         assert_eq!(locations.of_slots([name("a"), name("b")].iter()), [Some(at), None]);
-        assert_eq!(locations.of_token(), Some(at));
+        assert_eq!(locations.of_token(token), Some(at));
+        assert_eq!(locations.of_token(Uuid::new_v4()), None, "another writer has replaced the token");
         locations.forget_changed(&["a".to_owned()]);
-        assert_eq!((locations.of_slots([name("a")].iter()), locations.of_token()), (vec![None], None));
-        locations.note([(name("a"), at)].into_iter(), Some(at));
+        assert_eq!((locations.of_slots([name("a")].iter()), locations.of_token(token)), (vec![None], None));
+        locations.note([(name("a"), at)].into_iter(), (token, Some(at)));
         locations.forget_all();
-        assert_eq!((locations.of_slots([name("a")].iter()), locations.of_token()), (vec![None], None));
+        assert_eq!((locations.of_slots([name("a")].iter()), locations.of_token(token)), (vec![None], None));
     }
 }
