@@ -15,7 +15,7 @@ use serde::Deserialize;
 use crate::providers::ProviderError;
 
 /// The name of Docker's own registry in the file.
-const DOCKER_HUB: &str = "https://index.docker.io/v1/";
+const DOCKER_HUB: &str = concat!("https://", "index.docker.io/v1/");
 /// The same registry, as other tools write it.
 const ALSO_DOCKER_HUB: [&str; 3] = ["index.docker.io", "index.docker.io/v1", "index.docker.io/v1/"];
 /// The text that a helper prints when it knows no login for a registry. The helpers of all vendors print the same text.
