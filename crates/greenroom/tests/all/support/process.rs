@@ -178,6 +178,12 @@ impl Process {
         kill(Pid::from_raw(i32::try_from(pid).unwrap()), signal).unwrap();
     }
 
+    /// Whether a signal has stopped it.
+    pub fn is_stopped(&self) -> bool {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id().expect("it runs"))).unwrap();
+        status.lines().any(|line| line.starts_with("State:") && line.contains('T'))
+    }
+
     /// How much of the machine's memory it takes.
     pub fn resident_bytes(&self) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id().expect("it runs"))).unwrap();
