@@ -74,7 +74,7 @@ impl RunnerPool {
     /// Records that a slot waits for a fresh runner, and grows a group if too few machines are starting.
     pub async fn ask_for_fresh(&self, wanted: Option<&Requirements>, slot: &str) -> Result<Fresh, AwsError> {
         if self.classes_for(wanted).is_empty() {
-            return Ok(Fresh::Impossible { message: "no class of the pool has what is asked for".into() });
+            return Ok(Fresh::Impossible { message: "no class of the pool meets the requirements".into() });
         }
         let could = self.groups_for(wanted);
         let (groups, up) = tokio::join!(self.0.groups.all(), self.up());

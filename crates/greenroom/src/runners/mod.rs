@@ -69,7 +69,7 @@ pub enum RunnerError {
     NotInGroup,
     #[error("another agent has registered this machine and is heard of: use its own token, or wait until it is silent")]
     AlreadyRegistered,
-    #[error("this runner is at an end, and its machine is to end")]
+    #[error("this runner has ended; terminate its machine")]
     Ended,
     #[error("this run is not, or no longer, that of the runner")]
     StaleRun,

@@ -36,7 +36,7 @@ const WAY_OF_A_REQUEST: [(&str, &str); 21] = [
     ("greenroom/src/placement/placer.rs", "gathers jobs, has them planned and written, answers"),
     ("greenroom/src/placement/batch.rs", "jobs that are planned together"),
     ("greenroom/src/placement/snapshot_cache.rs", "brings the snapshot up to date"),
-    ("planner/job.rs", "what is asked, and the answers"),
+    ("planner/job.rs", "the jobs, and their answers"),
     ("planner/mod.rs", "`plan`: jobs one after the other, then the queues"),
     ("planner/commands/reserve.rs", "admits the bot: API key, pools, priority; puts it into the queue"),
     ("planner/idempotency.rs", "finds the bot of an earlier request with the same idempotency key"),

@@ -46,6 +46,27 @@ async fn a_row_is_found_on_postgres_however_many_versions_a_transaction_keeps() 
     assert_eq!(core.store.slots(None, None).await.unwrap().len(), 1);
 }
 
+/// A core on PostgreSQL with two hot slots, in each of which an agent waits.
+async fn two_hot_slots() -> CoreFixture {
+    let hot = PoolRow { hot: true, recycle_after: 0, max_slots: 2, min_idle: 2, ..pool("meet") };
+    let core = CoreFixture::planned(Database::new(Backend::Postgres).await.into(), &Plan::of([hot])).await;
+    core.placement.keep_warm().await.unwrap();
+    for slot in core.store.slots(None, None).await.unwrap() {
+        assert!(core.placement.report(slot.name.clone(), crate::support::waits(&slot)).await.unwrap());
+    }
+    core
+}
+
+/// A bot gets a slot, starts and exits.
+async fn come_and_go(core: &CoreFixture, number: usize) {
+    let bot = core.ask(crate::support::bot_request(number)).await.bot;
+    let connection_id = bot.connection_id.expect("it is in a slot");
+    let claim = greenroom::lifecycle::tokens::Claim { bot: bot.id, connection: connection_id };
+    let caller = greenroom::lifecycle::callbacks::Caller { claim, connection_id };
+    core.lifecycle.started(caller, None).await.unwrap();
+    core.exited(caller, 0).await.unwrap();
+}
+
 /// How many rows of a table were updated, and how many of these without an entry in any index.
 async fn updates(reader: &mut Reader, table: &str) -> (i64, i64) {
     let Reader::Postgres(connection) = reader else { panic!("only PostgreSQL counts them") };
@@ -56,20 +77,10 @@ async fn updates(reader: &mut Reader, table: &str) -> (i64, i64) {
 #[tokio::test]
 async fn a_bot_that_comes_and_goes_in_a_hot_slot_of_postgres_changes_no_index_of_slots_and_bots() {
     const BOTS: usize = 200;
-    let hot = PoolRow { hot: true, recycle_after: 0, max_slots: 2, min_idle: 2, ..pool("meet") };
-    let core = CoreFixture::planned(Database::new(Backend::Postgres).await.into(), &Plan::of([hot])).await;
-    core.placement.keep_warm().await.unwrap();
-    for slot in core.store.slots(None, None).await.unwrap() {
-        assert!(core.placement.report(slot.name.clone(), crate::support::waits(&slot)).await.unwrap());
-    }
+    let core = two_hot_slots().await;
     let mut reader = core.database.reader().await;
     for number in 0..BOTS {
-        let bot = core.ask(crate::support::bot_request(number)).await.bot;
-        let connection_id = bot.connection_id.expect("it is in a slot");
-        let claim = greenroom::lifecycle::tokens::Claim { bot: bot.id, connection: connection_id };
-        let caller = greenroom::lifecycle::callbacks::Caller { claim, connection_id };
-        core.lifecycle.started(caller, None).await.unwrap();
-        core.exited(caller, 0).await.unwrap();
+        come_and_go(&core, number).await;
     }
     // PostgreSQL counts what a connection did when that is closed.
     core.store.close().await;
@@ -86,21 +97,11 @@ async fn a_bot_that_comes_and_goes_in_a_hot_slot_of_postgres_changes_no_index_of
 
 #[tokio::test]
 async fn rows_that_postgres_has_moved_are_found_again() {
-    let hot = PoolRow { hot: true, recycle_after: 0, max_slots: 2, min_idle: 2, ..pool("meet") };
-    let core = CoreFixture::planned(Database::new(Backend::Postgres).await.into(), &Plan::of([hot])).await;
-    core.placement.keep_warm().await.unwrap();
-    for slot in core.store.slots(None, None).await.unwrap() {
-        assert!(core.placement.report(slot.name.clone(), crate::support::waits(&slot)).await.unwrap());
-    }
+    let core = two_hot_slots().await;
     let mut reader = core.database.reader().await;
     let mut locations = Vec::new();
     for number in 0..6 {
-        let bot = core.ask(crate::support::bot_request(number)).await.bot;
-        let connection_id = bot.connection_id.expect("it is in a slot");
-        let claim = greenroom::lifecycle::tokens::Claim { bot: bot.id, connection: connection_id };
-        let caller = greenroom::lifecycle::callbacks::Caller { claim, connection_id };
-        core.lifecycle.started(caller, None).await.unwrap();
-        core.exited(caller, 0).await.unwrap();
+        come_and_go(&core, number).await;
         let slots = "SELECT name, ctid::text FROM slots ORDER BY name";
         locations.push(reader.pairs(slots).await);
         // A statement by itself: neither may run in a transaction.

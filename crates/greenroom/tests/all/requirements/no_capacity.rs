@@ -64,7 +64,7 @@ async fn a_bot_that_comes_back_keeps_its_place_and_its_patience(#[case] backend:
     fixture.core.clock.advance(Duration::from_secs(5));
     fixture.fake.fail_starts((0..50).map(|_| no_capacity()));
     fixture.lives(runs).await;
-    // It finds no room; whoever waits for the same behind it would find none either.
+    // It finds no room. The bots behind it with the same requirements would find none either.
     until("it was tried", async || fixture.fake.starts().len() == 2).await;
     until("it came back", async || fixture.queue().await == [first, later]).await;
     let back = fixture.core.store.queue().await.unwrap();
